@@ -1,61 +1,60 @@
-//! Who waits for the next request, and how.
+//! The thread pool that reads requests, on the leader/follower pattern.
 //!
 //! One worker, the *leader*, reads requests; the others rest. A leader answers short requests
-//! itself and goes on reading, so that a stream of them (an unpacking, a removal) wakes nobody and
-//! stays in one cache. Before a request that is likely to take long it makes another worker the
-//! leader; and where a short one turns out long (a directory that must come from the disk), the
-//! *standby* notices and does so. Hence two rules: there is never more than one reader, and a
-//! slow request delays others by at most two [`WATCH_PERIOD`]s.
+//! itself and continues to read, so that a stream of them (an unpacking, a removal) wakes no thread
+//! and stays in one cache. Before a request that is likely to take long it makes another worker the
+//! leader; and if a short one turns out long (a directory that must come from the disk), the
+//! *standby* thread notices and does so. Hence two rules: there is never more than one reader, and
+//! a slow request delays others by at most two [`WATCH_PERIOD`]s.
 //!
-//! A request may wait for something that another request brings about, in this mount or elsewhere: a
-//! lock, an answer of a server whose start waits for a `close` here. So a mount never stands still
-//! because all its workers wait: while nobody has read requests for [`PATIENCE`], the standby adds a
-//! worker, up to [`WORKERS_MAX`] that wait. Those leave when there was nothing to do for [`LINGER`].
+//! A request may wait for another request, in this mount or elsewhere: for a lock, or for a server
+//! whose start waits for a `close` here. So a mount never stands still because all its workers
+//! wait: if no worker has read requests for [`PATIENCE`], the standby adds a worker, up to
+//! [`WORKERS_MAX`] that wait. Added workers leave when they have had nothing to do for [`LINGER`].
 //!
-//! Where there are two CPUs the standby has a second duty. When the leader answers, the scheduler
-//! sees one CPU taken, by the leader, and one idle, and wakes the client on the idle one: every
-//! request then travels between CPUs, and on a virtual machine waking a halted CPU costs several
-//! times what the request does (untar of 25,000 files: 13.5 s so, 4.5 s on one CPU). So while
-//! requests follow each other closely the standby keeps its eyes open: it occupies the other CPU,
-//! the client stays beside the leader, and neither waits for an interrupt. It steps aside when
-//! anyone else wants that CPU.
+//! On two CPUs the standby has a second duty. When the leader answers, the scheduler sees one CPU
+//! taken, by the leader, and one idle, and wakes the client on the idle one: every request then
+//! travels between CPUs, and on a virtual machine waking a halted CPU costs several times what the
+//! request does (untar of 25,000 files: 13.5 s so, 4.5 s on one CPU). So while requests follow each
+//! other closely the standby polls: it occupies the other CPU, the client stays beside the leader,
+//! and neither waits for an interrupt. It yields when another thread needs that CPU.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often the standby looks whether the leader is stuck.
+/// The interval at which the standby checks whether the leader is stuck.
 pub(crate) const WATCH_PERIOD: Duration = Duration::from_micros(250);
 
-/// Requests in one period that follow each other closely.
+/// The number of requests in one period from which on the standby polls (the busy threshold).
 const BRISK_REQUESTS: u64 = 2;
 
-/// The standby lost the CPU for this long: somebody else wants it.
+/// The standby lost the CPU for this long: it was preempted by another thread.
 const INTRUSION: Duration = Duration::from_micros(50);
 
-/// It then leaves the CPU alone for so many times as long as the other had it: a short errand is
-/// soon over, a long calculation shall lose little.
+/// After a preemption the standby leaves the CPU alone for this many times its length: a short task
+/// is soon over, a long calculation shall lose little.
 const ASIDE_FACTOR: u32 = 8;
 
-/// The standby goes to rest when it saw no request this many times in a row.
+/// The number of periods in a row without a request after which the standby rests.
 const QUIET_PERIODS: u32 = 40;
 
-/// How long nobody may read requests before a worker is added.
+/// The time without a reader after which a worker is added.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Workers added at most, without those that wait for a lock.
+/// The most added workers, without those that wait for a lock.
 const WORKERS_MAX: usize = 128;
 
-/// Workers that wait for locks at most. Beyond that, locks are refused.
+/// The most workers that wait for locks. Beyond that, locks are refused.
 const PARKED_MAX: usize = 1024;
 
-/// How long an added worker rests before it leaves.
+/// The time that an added worker rests before it leaves.
 const LINGER: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whose turn it is: a worker leads while its ticket is this.
+    /// The current turn: a worker leads while its ticket has this number.
     turn: u64,
-    /// Nobody leads.
+    /// There is no leader.
     vacant: bool,
     /// The leader is answering a request itself.
     answering: bool,
@@ -66,15 +65,15 @@ struct State {
     resting: usize,
     /// Workers that were added and have not left.
     added: usize,
-    /// Workers that wait for a lock of somebody else's.
+    /// Workers that wait for a lock of another caller.
     parked: usize,
-    /// One of them was the last that could read requests.
+    /// A worker that waits for a lock was the last that could read requests.
     wants_worker: bool,
     ended: bool,
 }
 
 impl State {
-    /// Nobody reads requests, and nobody is there who could.
+    /// Returns true if no worker reads requests, and none rests that could.
     fn is_short(&self) -> bool {
         self.vacant && self.resting == 0
     }
@@ -84,13 +83,13 @@ impl State {
     }
 }
 
-/// The workers of one mount.
+/// The thread pool of one mount.
 #[derive(Debug)]
 pub(crate) struct Crew {
     state: Mutex<State>,
-    /// A leader is wanted, or the end has come.
+    /// Signals that a leader is needed, or that the mount has ended.
     call: Condvar,
-    /// The standby is wanted.
+    /// Wakes the standby.
     watch: Condvar,
 }
 
@@ -108,13 +107,12 @@ impl Crew {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rests until this worker is to lead; `None` at the end.
+    /// Rests until this worker becomes the leader; `None` at the end.
     pub(crate) fn lead(&self) -> Option<Turn> {
         self.take_turn(None)
     }
 
-    /// As [`lead`](Self::lead), of a worker that was added; `None` also when it is not needed any
-    /// more.
+    /// As [`lead`](Self::lead), for an added worker; `None` also when it is no longer needed.
     pub(crate) fn lead_for_now(&self) -> Option<Turn> {
         let turn = self.take_turn(Some(LINGER));
         if turn.is_none() {
@@ -153,7 +151,7 @@ impl Crew {
         }
     }
 
-    /// Lets another worker lead.
+    /// Makes another worker the leader.
     pub(crate) fn hand_over(&self, Turn(mine): Turn) {
         let mut state = self.lock();
         if state.turn == mine {
@@ -167,7 +165,7 @@ impl Crew {
         }
     }
 
-    /// A worker begins to wait for a lock. `false` if too many do.
+    /// Registers a worker that waits for a lock. Returns false if too many do.
     pub(crate) fn park(&self) -> bool {
         let mut state = self.lock();
         let may = state.parked < PARKED_MAX;
@@ -181,12 +179,12 @@ impl Crew {
         may
     }
 
-    /// It waits no more.
+    /// Removes a worker that no longer waits for a lock.
     pub(crate) fn unpark(&self) {
         self.lock().parked -= 1;
     }
 
-    /// The leader starts to answer a request itself.
+    /// Records that the leader starts to answer a request itself.
     pub(crate) fn begin(&self) {
         let mut state = self.lock();
         state.answering = true;
@@ -198,7 +196,7 @@ impl Crew {
         }
     }
 
-    /// It has answered; gives the turn back if nobody took it away meanwhile.
+    /// Records that the leader has answered; returns the turn unless it was taken away meanwhile.
     pub(crate) fn done(&self, turn: Turn) -> Option<Turn> {
         let mut state = self.lock();
         if state.turn != turn.0 || state.vacant {
@@ -208,15 +206,16 @@ impl Crew {
         Some(turn)
     }
 
-    /// No worker shall lead any more.
+    /// Ends the pool: no worker becomes the leader any more.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.call.notify_all();
         self.watch.notify_all();
     }
 
-    /// Watches over the leaders until the end; with `occupies`, also keeps the second CPU from
-    /// falling idle while there is much to do. `add` starts one more worker; `false` if it cannot.
+    /// Watches the leaders until the end; with `occupies`, also keeps the second CPU from falling
+    /// idle while there are many requests. `add` starts one more worker, and returns false if it
+    /// cannot.
     pub(crate) fn stand_by(&self, occupies: bool, mut add: impl FnMut() -> bool) {
         let (mut seen, mut quiet) = (0, 0);
         let mut short_since: Option<Instant> = None;
@@ -228,7 +227,7 @@ impl Crew {
             if begun > 0 {
                 quiet = 0;
             } else if state.answering && !state.vacant {
-                // In the same request for a whole period: another shall lead.
+                // The leader was in the same request for a whole period: another worker takes over.
                 state.vacant = true;
                 self.call.notify_one();
             } else if state.is_short() && state.may_grow() {
@@ -266,7 +265,8 @@ impl Crew {
     }
 }
 
-/// Keeps this CPU busy for a while, or until somebody else had it for the time returned.
+/// Keeps this CPU busy for `period`; returns early with the time for which another thread had the
+/// CPU.
 fn occupy(period: Duration) -> Result<(), Duration> {
     let began = Instant::now();
     let mut last = began;
@@ -314,12 +314,12 @@ mod tests {
             scope.spawn(|| crew.stand_by(occupies, || false));
             let stuck = crew.lead().expect("first");
             crew.begin();
-            // Blocks until the standby has seen that the first one is stuck.
+            // Blocks until the standby has noticed that the first worker is stuck.
             let other = crew.lead().expect("second");
             assert!(crew.done(stuck).is_none(), "the first one has lost its turn");
             crew.begin();
             let other = crew.done(other).expect("kept");
-            // A stale turn hands nothing over.
+            // A stale turn has no effect.
             crew.hand_over(Turn(1));
             crew.begin();
             assert!(crew.done(other).is_some());
@@ -339,13 +339,13 @@ mod tests {
             scope.spawn(|| crew.stand_by(false, count));
             let stuck = crew.lead().expect("first");
             crew.begin();
-            // Only one that was added can take over: there is no other.
+            // Only an added worker can take over: there is no other.
             while added.load(std::sync::atomic::Ordering::Acquire) == 0 {
                 std::thread::yield_now();
             }
             let second = crew.lead_for_now().expect("the one that was added");
             assert!(crew.done(stuck).is_none());
-            // A request that is known to take long is waited for as well, also when the standby rests.
+            // A request that is known to take long is covered as well, also when the standby rests.
             std::thread::sleep(WATCH_PERIOD * (QUIET_PERIODS + 20));
             let before = added.load(std::sync::atomic::Ordering::Acquire);
             assert_eq!(before, 1, "the one that was added reads requests");

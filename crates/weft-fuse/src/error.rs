@@ -1,9 +1,9 @@
-//! What can go wrong with a mount, said so that a person can act on it.
+//! Errors of mounting, with messages that say what to do.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a volume could not be mounted or unmounted.
+/// The reason why a volume could not be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,16 +13,16 @@ pub enum Error {
          the device (--device /dev/fuse)"
     )]
     NoDevice,
-    /// `/dev/fuse` is there but may not be opened.
+    /// `/dev/fuse` exists but may not be opened.
     #[error("/dev/fuse cannot be opened: {0}; see its permissions and group")]
     Device(#[source] io::Error),
-    /// Users other than root mount through this program.
+    /// The program with which users other than root mount is missing.
     #[error(
         "fusermount3 is not installed, and only root can mount without it: install the package \
          fuse3"
     )]
     NoFusermount,
-    /// `allow_other` needs the administrator's consent.
+    /// `allow_other` must be permitted by the administrator.
     #[error(
         "other users may not be let in: put the line user_allow_other into /etc/fuse.conf, or \
          mount without allow_other"
@@ -37,9 +37,9 @@ pub enum Error {
     /// The kernel or `fusermount3` refused.
     #[error("cannot mount on {mountpoint}: {source}")]
     Mount {
-        /// Where.
+        /// The mount point.
         mountpoint: PathBuf,
-        /// What it said.
+        /// The error of the kernel or `fusermount3`.
         source: io::Error,
     },
     /// Programs use the mount.
@@ -48,17 +48,17 @@ pub enum Error {
     /// The kernel or `fusermount3` refused.
     #[error("cannot unmount {mountpoint}: {source}")]
     Unmount {
-        /// Where.
+        /// The mount point.
         mountpoint: PathBuf,
-        /// What it said.
+        /// The error of the kernel or `fusermount3`.
         source: io::Error,
     },
     /// The connection to the kernel broke, or a thread could not be started.
     #[error("serving {mountpoint}: {source}")]
     Serve {
-        /// Where.
+        /// The mount point.
         mountpoint: PathBuf,
-        /// What happened.
+        /// The error of the system.
         source: io::Error,
     },
     /// The last writes at the end of the mount failed.

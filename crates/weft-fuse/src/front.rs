@@ -1,12 +1,13 @@
-//! From requests to calls of a [`FileSystem`], and back.
+//! Conversion of requests to calls of a [`FileSystem`], and back.
 //!
-//! Stateless, unless the file system wants to know of open files: neither files nor directories are
-//! opened (the kernel learns that from the first `open` and never asks again), so that a file costs
-//! no round trip to open and none to close. An inode stays alive by the references that lookups
-//! took; open files hold theirs in the kernel. Directories are not opened in either case.
+//! The front end is stateless unless the file system needs to know of open files: neither files nor
+//! directories are opened (the kernel learns that from the first `open` and never sends it again),
+//! so that a file costs no round trip to open and none to close. An inode stays alive by the
+//! references that lookups took; open files hold theirs in the kernel. Directories are not opened
+//! in either case.
 //!
-//! With the writeback cache the kernel keeps size, mtime and ctime of regular files, places
-//! appends, and sends times with `setattr`.
+//! With the writeback cache the kernel keeps size, mtime and ctime of regular files, determines the
+//! offset of appends, and sends times with `setattr`.
 
 mod commands;
 mod ranges;
@@ -32,18 +33,18 @@ use crate::wire::{
     valid, write_flags,
 };
 
-/// What is to be done after a request was looked at.
+/// The next step after a request was processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Send the reply.
     Answer,
-    /// The kernel expects none.
+    /// The kernel expects no reply.
     Silent,
-    /// The kernel said goodbye: send the reply and end.
+    /// The kernel ends the connection: send the reply and stop.
     Goodbye,
 }
 
-/// Why a request gets no answer but an error.
+/// The reason for an error reply.
 pub(crate) enum Refusal {
     FileSystem(Error),
     /// An errno of the protocol.
@@ -64,7 +65,8 @@ impl From<Malformed> for Refusal {
 
 pub(crate) type Answered = Result<(), Refusal>;
 
-/// The kernel calls the root 1; a file system that calls it otherwise has the two swapped.
+/// Converts inode numbers: the kernel calls the root 1; if the file system gives it another number,
+/// the two are swapped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Nodes {
     root: Ino,
@@ -91,16 +93,17 @@ pub(crate) struct Front {
     nodes: Nodes,
     lifetimes: Lifetimes,
     xattrs: bool,
-    /// Whether files are opened and closed.
+    /// Files are opened and closed.
     stateful: bool,
-    /// Whether the file system places appends, as the kernel's idea of a file's length may be old.
+    /// The file system determines the offset of appends, as the kernel's value of a file's length
+    /// may be out of date.
     appends: bool,
-    /// Files that the kernel uses by itself.
+    /// The passthrough state.
     past: Option<Past>,
     agreed: Agreed,
-    /// Tells the kernel of attributes that changed by a request about something else.
+    /// Notifies the kernel of attributes that changed as a side effect of a request.
     notifier: OnceLock<Notifier>,
-    /// Whether the file system has locks of its own.
+    /// The file system has locks of its own.
     pub(crate) locks: bool,
     pub(crate) waits: Waits,
     /// Requests by opcode.
@@ -131,28 +134,29 @@ impl Front {
         }
     }
 
-    /// The same for a file system that others change too, which places appends itself.
+    /// Sets that the file system determines the offset of appends, as other clients change files,
+    /// too.
     pub(crate) fn placing_appends(self) -> Self {
         Self { appends: self.stateful, ..self }
     }
 
-    /// The same, letting the kernel use files by itself where it can.
+    /// Sets the passthrough state.
     pub(crate) fn letting_past(self, past: Option<Past>) -> Self {
         Self { past: past.filter(|_| self.stateful), ..self }
     }
 
-    /// The same, by what the kernel has agreed to.
+    /// Sets the features that the kernel has agreed to.
     pub(crate) fn agreed(self, agreed: Agreed) -> Self {
         Self { agreed, ..self }
     }
 
-    /// Has a way to the kernel from now on.
+    /// Sets the notifier to the kernel.
     pub(crate) fn notify_by(&self, notifier: Notifier) {
-        // Only the first counts, and there is one.
+        // Only the first call has an effect, and there is only one.
         let _ = self.notifier.set(notifier);
     }
 
-    /// How many requests of each kind have come, without those that never came.
+    /// Returns the number of requests of each kind, without kinds that have not occurred.
     pub(crate) fn counts(&self) -> Vec<(String, u64)> {
         let counts = self.counts.iter().enumerate().map(|(number, count)| {
             // Below 64.
@@ -273,8 +277,8 @@ impl Front {
             Opcode::SetLk | Opcode::SetLkW if self.locks => self.set_lock(opcode, head, ino, body),
             Opcode::GetLk if self.locks => self.get_lock(ino, body, reply),
             Opcode::Release | Opcode::ReleaseDir => Ok(()),
-            // Answered once with "unknown", these are never sent again: opening and closing are
-            // free from then on, creating is `mknod`.
+            // After one reply "unknown" the kernel never sends these again: opening and closing
+            // cost nothing from then on, creating is `mknod`.
             Opcode::Open
             | Opcode::OpenDir
             | Opcode::Create
@@ -282,7 +286,7 @@ impl Front {
             | Opcode::GetLk
             | Opcode::SetLk
             | Opcode::SetLkW => Err(Refusal::Protocol(errno::ENOSYS)),
-            // No request here waits for anything that an interrupt could end.
+            // No request here waits in a way that an interrupt could end.
             Opcode::Interrupt => Err(Refusal::Protocol(errno::ENOSYS)),
             Opcode::Forget | Opcode::BatchForget | Opcode::Destroy => Ok(()),
         }
@@ -302,14 +306,15 @@ impl Front {
         Ok(())
     }
 
-    /// Of attributes that are asked for after this.
+    /// Returns the lifetimes for attributes that are read after this call.
     fn lifetimes_from_now(&self, ino: Ino) -> Lifetimes {
         let max = if self.stateful { self.fs.attr_lifetime(ino) } else { None };
         let attr = max.map_or(self.lifetimes.attr, |max| max.min(self.lifetimes.attr));
         Lifetimes { attr, ..self.lifetimes }
     }
 
-    /// Of attributes that are had already: those with a limit may be too old.
+    /// Returns the lifetimes for attributes that have been read already: those with a limit may be
+    /// too old.
     fn lifetimes_of(&self, ino: Ino) -> Lifetimes {
         if !self.stateful {
             return self.lifetimes;
@@ -378,8 +383,8 @@ impl Front {
         Ok(())
     }
 
-    /// The kernel leaves it to us to take file capabilities from a file that changes. Few files
-    /// have any: looking is cheaper than a change that changes nothing.
+    /// The kernel leaves it to this process to remove file capabilities from a file that changes.
+    /// Few files have any: a check is cheaper than a change without effect.
     fn drop_capabilities(&self, ino: Ino) -> Answered {
         const CAPABILITIES: &[u8] = b"security.capability";
         match self.fs.getxattr(ino, CAPABILITIES) {
@@ -393,17 +398,17 @@ impl Front {
         Caller { uid: head.uid, gid: head.gid, pid: head.pid, ..Caller::default() }
     }
 
-    /// The caller of a request that makes something. The kernel sends the umask in any case; it has
-    /// applied it already unless it has agreed to leave that to us.
+    /// Returns the caller of a request that creates a file. The kernel sends the umask in any case;
+    /// it has applied it already unless it has agreed to leave that to this process.
     fn maker(&self, head: &Header, umask: u32) -> Caller {
         let umask = if self.agreed.umask() { (umask & 0o777) as u16 } else { 0 };
         Caller { umask, ..Self::caller(head) }
     }
 
-    /// Takes setuid and setgid from a file whose content a caller without privilege changes; setgid
-    /// without execution only if he is not in the group, as far as the request tells. The kernel leaves
-    /// this to us and goes on showing the mode that it knows, so it is told at once: attributes
-    /// alone can be announced while it waits for the answer.
+    /// Removes setuid and setgid from a file whose content an unprivileged caller changes; setgid
+    /// without group execution only if the caller is not in the group, as far as the request tells.
+    /// The kernel leaves this to the file system and continues to show its cached mode, so it is
+    /// notified at once: attributes alone can be announced while it waits for the reply.
     fn drop_privileges(&self, head: &Header, ino: Ino) -> Answered {
         const SETUID_SETGID: u16 = 0o6000;
         const SETGID: u16 = 0o2000;
@@ -422,7 +427,7 @@ impl Front {
         Ok(())
     }
 
-    /// Tells the kernel that it knows the attributes of an inode no more.
+    /// Tells the kernel to drop the cached attributes of an inode.
     fn announce_attributes(&self, node: u64) {
         if let Some(notifier) = self.notifier.get()
             && let Err(e) = notifier.inval_inode(INodeNo(node), -1, 0)
@@ -500,7 +505,7 @@ impl Front {
             self.drop_privileges(head, ino)?;
         }
         let from_cache = write_bits & write_flags::CACHE != 0;
-        // A page of a mapping has its place, however the file was opened.
+        // The page of a mapping has a fixed offset, regardless of the open flags.
         let placed = from_cache && self.appends && open_flags & O_APPEND != 0;
         let handle = if placed { Handle::NONE } else { handle };
         let taken = if from_cache {
@@ -509,7 +514,7 @@ impl Front {
             self.fs.write(ino, handle, offset, data)?
         };
         if from_cache && taken < data.len() {
-            // No caller waits for a count: the page's error is told by fsync or close.
+            // No caller waits for a count: fsync or close returns the page's error.
             return Err(Refusal::Protocol(errno::ENOSPC));
         }
         if !from_cache && open_flags & O_DSYNC != 0 {
@@ -520,8 +525,9 @@ impl Front {
         Ok(())
     }
 
-    /// The kernel places appends unless it may not know where, and synchronous writes are made
-    /// durable here: else a file is opened to be read and written, no more.
+    /// The kernel determines the offset of appends unless its file length may be out of date, and
+    /// synchronous writes are made durable here: so other flags than reading and writing are not
+    /// passed on.
     fn open_flags(&self, bits: u32) -> OpenFlags {
         let mut flags = match bits & 3 {
             0 => OpenFlags::READ,
@@ -541,7 +547,7 @@ impl Front {
         Ok(())
     }
 
-    /// How the kernel is to use a file that was opened; one that it cannot is closed again.
+    /// Decides on passthrough for an opened file; a file that is incompatible is closed again.
     fn way(&self, ino: Ino, opened: &Opened) -> Result<Option<u32>, Refusal> {
         let Some(past) = &self.past else { return Ok(None) };
         let backing = || self.fs.backing(ino, opened.handle);
@@ -581,8 +587,8 @@ impl Front {
         Ok(())
     }
 
-    /// Makes a file without a name, which the kernel takes for an open one. Only where files are
-    /// not opened: one that is would need a handle.
+    /// Creates a file without a name, which the kernel takes for an open one. Only if files are not
+    /// opened: else the file would need a handle.
     fn create_unnamed(
         &self,
         head: &Header,
@@ -602,13 +608,13 @@ impl Front {
         Ok(())
     }
 
-    /// Whether closing such a file may have to tell or end something.
+    /// Returns true if closing such a file may return an error or release locks.
     fn may_lose(&self, flags: OpenFlags) -> bool {
         self.locks || flags.contains(OpenFlags::WRITE)
     }
 
-    /// The kernel did not take an answer, since its caller was killed meanwhile: an open file is
-    /// closed again, as nobody else will.
+    /// Closes an open file whose reply the kernel did not accept because the caller was killed
+    /// meanwhile: no other request will close it.
     pub(crate) fn take_back(&self, request: &[u8], answer: &Reply) {
         let Some((header, body)) = Header::split(request) else { return };
         let opcode = Opcode::from_number(header.opcode);
@@ -627,7 +633,7 @@ impl Front {
         let (node, handle) = match (opcode, answer.opened_node()) {
             (Some(Opcode::Create), Some((node, handle))) => (node, handle),
             (_, Some((_, handle))) => (header.node, handle),
-            // It said an error.
+            // The reply was an error.
             (_, None) => return,
         };
         let _ = self.release_handle(self.ino(node), Handle(handle));
@@ -640,8 +646,8 @@ impl Front {
         body.skip(8)?;
         let data_only = body.u32()? & FSYNC_DATA_ONLY != 0;
         match opcode {
-            // The kernel tells a FUSE mount of fsync(2) alone, not of sync(2) or syncfs(2). So this
-            // is how all of it is made durable: `sync MOUNTPOINT`.
+            // The kernel forwards to a FUSE mount only fsync(2), not sync(2) or syncfs(2). So this
+            // makes the whole volume durable: `sync MOUNTPOINT`.
             Opcode::FSyncDir if ino == self.fs.root() => self.fs.sync()?,
             Opcode::FSyncDir => self.fs.fsync_dir(ino)?,
             _ => self.fs.fsync(ino, data_only)?,
@@ -662,10 +668,11 @@ impl Front {
             put_listed_plus(reply, listing, &d, node, &entry, self.lifetimes_of(entry.attr.ino))
         });
         match listed {
-            // The kernel gets the references to the entries before the error. It asks for the rest next.
+            // The kernel gets the references to the entries before the error, and requests the rest
+            // next.
             Err(_) if reply.body_bytes() > 0 => Ok(()),
-            // A file that cannot be looked up must not hide the names beside it: they are listed without
-            // attributes, and the kernel looks up a name when a program asks about it.
+            // A file whose look-up fails must not hide the names beside it: they are listed without
+            // attributes, and the kernel looks a name up when a program needs it.
             Err(_) => {
                 Ok(self.fs.readdir(ino, cursor, &mut |d| put_name_plus(reply, listing, &d))?)
             }

@@ -1,4 +1,4 @@
-//! What the kernel and we agree on when the mount begins.
+//! The negotiation with the kernel when the mount begins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,17 +7,17 @@ use fuser::{InitFlags, KernelConfig, MountOption, Request, SessionACL};
 
 use crate::MountOptions;
 
-/// The kernel may have this many requests of readahead and writeback under way.
+/// The most requests of readahead and writeback that the kernel may have in progress.
 const BACKGROUND_REQUESTS: u16 = 64;
 
-/// Stands in for a file system while `fuser` shakes hands; it is never called after that.
+/// A stand-in for a file system during the negotiation by `fuser`; it is never called after that.
 pub(crate) struct Handshake {
     pub(crate) writeback_cache: bool,
     pub(crate) max_write_bytes: u32,
     pub(crate) max_readahead_bytes: u32,
     pub(crate) time_unit_nanos: u32,
     pub(crate) shared: bool,
-    /// Asks for files that the kernel uses by itself.
+    /// Request passthrough: the kernel reads and writes files of the host directly.
     pub(crate) passthrough: bool,
     /// The file system has locks of its own.
     pub(crate) locks: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Handshake {
     pub(crate) agreed: Agreed,
 }
 
-/// What the kernel has agreed to.
+/// The features that the kernel has agreed to.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Agreed(Arc<AtomicU64>);
 
@@ -39,24 +39,25 @@ impl Agreed {
         InitFlags::from_bits_retain(self.0.load(Ordering::Acquire)).contains(flags)
     }
 
-    /// Files that the kernel uses by itself.
+    /// Returns true if the kernel has agreed to passthrough.
     pub(crate) fn passthrough(&self) -> bool {
         self.to(InitFlags::FUSE_PASSTHROUGH)
     }
 
-    /// The umask comes with each request that makes something, and is ours to apply.
+    /// Returns true if each request that creates a file carries the umask, for this process to
+    /// apply.
     pub(crate) fn umask(&self) -> bool {
         self.to(InitFlags::FUSE_DONT_MASK)
     }
 
-    /// Requests that set an attribute have flags of their own.
+    /// Returns true if requests that set an attribute have flags of their own.
     pub(crate) fn long_setxattr(&self) -> bool {
         self.to(InitFlags::FUSE_SETXATTR_EXT)
     }
 }
 
-/// How deep the host's file systems may be stacked on each other, ours included, for the kernel to
-/// use their files by itself. One more, and nothing could be stacked on ours.
+/// The greatest depth of stacked host file systems, this mount included, for which the kernel may
+/// use passthrough. With one more, nothing could be stacked on this mount.
 const STACK_DEPTH: u32 = 1;
 
 impl fuser::Filesystem for Handshake {
@@ -67,22 +68,24 @@ impl fuser::Filesystem for Handshake {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
-            // Files that are read and written past the page cache can still be mapped (Linux 6.6).
+            // Files that bypass the page cache can still be mapped (Linux 6.6).
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
-            // Without this each write would ask for the attribute `security.capability`.
+            // Without this each write would request the attribute `security.capability`.
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         wanted |= if self.shared {
-            // Cached pages go when the attributes show that somebody else changed the file.
+            // Cached pages are dropped when the attributes show that another client changed the
+            // file.
             InitFlags::FUSE_AUTO_INVAL_DATA
         } else {
-            // Nobody else changes the volume: cached pages go only when we say so.
+            // No other client changes the volume: cached pages are dropped only by notices of this
+            // process.
             InitFlags::FUSE_EXPLICIT_INVAL_DATA
         };
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.writeback_cache);
         wanted.set(InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS, self.locks);
-        // With ACLs the kernel checks permissions by them and by the attributes, asks for an ACL where
-        // the mode's group bits leave it open, and leaves to us what keeps ACL and mode in step.
-        // It says, too, whether a new ACL of a foreign group takes setgid away.
+        // With ACLs the kernel checks permissions by them and by the attributes, requests an ACL if
+        // the mode's group bits leave the decision open, and leaves it to this process to keep ACL
+        // and mode in step. It also tells whether a new ACL of a foreign group removes setgid.
         let acls =
             InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_SETXATTR_EXT;
         wanted.set(acls, self.acls);
@@ -90,7 +93,7 @@ impl fuser::Filesystem for Handshake {
         if config.add_capabilities(wanted).is_ok() {
             self.agreed.add(wanted);
         }
-        // With the writeback cache the kernel does not offer it.
+        // With the writeback cache the kernel does not offer passthrough.
         if self.passthrough
             && !self.writeback_cache
             && config.capabilities().contains(InitFlags::FUSE_PASSTHROUGH)
@@ -99,7 +102,7 @@ impl fuser::Filesystem for Handshake {
         {
             self.agreed.add(InitFlags::FUSE_PASSTHROUGH);
         }
-        // Each of these refuses with the nearest possible value.
+        // Each of these setters refuses with the nearest possible value.
         let nearest = config.set_max_write(self.max_write_bytes).err();
         nearest.map(|n| config.set_max_write(n));
         let nearest = config.set_max_readahead(self.max_readahead_bytes).err();
@@ -111,7 +114,7 @@ impl fuser::Filesystem for Handshake {
     }
 }
 
-/// The options in `fuser`'s words.
+/// Converts the options to those of `fuser`.
 pub(crate) fn config(options: &MountOptions) -> fuser::Config {
     let mut config = fuser::Config::default();
     let either = |yes, if_so: MountOption, if_not| if yes { if_so } else { if_not };
@@ -129,8 +132,8 @@ pub(crate) fn config(options: &MountOptions) -> fuser::Config {
         either(options.dev, MountOption::Dev, MountOption::NoDev),
         either(options.no_exec, MountOption::NoExec, MountOption::Exec),
     ];
-    // The kernel checks permissions by the attributes we give it. Root alone needs no check but
-    // that for programs, which the kernel makes in any case.
+    // The kernel checks permissions by the attributes of this file system. Root alone needs no
+    // check but that for programs, which the kernel makes in any case.
     if options.allow_other || !rustix::process::geteuid().is_root() {
         config.mount_options.push(MountOption::DefaultPermissions);
     }
@@ -138,7 +141,7 @@ pub(crate) fn config(options: &MountOptions) -> fuser::Config {
     config
 }
 
-/// A comma would end the option where `fusermount3` takes it from a list.
+/// Escapes commas, which would end the option in the list that `fusermount3` parses.
 fn escaped(source: &str) -> String {
     if rustix::process::geteuid().is_root() {
         return source.to_owned();

@@ -1,4 +1,4 @@
-//! Telling the kernel that what it remembers is no longer true.
+//! Notices that make the kernel drop stale cache entries.
 //!
 //! Notices are sent by a thread of their own, which holds no lock of the file system: the kernel
 //! may make it wait for requests in flight.
@@ -14,8 +14,8 @@ use weft_vfs::{Ino, Invalidate};
 
 use crate::front::Nodes;
 
-/// How long somebody waits for notices to be sent. The kernel may be waiting meanwhile for an answer
-/// that needs the thread of who waits.
+/// The most time that a caller waits for notices to be sent. The kernel may be waiting meanwhile
+/// for a reply that needs the caller's thread.
 const SETTLE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ enum Notice {
         parent: u64,
         name: Vec<u8>,
     },
-    /// Somebody waits until the notices before this one are sent.
+    /// A caller waits until the notices before this one are sent.
     Mark(SyncSender<()>),
 }
 
@@ -56,8 +56,8 @@ impl Invalidate for Sink {
     }
 }
 
-/// Where a file system announces changes, and the thread that passes them on. The thread ends
-/// when the file system has dropped the sink.
+/// Makes the sink to which a file system announces changes, and starts the thread that sends them.
+/// The thread ends when the file system has dropped the sink.
 pub(crate) fn start(nodes: Nodes, notifier: Notifier) -> std::io::Result<Arc<dyn Invalidate>> {
     let (notices, receiver) = channel();
     let thread = std::thread::Builder::new().name("weft-notify".into());
@@ -76,7 +76,7 @@ fn pass_on(notices: &Receiver<Notice>, notifier: &Notifier) {
                 notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name))
             }
             Notice::Mark(mark) => {
-                // Who waited may have given up.
+                // The waiting caller may have given up.
                 let _ = mark.try_send(());
                 Ok(())
             }

@@ -1,15 +1,15 @@
 //! Any weft [`FileSystem`](weft_vfs::FileSystem) as a FUSE mount.
 //!
-//! [`mount`] gives a [`Mount`]: threads answer the kernel until somebody unmounts, from outside
-//! (`umount`, `fusermount3 -u`), through an [`Unmounter`], or by a signal
-//! ([`Mount::unmount_on_signals`]); [`Mount::join`] waits for that and brings the file system to
-//! rest.
+//! [`mount`] returns a [`Mount`]: threads answer the kernel until the mount is unmounted, from
+//! outside (`umount`, `fusermount3 -u`), through an [`Unmounter`], or by a signal
+//! ([`Mount::unmount_on_signals`]); [`Mount::join`] waits for that and unmounts the file system:
+//! everything durable, the volume clean.
 //!
-//! What makes it quick is in `front`: no round trip to open or close anything, names and
-//! attributes that the kernel may keep, listings that bring the attributes along, writes of up to
-//! a mebibyte. The crate `fuser` mounts (also through `fusermount3`), agrees on the protocol, sends
-//! notices and unmounts; the requests themselves are read and answered here (`serve`, `wire`),
-//! since how a thread waits for the next request decides most of a round trip's time.
+//! The reasons for its speed are in `front`: no round trip to open or close anything, names and
+//! attributes that the kernel may keep, listings with attributes, writes of up to a mebibyte. The
+//! crate `fuser` mounts (also through `fusermount3`), negotiates the protocol, sends notices and
+//! unmounts; the requests themselves are read and answered here (`serve`, `wire`), since the way in
+//! which a thread waits for the next request determines most of a round trip's time.
 //!
 //! ```no_run
 //! use std::sync::Arc;

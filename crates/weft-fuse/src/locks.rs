@@ -1,7 +1,7 @@
-//! Requests for locks, of file systems that have their own.
+//! Requests for locks, for file systems that have their own.
 //!
-//! A request that waits keeps a thread, and is ended by an `INTERRUPT` that names it. That is sent when
-//! the caller gets a signal, also before the request was looked at.
+//! A waiting request occupies a thread, and is ended by an `INTERRUPT` that names it. The kernel
+//! sends that when the caller gets a signal, even before the request was read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use weft_vfs::{FileLock, Handle, Ino, Interrupt, LockStyle};
 use crate::front::{Answered, Front, Refusal};
 use crate::wire::{Body, Header, Opcode, Reply, errno, lk};
 
-/// Interrupts kept that came before their request.
+/// The most stored interrupts that arrived before their request.
 const EARLY_MAX: usize = 64;
 
-/// The calls that wait.
+/// The calls that wait for locks.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     state: Mutex<State>,
@@ -59,7 +59,7 @@ impl Waits {
         state.early.push_back(request);
     }
 
-    /// The mount has ended: nobody waits any more.
+    /// Ends all waiting calls, as the mount has ended.
     pub(crate) fn end_all(&self) {
         let mut state = self.lock();
         state.ended = true;
@@ -69,7 +69,7 @@ impl Waits {
     }
 }
 
-/// What a request says of a lock.
+/// The lock parameters of a request.
 struct Asked {
     handle: Handle,
     kind: u32,
@@ -123,13 +123,13 @@ impl Front {
         Ok(())
     }
 
-    /// A caller that waits got a signal.
+    /// Interrupts the waiting call of a caller that got a signal.
     pub(crate) fn interrupt(&self, mut body: Body<'_>) -> Answered {
         self.waits.interrupt(body.u64()?);
         Ok(())
     }
 
-    /// A descriptor is closed: what its process has locked of the file is unlocked.
+    /// Handles the closing of a descriptor: releases the locks of its process on the file.
     pub(crate) fn flush(&self, ino: Ino, mut body: Body<'_>) -> Answered {
         let handle = Handle(body.u64()?);
         let flushed = self.fs.flush(ino, handle);
@@ -141,7 +141,7 @@ impl Front {
         Ok(flushed?)
     }
 
-    /// The last descriptor of an open file is closed.
+    /// Handles the closing of the last descriptor of an open file.
     pub(crate) fn release(&self, ino: Ino, mut body: Body<'_>) -> Answered {
         let handle = Handle(body.u64()?);
         if self.locks {
@@ -154,8 +154,8 @@ impl Front {
         self.release_handle(ino, handle)
     }
 
-    /// The kernel did not take the answer, since its caller was killed meanwhile: what was locked is
-    /// unlocked, as nobody else will.
+    /// Releases a lock whose reply the kernel did not accept because the caller was killed
+    /// meanwhile: no other request will release it.
     pub(crate) fn take_lock_back(&self, ino: Ino, mut body: Body<'_>) {
         if let Ok(Asked { handle, kind, lock }) = asked(&mut body)
             && kind != lk::UNLOCK

@@ -1,4 +1,4 @@
-//! A mount from its beginning to its end.
+//! The lifetime of a mount.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,12 +19,12 @@ use crate::serve::Service;
 use crate::wire::Lifetimes;
 use crate::{Error, MountOptions, Result, invalidate, mountpoint};
 
-/// A mounted file system. Dropping it unmounts (without looking whether it is in use) and waits.
+/// A mounted file system. Dropping it unmounts (also if it is in use) and waits.
 pub struct Mount {
     fs: Arc<dyn FileSystem>,
     front: Arc<Front>,
     unmounter: Unmounter,
-    /// Keeps the mount; its own unmounting is the last resort when all else failed.
+    /// Keeps the mount; its own unmounting is the last resort when everything else has failed.
     session: Option<fuser::Session<Handshake>>,
     workers: Vec<JoinHandle<io::Result<()>>>,
     signals: std::sync::Mutex<Option<SignalHandle>>,
@@ -37,13 +37,13 @@ impl std::fmt::Debug for Mount {
     }
 }
 
-/// Ends a mount from any thread.
+/// A handle that unmounts from any thread.
 #[derive(Debug, Clone)]
 pub struct Unmounter {
     mountpoint: Arc<PathBuf>,
-    /// Nothing may be unmounted there once this mount has ended: it could be another's.
+    /// Set when this mount has ended: a later mount at the same path must not be unmounted.
     ended: Arc<AtomicBool>,
-    /// A signal came after that.
+    /// A signal arrived after the mount had ended.
     given_up: Arc<AtomicBool>,
 }
 
@@ -51,7 +51,7 @@ impl Unmounter {
     /// Unmounts, so that [`Mount::join`] returns.
     ///
     /// # Errors
-    /// [`Error::Busy`] if programs have files or a working directory there.
+    /// [`Error::Busy`] if programs have files or a working directory in the mount.
     pub fn unmount(&self) -> Result<()> {
         if self.ended.load(Ordering::Acquire) {
             return Ok(());
@@ -59,8 +59,8 @@ impl Unmounter {
         mountpoint::release(&self.mountpoint)
     }
 
-    /// Takes the mount out of the host's tree at once; [`Mount::join`] returns when the last open
-    /// file there is closed.
+    /// Detaches the mount from the host's tree at once; [`Mount::join`] returns when the last open
+    /// file in it is closed.
     ///
     /// # Errors
     /// [`Error::Unmount`].
@@ -75,7 +75,7 @@ impl Unmounter {
 /// Mounts `fs` on the directory `mountpoint` and returns while threads serve it.
 ///
 /// # Errors
-/// Each says what is missing: the device, the helper for ordinary users, the mount point.
+/// Each error names the missing part: the device, the helper for ordinary users, the mount point.
 pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions) -> Result<Mount> {
     let path = mountpoint::prepare(mountpoint)?;
     let agreed = Agreed::default();
@@ -87,7 +87,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         time_unit_nanos: fs.time_unit_nanos(),
         shared: options.shared,
         locks: fs.has_locks(),
-        // Without attributes there are no ACLs, as with the kernel's `noacl`.
+        // Without extended attributes there are no ACLs, as with the kernel's `noacl`.
         acls: options.xattrs && fs.has_acls(),
         agreed: agreed.clone(),
     };
@@ -147,31 +147,32 @@ fn thread(
     std::thread::Builder::new().name(name).spawn(work)
 }
 
-/// On one CPU it would only be in the way; on three the client finds another idle one.
+/// On one CPU polling is only an obstacle; on three the client finds another idle one.
 fn polling(options: &MountOptions) -> bool {
     options.polling && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 2)
 }
 
 impl Mount {
-    /// Where the file system is mounted, as an absolute path.
+    /// Returns the absolute path at which the file system is mounted.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.unmounter.mountpoint
     }
 
-    /// A handle that ends this mount from elsewhere.
+    /// Returns a handle that ends this mount from elsewhere.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
-    /// How many requests of each kind the kernel has sent since the mount began.
+    /// Returns the number of requests of each kind that the kernel has sent since the mount began.
     #[must_use]
     pub fn requests(&self) -> Vec<(String, u64)> {
         self.front.counts()
     }
 
-    /// Waits until the mount has ended, as [`join`](Self::join), but keeps what can still be asked.
+    /// Waits until the mount has ended, as [`join`](Self::join), but keeps the `Mount` for further
+    /// calls.
     ///
     /// # Errors
     /// As [`join`](Self::join).
@@ -191,7 +192,8 @@ impl Mount {
         served
     }
 
-    /// Once more, after [`wait`](Self::wait) has failed: what is not written is still there.
+    /// Repeats the unmounting of the file system, after [`wait`](Self::wait) has failed: unwritten
+    /// data is still in memory.
     ///
     /// # Errors
     /// [`Error::Volume`].
@@ -204,7 +206,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Whether a signal has come since the mount ended: not to go on trying.
+    /// Returns true if a signal has arrived since the mount ended: further attempts should stop.
     #[must_use]
     pub fn is_told_to_end(&self) -> bool {
         self.unmounter.given_up.load(Ordering::Acquire)
@@ -218,8 +220,8 @@ impl Mount {
         }
     }
 
-    /// From now on SIGTERM, SIGINT and SIGHUP unmount. If the mount is in use, it is taken out of
-    /// the tree and the volume is made durable; a second signal ends it with files still open.
+    /// Makes SIGTERM, SIGINT and SIGHUP unmount from now on. If the mount is in use, it is detached
+    /// from the tree and the volume is made durable; a second signal ends it with files still open.
     ///
     /// # Errors
     /// [`Error::Serve`] if the signals cannot be watched.
@@ -243,8 +245,8 @@ impl Mount {
         Ok(())
     }
 
-    /// Waits until the mount has ended, then brings the file system to rest: everything durable,
-    /// the volume clean.
+    /// Waits until the mount has ended, then unmounts the file system: everything durable, the
+    /// volume clean.
     ///
     /// # Errors
     /// [`Error::Serve`], [`Error::Volume`].
@@ -255,7 +257,7 @@ impl Mount {
     /// Unmounts and waits as [`join`](Self::join) does.
     ///
     /// # Errors
-    /// [`Error::Busy`] if it is in use, and the mount goes on; those of [`join`](Self::join).
+    /// [`Error::Busy`] if it is in use: the mount continues; those of [`join`](Self::join).
     pub fn unmount(&mut self) -> Result<()> {
         self.unmounter.unmount()?;
         self.wait()
@@ -268,7 +270,7 @@ impl Drop for Mount {
             return;
         }
         if self.unmounter.ended.load(Ordering::Acquire) {
-            // Waited for, and not at rest: that has been told.
+            // `wait` has failed, and its caller has the error.
             self.watch_no_signals();
             return;
         }
@@ -297,7 +299,7 @@ fn on_signal(unmounter: &Unmounter, fs: &dyn FileSystem, again: bool) {
         tracing::error!("the volume could not be made durable: {e}");
     }
     if again {
-        // What is still open is lost to its programs, but not to the volume.
+        // Open files are lost to their programs, but not to the volume.
         std::process::exit(1);
     }
     tracing::warn!(

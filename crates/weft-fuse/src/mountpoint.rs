@@ -1,4 +1,4 @@
-//! The place in the host's tree: looked at before mounting, freed when it ends.
+//! The mount point: checked before mounting, released at the end.
 
 use std::fs;
 use std::io;
@@ -13,8 +13,8 @@ use crate::{Error, Result};
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 
-/// Checks that a mount is possible at all and makes sense there; returns the absolute path. A
-/// dead mount of an earlier run (its daemon was killed) is cleared away.
+/// Checks that a mount is possible there; returns the absolute path. A dead mount of an earlier run
+/// (its daemon was killed) is removed.
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     check_device()?;
     if let Err(e) = fs::metadata(path)
@@ -29,7 +29,7 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
         _ => Error::Mount { mountpoint: path.into(), source },
     };
     let absolute = path.canonicalize().map_err(failed)?;
-    // It may hold files, as with mount(8): they are back when it is unmounted.
+    // The directory may hold files, as with mount(8): they reappear when it is unmounted.
     if fs::metadata(&absolute).map_err(failed)?.is_dir() {
         Ok(absolute)
     } else {
@@ -55,7 +55,7 @@ fn has_helper() -> bool {
     in_path || ["/bin", "/usr/bin", "/sbin"].iter().any(|dir| Path::new(dir).join(HELPER).is_file())
 }
 
-/// Puts what mounting said into words.
+/// Converts an error of mounting.
 pub(crate) fn mount_error(mountpoint: &Path, source: io::Error) -> Error {
     let text = source.to_string();
     if text.contains("user_allow_other") {
@@ -67,9 +67,9 @@ pub(crate) fn mount_error(mountpoint: &Path, source: io::Error) -> Error {
     }
 }
 
-/// Lets the kernel read ahead this far in files of the mount. What the protocol agrees on is only
-/// an upper limit; the kernel starts with 128 KiB, at which reading a long file takes twice as
-/// long. Only root may change it: for others, and where there is no sysfs, all stays as it is.
+/// Sets the kernel's readahead for files of the mount. The protocol negotiates only an upper limit;
+/// the kernel starts with 128 KiB, at which reading a long file takes twice as long. Only root may
+/// change it: for other users, and where there is no sysfs, nothing changes.
 pub(crate) fn read_ahead(mountpoint: &Path, len_bytes: u32) {
     let set = || -> io::Result<()> {
         let device = rustix::fs::stat(mountpoint)?.st_dev;
@@ -82,19 +82,19 @@ pub(crate) fn read_ahead(mountpoint: &Path, len_bytes: u32) {
     }
 }
 
-/// Unmounts if nothing there is in use.
+/// Unmounts if no file there is in use.
 pub(crate) fn release(mountpoint: &Path) -> Result<()> {
     end(mountpoint, UnmountFlags::NOFOLLOW, &["-u", "--"])
 }
 
-/// Takes the mount out of the tree at once; it ends when the last open file is closed.
+/// Detaches the mount from the tree at once; it ends when the last open file is closed.
 pub(crate) fn detach(mountpoint: &Path) -> Result<()> {
     end(mountpoint, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH, &["-u", "-z", "--"])
 }
 
 fn end(mountpoint: &Path, flags: UnmountFlags, helper_arguments: &[&str]) -> Result<()> {
     match unmount(mountpoint, flags) {
-        // Somebody else unmounted it.
+        // Another process unmounted it.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(Errno::BUSY) => Err(Error::Busy(mountpoint.into())),
         Err(Errno::PERM) => by_helper(mountpoint, helper_arguments),

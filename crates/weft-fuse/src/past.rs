@@ -1,9 +1,9 @@
-//! Files that the kernel reads and writes by itself, past this process: those of which a file of the
-//! host has exactly the content (FUSE passthrough, Linux 6.9, for root).
+//! Passthrough: files that the kernel reads and writes itself, without this process, as their
+//! content is exactly that of a file of the host (FUSE passthrough, Linux 6.9, for root).
 //!
-//! The kernel wants all who have an inode open at one time to have it open in the same way, and by
-//! the same registered file. So an inode keeps the way in which the first of them opened it until
-//! the last has closed it. Giving a file back to the kernel is an `ioctl(2)`, and so `unsafe`.
+//! The kernel requires all open handles of an inode at one time to use the same mode, and the same
+//! registered file. So an inode keeps the mode of the first open until the last handle is closed.
+//! Unregistering a file is an `ioctl(2)`, and so `unsafe`.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -18,35 +18,36 @@ use weft_vfs::Opened;
 /// `FUSE_DEV_IOC_BACKING_CLOSE`
 const CLOSE: Opcode = opcode::write::<u32>(229, 2);
 
-/// How an inode is open.
+/// The mode in which an inode is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Through this process, in the kernel's cache.
+    /// Through this process, in the kernel's page cache.
     Through,
-    /// Past it, by the file that the kernel registered under this number.
+    /// Passthrough, with the file that the kernel registered under this number.
     Past(u32),
 }
 
-/// All files that are open.
+/// All open files.
 #[derive(Default)]
 struct State {
-    /// By node: the way, and how many have it open.
+    /// For each node the mode, and the number of open handles.
     nodes: HashMap<u64, (Way, u64)>,
     /// The node of each handle.
     handles: HashMap<u64, u64>,
 }
 
-/// See the module page.
+/// The passthrough state of a mount, see the module page.
 pub(crate) struct Past {
     device: OwnedFd,
     state: Mutex<State>,
-    /// Whether the kernel has not refused yet.
+    /// The kernel has not refused passthrough yet.
     usable: AtomicBool,
-    /// Whether it ever agreed: what it has cached of files is old then.
+    /// The kernel has accepted passthrough before: its cached file data is stale then.
     used: AtomicBool,
 }
 
-/// The inode is open in a way that this file cannot be, or the kernel refuses what it took before.
+/// The inode is open in a mode that is not possible for this file, or the kernel refuses a file
+/// after it accepted others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mixed;
 
@@ -64,7 +65,7 @@ impl Past {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `node` was opened; the number of the registered file, if the kernel is to use that.
+    /// Records that `node` was opened; returns the number of the registered file for passthrough.
     pub(crate) fn opened(
         &self,
         node: u64,
@@ -74,8 +75,8 @@ impl Past {
         let mut state = self.state();
         let way = match state.nodes.get(&node) {
             Some((Way::Past(_), _)) if opened.direct_io => return Err(Mixed),
-            // Past the kernel's cache, through this process: that goes with `Through`, and not with
-            // `Past`, as it may still be mapped.
+            // Bypassing the page cache, through this process: compatible with `Through`, and not
+            // with `Past`, as the file may still be mapped.
             _ if opened.direct_io => Way::Through,
             Some((Way::Past(id), _)) => backing().map(|_| Way::Past(*id)).ok_or(Mixed)?,
             Some((Way::Through, _)) => Way::Through,
@@ -100,7 +101,8 @@ impl Past {
                 Ok(Way::Past(id))
             }
             Err(e) => match Errno::from_io_error(&e) {
-                // Files of that file system never: it is a stack itself, or has no such files.
+                // Passthrough is impossible for all files of that file system: it is a stacked one
+                // itself, or does not support it.
                 Some(Errno::LOOP | Errno::INVAL | Errno::OPNOTSUPP) => Ok(Way::Through),
                 _ if self.used.load(Ordering::Relaxed) => {
                     tracing::error!("the kernel does not take a file: {e}");
@@ -115,7 +117,7 @@ impl Past {
         }
     }
 
-    /// Notes that a handle was closed.
+    /// Records that a handle was closed.
     pub(crate) fn released(&self, handle: u64) {
         let mut state = self.state();
         let Some(node) = state.handles.remove(&handle) else { return };
@@ -127,7 +129,7 @@ impl Past {
         let way = *way;
         state.nodes.remove(&node);
         if let Way::Past(id) = way {
-            // SAFETY: the kernel reads four bytes, and knows whether the number is one of its own.
+            // SAFETY: the kernel reads four bytes, and checks whether the number is one of its own.
             let closed = unsafe { ioctl(&self.device, Setter::<CLOSE, u32>::new(id)) };
             if let Err(e) = closed {
                 tracing::warn!("the kernel keeps a file that nobody has open: {e}");

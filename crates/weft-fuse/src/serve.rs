@@ -12,13 +12,13 @@ use crate::crew::{Crew, Turn};
 use crate::front::{Front, Outcome};
 use crate::wire::{Header, Opcode, Reply, WRITE_OVERHEAD_BYTES, errno};
 
-/// The kernel demands room for at least this much.
+/// The least buffer size that the kernel demands.
 const MIN_BUFFER_BYTES: usize = 8192;
 
-/// A request that brings or asks for this much is handed to a worker of its own.
+/// A request that carries or requests this much data is handed to a worker of its own.
 const LONG_BYTES: u32 = 64 << 10;
 
-/// What the workers of one mount share.
+/// The state that the workers of one mount share.
 pub(crate) struct Service {
     front: Arc<Front>,
     fd: OwnedFd,
@@ -36,7 +36,7 @@ impl Service {
         Self { front, fd, crew: Crew::new(), polling, buffer_bytes, added: Mutex::default() }
     }
 
-    /// Watches over the workers until the mount ends, and all that were added have.
+    /// Watches the workers until the mount and all added workers have ended.
     pub(crate) fn stand_by(self: &Arc<Self>) {
         self.crew.stand_by(self.polling, || self.add_worker());
         self.front.waits.end_all();
@@ -49,7 +49,7 @@ impl Service {
         self.added.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a worker beside those that the mount has.
+    /// Starts an additional worker.
     fn add_worker(self: &Arc<Self>) -> bool {
         let service = Arc::clone(self);
         let work = move || {
@@ -83,7 +83,7 @@ impl Service {
         worker.run(lead)
     }
 
-    /// Reads the next request as the leader; 0 when the mount has ended.
+    /// Reads the next request as the leader; returns 0 when the mount has ended.
     fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
             match rustix::io::read(&self.fd, &mut *buf) {
@@ -97,7 +97,7 @@ impl Service {
     }
 }
 
-/// One thread: a buffer for requests and one for answers.
+/// One worker: a buffer for requests and one for replies.
 struct Worker<'a> {
     service: &'a Service,
     request: Vec<u8>,
@@ -143,7 +143,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// `false` when the kernel said goodbye.
+    /// Answers a request. Returns false after the kernel's last one (`DESTROY`).
     fn answer(&mut self, len: usize) -> bool {
         let outcome = self.outcome(len);
         if outcome != Outcome::Silent {
@@ -160,7 +160,7 @@ impl Worker<'_> {
         outcome != Outcome::Goodbye
     }
 
-    /// Too many wait already.
+    /// Refuses a lock request, as too many wait already.
     fn refuse(&mut self, len: usize) {
         let Some((header, _)) = Header::split(&self.request[..len]) else { return };
         self.reply.begin(header.unique);
@@ -170,13 +170,13 @@ impl Worker<'_> {
         }
     }
 
-    /// A panic in the file system costs that one request, not the mount.
+    /// Answers a request. A panic in the file system fails that one request, not the mount.
     fn outcome(&mut self, len: usize) -> Outcome {
         let Self { service, request, reply } = self;
         let answer = AssertUnwindSafe(|| service.front.answer(&request[..len], reply));
         catch_unwind(answer).unwrap_or_else(|_| {
             tracing::error!("a request made the file system panic");
-            // Something may be half put; without a header there is nobody to answer.
+            // The reply may be half-built; without a header there is no request to answer.
             if self.reply.is_begun() {
                 self.reply.fail(errno::EIO);
                 return Outcome::Answer;
@@ -186,14 +186,14 @@ impl Worker<'_> {
     }
 }
 
-/// Whether the request may wait for another caller's.
+/// Returns true if the request may wait for another caller's lock.
 fn waits_for_lock(request: &[u8]) -> bool {
     let header = Header::split(request).map(|(header, _)| header);
     header.is_some_and(|h| Opcode::from_number(h.opcode) == Some(Opcode::SetLkW))
 }
 
-/// Whether the request is likely to wait for the disk or to move many bytes. With `locks` of its own a
-/// file system hears of every closing, mostly for nothing.
+/// Returns true if the request is likely to wait for the disk or to move many bytes. With `locks`
+/// of its own a file system receives a request for every closing, mostly without work.
 fn takes_long(request: &[u8], locks: bool) -> bool {
     let Some((header, mut body)) = Header::split(request) else { return false };
     match Opcode::from_number(header.opcode) {

@@ -1,4 +1,4 @@
-//! What can go wrong with a volume.
+//! The errors of a volume.
 
 use alloc::string::String;
 use core::fmt;
@@ -6,37 +6,37 @@ use core::fmt;
 /// The result of a call of this crate's core.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Why a volume could not do what was asked. A variant exists for each errno a caller acts on.
+/// An error of a volume operation. A variant exists for each errno a caller acts on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The device holds no HFS volume: the signature word found, 0 if it is too short.
     NotHfs {
-        /// What stands where `BD` should.
+        /// The word found in place of `BD`.
         found: u16,
     },
     /// A structure of the volume is damaged.
     Corrupt {
-        /// Which one.
+        /// The damaged structure.
         structure: String,
-        /// The 512-byte block of the volume it lies in; 0 if that is not known.
+        /// The 512-byte block of the volume that holds it; 0 if that is not known.
         block: u64,
-        /// What is wrong with it.
+        /// The problem with the structure.
         problem: String,
     },
     /// No such file or folder.
     NotFound,
     /// The name is taken.
     Exists,
-    /// A folder was needed.
+    /// The item is not a folder, and the operation needs one.
     NotADirectory,
-    /// A file was needed.
+    /// The item is a folder, and the operation needs a file.
     IsADirectory,
     /// The folder has items.
     NotEmpty,
     /// A name of more than 31 bytes (27 for a volume), in MacRoman.
     NameTooLong,
-    /// A name HFS cannot have, and why.
+    /// A name that HFS does not allow, and the reason.
     BadName(&'static str),
     /// No room on the volume: for data, or for the catalog to grow.
     NoSpace,
@@ -46,17 +46,17 @@ pub enum Error {
     ReadOnly,
     /// A folder has 65,535 items, or the volume has used all its ids.
     TooMany(&'static str),
-    /// The call makes no sense.
+    /// An invalid argument or state, in words.
     Invalid(String),
-    /// The call makes no sense, whatever the volume.
+    /// A call that is invalid on every volume.
     Refused(&'static str),
-    /// No item has this id any more.
+    /// No item with this id exists any more.
     Stale(u32),
     /// The device failed.
     Device {
-        /// The errno that tells it best.
+        /// The errno that describes the failure best.
         errno: i32,
-        /// What failed, where.
+        /// The operation that failed, and its location.
         message: String,
     },
 }
@@ -94,7 +94,7 @@ impl fmt::Display for Error {
         match self {
             Self::NotHfs { found: 0 } => f.write_str("no HFS volume: the device is too short"),
             Self::NotHfs { found } => write!(f, "no HFS volume: its signature is {found:#06x}"),
-            // Block 0 is a boot block: the place is not known.
+            // Block 0 is a boot block: the location is not known.
             Self::Corrupt { structure, block: 0, problem } => write!(f, "{structure}: {problem}"),
             Self::Corrupt { structure, block, problem } => {
                 write!(f, "{structure} in block {block}: {problem}")

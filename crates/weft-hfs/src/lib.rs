@@ -2,22 +2,23 @@
 //!
 //! # HFS
 //!
-//! - [`layout`] is what lies where on a volume.
-//! - [`btree`] changes its trees so that a power cut leaves them whole.
+//! - [`layout`] has the on-disk structures of a volume.
+//! - [`btree`] changes its B*-trees so that a power cut leaves them whole.
 //! - [`volume`] is the lower interface: items by parent and name, byte ranges of either fork.
 //! - [`mkfs`] makes volumes, [`fsck`] checks and repairs them.
 //! - `Hfs` is a volume as a `FileSystem` over the engine, `Mac` its paths and open files.
-//! - [`streams`] is what HFS, MFS and HFS Plus files have beside the file plug.
+//! - [`streams`] gives access to the resource forks, Finder information and dates of HFS, MFS and
+//!   HFS Plus files.
 //! - [`view`] shows them as files, for programs that know one fork only.
-//! - [`store`] is what all of this needs of a platform.
+//! - [`store`] is the interface of the core to the platform's block device.
 //!
 //! # Beside it
 //!
 //! - [`macroman`] is the character set, and names as Unix writes them.
 //! - [`relstring`] is the order of names.
 //! - [`interchange`] packs both forks of a file for other systems, and unpacks them.
-//! - [`mfs`] is the file system of the first Macintosh, whole.
-//! - [`hfsplus`] is what came after HFS, to read.
+//! - [`mfs`] is the complete file system of the first Macintosh.
+//! - [`hfsplus`] reads the successor of HFS.
 //!
 //! The crate is `no_std` with `alloc` and without `unsafe`; the feature `std` (on unless switched
 //! off) adds what needs devices and the engine.

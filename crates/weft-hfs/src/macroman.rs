@@ -1,8 +1,9 @@
 //! MacRoman and Unicode, and Macintosh names as Unix names.
 //!
 //! Source of the table: Apple's `ROMAN.TXT` at the Unicode Consortium (the version since Mac OS
-//! 8.5, with the euro sign at DB). Text comes out composed (NFC) and is taken composed or
-//! decomposed (NFD, as macOS stores it); what MacRoman does not have is an error, never a `?`.
+//! 8.5, with the euro sign at DB). Decoded text is composed (NFC); input may be composed or
+//! decomposed (NFD, as macOS stores it). A character that MacRoman does not have is an error, never
+//! a `?`.
 //!
 //! # Names
 //!
@@ -33,7 +34,7 @@ const HIGH: [char; 128] = [
     '\u{f8ff}', 'Ò', 'Ú', 'Û', 'Ù', 'ı', 'ˆ', '˜', '¯', '˘', '˙', '˚', '¸', '˝', '˛', 'ˇ',
 ];
 
-/// [`HIGH`] by character.
+/// [`HIGH`], sorted by character.
 const BY_CHAR: [(char, u8); 128] = {
     let mut table = [('\0', 0); 128];
     let mut n = 0;
@@ -49,8 +50,8 @@ const BY_CHAR: [(char, u8); 128] = {
     table
 };
 
-/// The canonical decompositions of what MacRoman has: a mark, the letters it follows, and what
-/// they become, in the same order.
+/// The canonical decompositions of MacRoman's characters: a mark, the letters it follows, and the
+/// composed characters, in the same order.
 const MARKS: [(char, &str, &str); 8] = [
     ('\u{300}', "AEIOUaeiou", "ÀÈÌÒÙàèìòù"),
     ('\u{301}', "AEIOUaeiou", "ÁÉÍÓÚáéíóú"),
@@ -62,28 +63,28 @@ const MARKS: [(char, &str, &str); 8] = [
     ('\u{338}', "=", "≠"),
 ];
 
-/// Why a text or a name has no MacRoman form.
+/// The reason why a text or a name has no MacRoman form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The bytes are not UTF-8.
     NotUtf8 {
-        /// The first byte that is not.
+        /// The offset of the first invalid byte.
         at: usize,
     },
-    /// MacRoman does not have a character.
+    /// A character that MacRoman does not have.
     NoSuchCharacter {
         /// The character.
         character: char,
-        /// The byte it begins at.
+        /// The byte offset of the character.
         at: usize,
     },
-    /// A slash separates names and is in none.
+    /// A slash, which separates names and is not allowed in one.
     Slash {
-        /// The byte it is at.
+        /// The byte offset of the slash.
         at: usize,
     },
-    /// `.` and `..` name directories.
+    /// `.` or `..`, which name directories.
     Dots,
 }
 
@@ -103,13 +104,13 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// The character of a byte.
+/// Returns the character of a byte.
 #[must_use]
 pub fn char_of(byte: u8) -> char {
     if byte < 0x80 { char::from(byte) } else { HIGH[usize::from(byte - 0x80)] }
 }
 
-/// The byte of a (composed) character.
+/// Returns the byte of a (composed) character, `None` if MacRoman does not have it.
 #[must_use]
 pub fn byte_of(character: char) -> Option<u8> {
     if character.is_ascii() {
@@ -119,7 +120,7 @@ pub fn byte_of(character: char) -> Option<u8> {
     Some(BY_CHAR[at].1)
 }
 
-/// Text in UTF-8, composed.
+/// Decodes MacRoman to UTF-8, composed.
 ///
 /// ```
 /// assert_eq!(weft_hfs::macroman::decode(b"caf\x8e"), "café");
@@ -129,7 +130,7 @@ pub fn decode(bytes: &[u8]) -> String {
     bytes.iter().map(|&b| char_of(b)).collect()
 }
 
-/// Text in MacRoman.
+/// Encodes text in MacRoman.
 ///
 /// # Errors
 /// [`Error::NoSuchCharacter`].
@@ -145,8 +146,8 @@ pub fn encode(text: &str) -> Result<Vec<u8>, Error> {
     encode_with(text, |_, character| Ok(byte_of(character)))
 }
 
-/// A Macintosh name as a Unix name, see the [module](self)'s page. It has at most three times as
-/// many bytes.
+/// Converts a Macintosh name to a Unix name, see the [module](self)'s page. The result has at most
+/// three times as many bytes.
 ///
 /// ```
 /// assert_eq!(weft_hfs::macroman::name_to_unix(b"24/7\x0d"), "24:7␍");
@@ -160,11 +161,11 @@ pub fn name_to_unix(name: &[u8]) -> String {
     }
 }
 
-/// A Unix name as a Macintosh name, see the [module](self)'s page. Its length is not checked: that
-/// depends on the volume.
+/// Converts a Unix name to a Macintosh name, see the [module](self)'s page. The length is not
+/// checked: the limit depends on the volume.
 ///
 /// # Errors
-/// What is wrong with it, and where.
+/// The problem with the name, and its offset.
 pub fn name_from_unix(name: &[u8]) -> Result<Vec<u8>, Error> {
     let name = core::str::from_utf8(name).map_err(|e| Error::NotUtf8 { at: e.valid_up_to() })?;
     match name {
@@ -210,7 +211,7 @@ fn encode_with(
     Ok(bytes)
 }
 
-/// The character that a letter and a mark behind it make together, of those that MacRoman has.
+/// Returns the composed character of a letter and the mark after it, if MacRoman has it.
 fn compose(letter: char, mark: char) -> Option<char> {
     let (_, letters, composed) = MARKS.iter().find(|entry| entry.0 == mark)?;
     let at = letters.chars().position(|c| c == letter)?;
@@ -223,7 +224,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// All that NFD does to what MacRoman has.
+    /// The full NFD of MacRoman's characters.
     fn decompose(text: &str) -> String {
         let mut out = String::new();
         for c in text.chars() {
@@ -266,7 +267,7 @@ mod tests {
     fn what_mac_roman_has_not_is_refused_with_its_place() {
         let error = |character, at| Err(Error::NoSuchCharacter { character, at });
         assert_eq!(encode("ab日"), error('日', 2));
-        // A mark that fits nothing, and a second mark.
+        // A mark that fits no letter, and a second mark.
         assert_eq!(encode("x\u{301}"), error('\u{301}', 1));
         assert_eq!(encode("\u{301}"), error('\u{301}', 0));
         assert_eq!(encode("e\u{301}\u{301}"), error('\u{301}', 3));

@@ -26,8 +26,9 @@ impl Permissions {
         }
     }
 
-    /// Returns `Some(true)` if a `chmod` to `perm` locks a file, `Some(false)` if it unlocks the file,
-    /// and `None` if the mask hides all write permissions, so that the caller could not keep them.
+    /// Returns `Some(true)` if a `chmod` to `perm` locks a file, `Some(false)` if it unlocks the
+    /// file, and `None` if the mask hides all write permissions, so that the caller could not keep
+    /// them.
     pub(crate) fn locks(&self, perm: u16) -> Option<bool> {
         (0o644 & !self.fmask & 0o222 != 0).then_some(perm & 0o222 == 0)
     }

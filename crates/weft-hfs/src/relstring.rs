@@ -1,18 +1,18 @@
 //! The order of names on Macintosh volumes: the ROM's `RelString`, ignoring case and keeping
 //! diacritical marks.
 //!
-//! The order is built here from what is published of it: names are compared byte by byte by
-//! weights, and a name comes before its continuations (Inside Macintosh: Text, "Using the Standard
-//! String Comparison Routines"; Files, catalog keys). The weights follow the codes, except that
-//! letters are equal to their lower case, and that accented letters, ligatures and quotation marks
-//! of the first Macintosh character set stand behind what they resemble. Later additions (`Á`,
-//! `Ÿ`, `‹`) stand where their codes are, and are apart from their lower case. A test compares it
-//! with the order in which hfsutils sorts a catalog.
+//! The order is built here from published descriptions: names are compared byte by byte by weights,
+//! and a name comes before its continuations (Inside Macintosh: Text, "Using the Standard String
+//! Comparison Routines"; Files, catalog keys). The weights follow the codes, except that letters
+//! are equal to their lower case, and that accented letters, ligatures and quotation marks of the
+//! first Macintosh character set come directly after the characters they resemble. Later additions
+//! (`Á`, `Ÿ`, `‹`) keep the position of their codes, and differ from their lower case. A test
+//! compares the order with that in which hfsutils sorts a catalog.
 
 use core::cmp::Ordering;
 
-/// What comes out of the order of codes: a character and what follows it, each class of equal
-/// weight in a string of its own, in MacRoman.
+/// The groups that deviate from the order of codes: a character and those that follow it, each
+/// class of equal weight in a string of its own, in MacRoman.
 const CLASSES: &[&[&[u8]]] = &[
     // Space and no-break space.
     &[b" \xca"],
@@ -80,7 +80,7 @@ const CLASSES: &[&[&[u8]]] = &[
 
 /// The weight of each byte.
 const WEIGHTS: [u8; 256] = {
-    // Where in CLASSES each byte is: 0, or one more than the index.
+    // The index in CLASSES of each byte, plus one; 0 for a byte that heads no group.
     let mut moved = [false; 256];
     let mut heads = [0; 256];
     let mut i = 0;
@@ -144,7 +144,7 @@ pub fn compare(a: &[u8], b: &[u8]) -> Ordering {
     a.len().cmp(&b.len())
 }
 
-/// The weight of a byte: equal for those that names do not distinguish.
+/// Returns the weight of a byte: equal for bytes that names do not distinguish.
 #[must_use]
 #[inline]
 pub fn weight(byte: u8) -> u8 {
@@ -164,7 +164,8 @@ mod tests {
         let all: Vec<u8> = CLASSES.iter().flat_map(|g| g.concat()).collect();
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
         for group in CLASSES {
-            // The first of a group is where its code is among those that stay.
+            // The head of a group keeps the position of its code among the bytes that are not
+            // moved.
             let head = group[0][0];
             assert!(head.is_ascii());
         }
@@ -181,13 +182,13 @@ mod tests {
                 if a == b {
                     assert!(order.is_eq());
                 } else if order.is_eq() {
-                    // Equal only to its lower case, and space to no-break space.
+                    // Each is equal to its lower case only, and space to no-break space.
                     let (x, y) = (char_of(a), char_of(b));
                     let folded = x.to_lowercase().eq(y.to_lowercase());
                     assert!(folded || (x == ' ' || y == ' '), "{x:?} and {y:?}");
                 } else if a < 0x80 && b < 0x80 && !a.is_ascii_lowercase() && !b.is_ascii_lowercase()
                 {
-                    // ASCII keeps its order, but for the grave accent.
+                    // ASCII keeps its order, except for the grave accent.
                     assert!(a == b'`' || b == b'`' || order == a.cmp(&b), "{a:#x} and {b:#x}");
                 }
                 for c in [0, b'a', 0xff] {

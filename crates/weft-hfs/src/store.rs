@@ -1,9 +1,9 @@
-//! What the core needs of the platform: a [`Store`] of 512-byte blocks whose changes can be
+//! The interface of the core to the platform: a [`Store`] of 512-byte blocks whose changes can be
 //! ordered.
 //!
-//! With feature `std` the store is an operation of weft's engine, which keeps the order over
-//! power cuts. [`Bare`] is any [`Device`], for a platform without the engine: it writes through,
-//! in the order of the calls, which is an order that keeps all befores.
+//! With feature `std` the store is an operation of weft's engine, which keeps the order over power
+//! cuts. [`Bare`] is any [`Device`], for a platform without the engine: it writes through, in the
+//! order of the calls, an order that satisfies all befores.
 
 use crate::Result;
 use crate::layout::BLOCK_BYTES;
@@ -14,16 +14,16 @@ use core::fmt::Debug;
 /// A change takes its *befores*, changes that must be durable first, and is named by the
 /// [`Patch`](Self::Patch) it returns.
 pub trait Store {
-    /// Names a change.
+    /// An identifier of a change.
     type Patch: Copy + PartialEq + Debug;
 
     /// The change that has always been durable.
     const DURABLE: Self::Patch;
 
-    /// Whether all changes of one operation become durable together.
+    /// Returns true if all changes of one operation become durable together.
     fn is_atomic(&self) -> bool;
 
-    /// A block of metadata.
+    /// Returns the content of a block of metadata.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -41,7 +41,7 @@ pub trait Store {
         befores: &[Self::Patch],
     ) -> Result<Self::Patch>;
 
-    /// Gives a block of metadata a new content.
+    /// Replaces the whole content of a block of metadata.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -52,8 +52,8 @@ pub trait Store {
         befores: &[Self::Patch],
     ) -> Result<Self::Patch>;
 
-    /// Writes data of file `owner` from byte `offset` of `block` on, over as many blocks as it
-    /// takes. Of `fresh` blocks, what is not written becomes zero.
+    /// Writes data of file `owner` from byte `offset` of `block` on, over as many blocks as the
+    /// data needs. In `fresh` blocks the bytes outside `bytes` become zero.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -66,31 +66,31 @@ pub trait Store {
         fresh: bool,
     ) -> Result<Self::Patch>;
 
-    /// Makes `count` fresh blocks of file `owner` zero.
+    /// Fills `count` fresh blocks of file `owner` with zeroes.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
     fn zero_data(&mut self, block: u64, owner: u32, count: u64) -> Result<Self::Patch>;
 
-    /// Reads file data from byte `offset` of `block` on, over as many blocks as it takes.
+    /// Reads file data from byte `offset` of `block` on, over as many blocks as `buf` needs.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
     fn read_data(&mut self, block: u64, offset: usize, buf: &mut [u8]) -> Result<()>;
 
-    /// Says that `cleared` removed the last pointer to `count` blocks.
+    /// Records that `cleared` removed the last pointer to `count` blocks.
     fn free(&mut self, block: u64, count: u64, cleared: Self::Patch);
 
-    /// The change that is durable when all of `patches` are.
+    /// Returns a change that is durable when all of `patches` are.
     fn join(&mut self, patches: &[Self::Patch]) -> Result<Self::Patch>;
 
-    /// Whether a change is durable.
+    /// Returns true if a change is durable.
     fn is_durable(&self, patch: Self::Patch) -> bool;
 }
 
-/// A row of bytes, as a platform without the engine offers it.
+/// A device of bytes, for a platform without the engine.
 pub trait Device {
-    /// Its length in 512-byte blocks.
+    /// Returns the length of the device in 512-byte blocks.
     fn len_blocks(&self) -> u64;
 
     /// Fills `buf` from byte `offset` on.
@@ -105,7 +105,7 @@ pub trait Device {
     /// [`Error::Device`](crate::Error::Device).
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<()>;
 
-    /// Makes a range read as zeroes.
+    /// Makes a range of bytes read as zeroes.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -121,7 +121,7 @@ pub trait Device {
         Ok(())
     }
 
-    /// Makes everything durable that was written.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -138,17 +138,17 @@ pub struct Bare<D> {
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl<D: Device> Bare<D> {
-    /// A store on a device.
+    /// Makes a store on a device.
     pub fn new(device: D) -> Self {
         Self { device, block: [0; BLOCK_BYTES] }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &D {
         &self.device
     }
 
-    /// Makes everything durable that was written.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -156,7 +156,7 @@ impl<D: Device> Bare<D> {
         self.device.flush()
     }
 
-    /// The device, given back.
+    /// Returns the device and drops the store.
     pub fn into_device(self) -> D {
         self.device
     }

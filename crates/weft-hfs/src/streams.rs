@@ -1,51 +1,53 @@
-//! What classic volumes have beside the file plug: a resource fork, Finder information, dates.
+//! The streams and metadata of classic volumes beside the file plug: resource fork, Finder
+//! information, dates.
 //!
-//! [`MacVolume`] is the same for HFS, MFS and HFS Plus, so that what stands on it (packing files
-//! for other systems, showing forks as files, the command) need not know which one it has. Inode
-//! numbers are those of the file plug, and need a reference as they do there.
+//! [`MacVolume`] is the same for HFS, MFS and HFS Plus, so that its users (packing files for other
+//! systems, showing forks as files, the command) need not distinguish the formats. Inode numbers
+//! are those of the file plug, and need a reference as they do there.
 
 use crate::interchange::Meta;
 use weft_vfs::{Error, FileSystem, Ino, Result};
 
-/// What a volume says of itself.
+/// The metadata of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumeMeta {
-    /// Its name, in MacRoman.
+    /// The volume's name, in MacRoman.
     pub name: Vec<u8>,
-    /// When it was made: seconds since 1904, in local time; 0 if not known.
+    /// The date of creation: seconds since 1904, in local time; 0 if not known.
     pub created: u32,
-    /// When it was last changed; 0 if the format does not say.
+    /// The date of the last change; 0 if the format does not store one.
     pub modified: u32,
-    /// When it was last backed up; 0 for never.
+    /// The date of the last backup; 0 for never.
     pub backed_up: u32,
-    /// `drFndrInfo` of HFS: word 0 is the id of the blessed folder, 2 of the folder whose window
-    /// is opened, 3 and 5 of the System Folders of Mac OS 9 and X. `None` where there is none.
+    /// `drFndrInfo` of HFS: word 0 is the id of the blessed folder, 2 of the folder whose window is
+    /// opened, 3 and 5 of the System Folders of Mac OS 9 and X. `None` if the format has none.
     pub finder_info: Option<[u32; 8]>,
 }
 
 /// A volume whose files have two forks.
 pub trait MacVolume: FileSystem {
-    /// What a file or folder has beside its forks, and the lengths of those. A folder's forks are
+    /// Returns the metadata of a file or folder and the lengths of its forks. A folder's forks are
     /// empty.
     ///
     /// # Errors
     /// [`Error::Stale`] if the number names nothing; [`Error::Corrupt`], [`Error::Io`].
     fn meta(&self, ino: Ino) -> Result<Meta>;
 
-    /// Sets Finder information, dates and lock of a file or folder; name and lengths are left as
-    /// they are, and so is what the format has no place for.
+    /// Sets Finder information, dates and lock of a file or folder. Name and lengths are left as
+    /// they are; fields that the format does not store are ignored.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Stale`], [`Error::Io`].
     fn set_meta(&self, ino: Ino, meta: &Meta) -> Result<()>;
 
-    /// Reads bytes of the resource fork; returns how many, fewer only at the end.
+    /// Reads bytes of the resource fork; returns their number, smaller than `buf` only at the end.
     ///
     /// # Errors
     /// [`Error::IsADirectory`], [`Error::Corrupt`], [`Error::Io`].
     fn read_resource(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Writes bytes of the resource fork; returns how many, fewer only where the volume is full.
+    /// Writes bytes of the resource fork; returns their number, smaller than `data` only if the
+    /// volume is full.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`], [`Error::ReadOnly`].
@@ -57,29 +59,28 @@ pub trait MacVolume: FileSystem {
     /// As [`write_resource`](Self::write_resource).
     fn set_resource_len(&self, ino: Ino, len_bytes: u64) -> Result<()>;
 
-    /// What could not be read so far, as it is damaged, and was passed over: each thing once, in
-    /// words.
+    /// Returns the damage that reads have passed over so far, in words, each item once.
     fn passed_over(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What must be known of the volume to trust what is read, in words.
+    /// Returns warnings that a reader of the volume's data must know, in words.
     fn cautions(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What the volume says of itself.
+    /// Returns the metadata of the volume.
     fn volume_meta(&self) -> VolumeMeta;
 
     /// Sets name, dates but the last change, and Finder information of the volume.
     ///
     /// # Errors
     /// [`Error::NameTooLong`], [`Error::Invalid`], [`Error::ReadOnly`]; [`Error::Unsupported`] for
-    /// what the format cannot change.
+    /// a field that the format cannot change.
     fn set_volume_meta(&self, meta: &VolumeMeta) -> Result<()>;
 }
 
-/// How many bytes of a fork are moved at a time.
+/// Bytes of a fork that are moved at a time.
 const STEP_BYTES: usize = 256 << 10;
 
 /// The resource fork of a file as a stream of bytes, from its beginning.
@@ -114,8 +115,8 @@ impl std::io::Read for ResourceReader<'_> {
     }
 }
 
-/// The resource fork of a file as a place to write to, from its beginning. What it had before is
-/// gone with the first write or [`finish`](Self::finish).
+/// The resource fork of a file as a stream to write to, from its beginning. The old content is gone
+/// with the first write or [`finish`](Self::finish).
 pub struct ResourceWriter<'a> {
     volume: &'a dyn MacVolume,
     ino: Ino,
@@ -135,10 +136,10 @@ impl<'a> ResourceWriter<'a> {
         Self { volume, ino, at: 0, failed: None }
     }
 
-    /// Ends the fork here.
+    /// Ends the fork at the current position.
     ///
     /// # Errors
-    /// Those of the volume; also one that a write has met.
+    /// Those of the volume, and the error of an earlier failed write.
     pub fn finish(mut self) -> Result<()> {
         match self.failed.take() {
             Some(e) => Err(e),

@@ -6,41 +6,41 @@ use std::io;
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a connection could not be made or ended, or a request failed.
+/// An error of a connection or a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The network failed, TLS could not be set up, or the other side took too long or went away.
+    /// The network failed, TLS could not be set up, or the other side timed out or disconnected.
     #[error(transparent)]
     Net(#[from] weft_net::Error),
-    /// The other side sent what the protocol does not allow.
+    /// The other side violated the protocol.
     #[error("protocol error: {0}")]
     Protocol(String),
     /// The server refused an option.
     #[error("the server refused {option:?}: {reply:?}{}", said(message))]
     Refused {
-        /// What was asked.
+        /// The refused option.
         option: OptionType,
         /// The kind of refusal.
         reply: OptionReplyType,
-        /// What the server said to people; perhaps empty.
+        /// The server's message for people; may be empty.
         message: String,
     },
     /// A request failed at the server.
     #[error("the server answered {error:?}{}", said(message))]
     Request {
-        /// Why.
+        /// The errno of the protocol.
         error: NbdErrno,
-        /// What the server said to people; perhaps empty.
+        /// The server's message for people; may be empty.
         message: String,
     },
-    /// The server that came back is not the one that went away.
+    /// After a reconnection, the server or the export is not the same as before.
     #[error("the export has changed while the connection was down: {0}")]
     Changed(String),
     /// Another process of this host writes to the export.
     #[error("the export is in use by another process of this host")]
     InUse,
-    /// An argument makes no sense.
+    /// An invalid argument.
     #[error("{0}")]
     Invalid(String),
 }
@@ -66,7 +66,7 @@ impl Error {
         Self::Protocol(what.into())
     }
 
-    /// As an error of the system, with its errno where there is one.
+    /// Converts to an error of the system, with its errno where there is one.
     #[must_use]
     pub fn into_io(self) -> io::Error {
         let kind = match &self {
@@ -83,14 +83,14 @@ impl Error {
         io::Error::new(kind, self)
     }
 
-    /// Whether an errno says all there is to say.
+    /// Returns true if the errno alone describes the error.
     fn is_plain(&self) -> bool {
         matches!(self, Self::Request { error, message } if message.is_empty()
             || *error != NbdErrno::EIO)
     }
 }
 
-/// The errno of this system for an error of the protocol; one that it does not define counts as
+/// Returns the errno of this system for an error of the protocol; an undefined one counts as
 /// `EINVAL`.
 fn errno(error: NbdErrno) -> i32 {
     use rustix::io::Errno;

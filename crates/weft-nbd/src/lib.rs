@@ -1,15 +1,16 @@
-//! The NBD protocol: a block device of another machine, and any block device for other machines.
+//! The NBD protocol: the block device of another machine as a device, and any block device as an
+//! export for other machines.
 //!
 //! Written from the protocol's public document (NetworkBlockDevice/nbd, `doc/proto.md`): fixed
 //! newstyle handshake, structured replies, extended headers, `base:allocation`, block sizes, many
 //! connections, TLS (feature `tls`, on by default).
 //!
-//! | part | what it is |
+//! | part | content |
 //! |---|---|
 //! | [`wire`] | the codec: bytes and values, no I/O |
 //! | [`server`] | [`Server`]: exports of devices, for any client |
 //! | [`client`] | [`NbdDevice`]: an export as a device, which outlives its connections |
-//! | [`Uri`] | where an export is, in words |
+//! | [`Uri`] | the address of an export as text |
 //!
 //! # Example
 //!

@@ -1,4 +1,4 @@
-//! NBD URIs: where an export is, in words. Source: NetworkBlockDevice/nbd, `doc/uri.md`.
+//! NBD URIs: the address of an export as text. Source: NetworkBlockDevice/nbd, `doc/uri.md`.
 //!
 //! | URI | export |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | `nbd+unix:///name?socket=/path` | over a Unix socket |
 //! | `nbds://...`, `nbds+unix://...` | the same, always encrypted |
 //!
-//! Parameters: `socket`; `tls-certificates=DIR` (as in libnbd); `tls-hostname`; `connections=N`
-//! and `timeout=SECONDS` (ours). What is not understood is an error.
+//! Parameters: `socket`; `tls-certificates=DIR` (as in libnbd); `tls-hostname`; `connections=N` and
+//! `timeout=SECONDS` (ours). An unknown parameter is an error.
 
 use crate::client::{Encryption, Options};
 use crate::wire::{PORT, STRING_MAX_BYTES};
@@ -18,33 +18,33 @@ use std::str::FromStr;
 use std::time::Duration;
 use weft_net::Address;
 
-/// An NBD URI, taken apart.
+/// A parsed NBD URI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uri {
-    /// Where the server is.
+    /// The address of the server.
     pub address: Address,
-    /// The export.
+    /// The name of the export.
     pub export: String,
-    /// Whether the connection must be encrypted.
+    /// The connection must be encrypted.
     pub encrypted: bool,
-    /// Where certificates are.
+    /// The directory of the certificates.
     pub tls_certificates: Option<PathBuf>,
     /// The name in the server's certificate, if it is not the host's.
     pub tls_hostname: Option<String>,
-    /// How many connections to make.
+    /// The number of connections.
     pub connections: Option<usize>,
-    /// How long to wait for a server that has gone away.
+    /// The time to wait for a server that has disconnected.
     pub timeout: Option<Duration>,
 }
 
 impl Uri {
-    /// Whether `text` begins like one.
+    /// Returns true if `text` begins like an NBD URI.
     #[must_use]
     pub fn is_one(text: &str) -> bool {
         ["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"].iter().any(|s| text.starts_with(s))
     }
 
-    /// Makes the paths in it absolute.
+    /// Makes the paths in the URI absolute.
     ///
     /// # Errors
     /// [`Error::Net`] if there is no working directory.
@@ -57,10 +57,10 @@ impl Uri {
         Ok(())
     }
 
-    /// What a client needs to connect.
+    /// Returns the options with which a client connects.
     ///
     /// # Errors
-    /// [`Error::Net`] if the certificates cannot be read, or there are none and TLS is a must.
+    /// [`Error::Net`] if the certificates cannot be read, or there are none and TLS is required.
     pub fn options(&self) -> Result<Options> {
         let mut options = Options::new(self.address.clone(), self.export.clone());
         if let Some(connections) = self.connections {
@@ -161,9 +161,9 @@ impl FromStr for Uri {
     }
 }
 
-/// `host`, `host:port`, `[address]:port`; an empty host is this one.
+/// Parses `host`, `host:port` or `[address]:port`; an empty host is the local one.
 fn tcp(authority: &str) -> Option<Address> {
-    // A name of a user is for other kinds of authentication than certificates.
+    // A user name is for other kinds of authentication than certificates.
     let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
     let (host, port) = match place.strip_prefix('[') {
         Some(rest) => {
@@ -183,7 +183,7 @@ fn tcp(authority: &str) -> Option<Address> {
     Some(Address::Tcp(decode(host).ok()?, port))
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> Result<String, String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -201,7 +201,7 @@ fn decode(text: &str) -> Result<String, String> {
     String::from_utf8(out).map_err(|_| "it is not UTF-8".to_owned())
 }
 
-/// Percent-encodes what is not plain.
+/// Percent-encodes all bytes that are not plain characters.
 fn encode(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -220,7 +220,7 @@ impl fmt::Display for Uri {
         let export = encode(&self.export);
         let mut query = Vec::new();
         match &self.address {
-            // None is made of a URI, and nothing of NBD listens there.
+            // No URI yields a QUIC address, and no NBD server listens on one.
             Address::Tcp(host, port) | Address::Quic(host, port) => {
                 let host = if host.contains(':') { format!("[{host}]") } else { encode(host) };
                 write!(f, "nbd{tls}://{host}")?;

@@ -1,4 +1,4 @@
-//! Where somebody is, in words, and calling there.
+//! Addresses of servers as text, and connecting to them.
 
 use crate::{Error, Result, Socket};
 use std::fmt;
@@ -10,17 +10,17 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What an address over QUIC begins with.
+/// The prefix of a QUIC address.
 const QUIC: &str = "quic://";
 
-/// Where somebody listens.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
     /// A host (name or address) and a port.
     Tcp(String, u16),
-    /// A host and a UDP port, to be called over QUIC.
+    /// A host and a UDP port, for QUIC.
     Quic(String, u16),
-    /// A Unix socket. One that begins with a NUL is in the abstract namespace.
+    /// A Unix socket. A path that begins with a NUL is in the abstract namespace.
     Unix(PathBuf),
 }
 
@@ -40,8 +40,8 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Takes `HOST:PORT`, `[IPV6]:PORT`, either without its port, these behind `quic://`, or
-    /// `unix:/PATH` apart.
+    /// Parses `HOST:PORT` or `[IPV6]:PORT`, each optionally without the port or after `quic://`, or
+    /// `unix:/PATH`.
     ///
     /// # Errors
     /// [`Error::NoAddress`].
@@ -75,7 +75,8 @@ impl Address {
         Ok(if place.is_some() { Self::Quic(host, port) } else { Self::Tcp(host, port) })
     }
 
-    /// The same, found also when the working directory is another.
+    /// Makes a relative path absolute, so that the address does not depend on the working
+    /// directory.
     ///
     /// # Errors
     /// [`Error::Io`] if there is no working directory.
@@ -89,7 +90,7 @@ impl Address {
         }
     }
 
-    /// The name that a certificate of who listens there must be for.
+    /// Returns the name for which a certificate of the server must be issued.
     #[must_use]
     pub fn host(&self) -> &str {
         match self {
@@ -98,7 +99,7 @@ impl Address {
         }
     }
 
-    /// Whether only programs of this machine can be there.
+    /// Returns true if only programs of this machine can listen there.
     ///
     /// # Errors
     /// [`Error::Io`] if a name cannot be resolved.
@@ -136,9 +137,9 @@ impl Address {
         }
     }
 
-    /// Connects as [`connect`](Self::connect), and over QUIC as well, where the other side must show a
-    /// certificate for the name beside `tls`. If the socket is not
-    /// [secured](Socket::is_secured), TLS is for the caller to begin.
+    /// Connects as [`connect`](Self::connect), and over QUIC as well, where the server must present
+    /// a certificate for the name beside `tls`. If the socket is not [secured](Socket::is_secured),
+    /// the caller must start TLS.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::TimedOut`]; over QUIC also [`Error::Tls`], and

@@ -10,28 +10,28 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How soon a peer that has gone without a word is noticed: probes begin after this much silence,
-/// and what is sent must be acknowledged in twice the time.
+/// The limits after which a lost peer is noticed: probes begin after this much silence, and sent
+/// data must be acknowledged in twice the time.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// A connected socket. Reading and writing go through a shared reference, from any thread.
+/// A connected socket. Threads read and write through a shared reference.
 #[derive(Debug)]
 pub enum Socket {
     /// TCP.
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
-    /// One that is under TLS as it is.
+    /// A socket that is under TLS by itself: QUIC.
     Secured(Secured),
 }
 
-/// A connection over QUIC, whose bytes go through a pair of sockets: the near one.
+/// A QUIC connection, whose bytes go through a pair of sockets: the near one.
 #[derive(Debug)]
 pub struct Secured {
     near: UnixStream,
     certificate: Option<Vec<u8>>,
     local_ip: Option<IpAddr>,
-    /// Why it has ended, if that is worth a word. There before the near one's end can be read.
+    /// The reason of the end, if it is an error. Set before the end of the near socket can be read.
     fate: Arc<OnceLock<String>>,
 }
 
@@ -46,7 +46,7 @@ impl Secured {
         Self { near, certificate, local_ip, fate }
     }
 
-    /// Tells the end of what was said from that of a connection.
+    /// Turns the end of the stream into an error if the connection failed.
     fn heard(&self, read: io::Result<usize>) -> io::Result<usize> {
         match (read, self.fate.get()) {
             (Ok(0), Some(why)) => Err(io::Error::new(io::ErrorKind::ConnectionReset, why.clone())),
@@ -56,11 +56,11 @@ impl Secured {
 }
 
 impl Socket {
-    /// A TCP connection, set up for requests and replies: nothing waits to be sent together with
-    /// something later, and a dead peer is noticed.
+    /// Makes a socket of a TCP connection, with options for requests and replies: data is sent
+    /// without delay (`TCP_NODELAY`), and a dead peer is noticed.
     #[must_use]
     pub fn tcp(stream: TcpStream) -> Self {
-        // Each only makes a connection better; a failure to set one is no failure.
+        // Each option only improves the connection; a failure to set one is ignored.
         let _ = stream.set_nodelay(true);
         let _ = sockopt::set_socket_keepalive(&stream, true);
         let _ = sockopt::set_tcp_keepidle(&stream, KEEPALIVE);
@@ -71,7 +71,7 @@ impl Socket {
         Self::Tcp(stream)
     }
 
-    /// After this long without data a read gives up with `WouldBlock`.
+    /// Sets the time after which a read without data fails with `WouldBlock`.
     ///
     /// # Errors
     /// [`Error::Io`], also for a limit of zero.
@@ -85,7 +85,7 @@ impl Socket {
         set.map_err(|e| Error::io("cannot set up a connection", e))
     }
 
-    /// After this long without room a write gives up with `WouldBlock`.
+    /// Sets the time after which a write without buffer space fails with `WouldBlock`.
     ///
     /// # Errors
     /// [`Error::Io`], also for a limit of zero.
@@ -99,7 +99,7 @@ impl Socket {
         set.map_err(|e| Error::io("cannot set up a connection", e))
     }
 
-    /// The address of this machine that the other side sees.
+    /// Returns this machine's address as the other side sees it.
     #[must_use]
     pub fn local_ip(&self) -> Option<IpAddr> {
         match self {
@@ -109,8 +109,9 @@ impl Socket {
         }
     }
 
-    /// The user whose process is at the other end of a connection of this machine. `None` if the other end is on
-    /// another machine or in another network namespace, or has closed the connection; over QUIC always.
+    /// Returns the user of the process at the other end of a local connection. `None` if the other
+    /// end is on another machine or in another network namespace, or has closed the connection;
+    /// over QUIC always.
     #[must_use]
     pub fn peer_user(&self) -> Option<u32> {
         match self {
@@ -120,13 +121,13 @@ impl Socket {
         }
     }
 
-    /// Whether it is under TLS already, with certificates: over QUIC.
+    /// Returns true if the connection is under TLS already, with certificates: over QUIC.
     #[must_use]
     pub fn is_secured(&self) -> bool {
         matches!(self, Self::Secured(_))
     }
 
-    /// Ends one direction or both; whoever waits on it wakes. One that is ended already stays so.
+    /// Ends one direction or both; waiting threads wake. A direction that has ended stays ended.
     pub fn shutdown(&self, how: Shutdown) {
         let _ = match self {
             Self::Tcp(s) => s.shutdown(how),
@@ -184,13 +185,13 @@ impl Write for &Socket {
     }
 }
 
-/// The half of a connection that sends.
+/// The sending half of a connection.
 pub trait SendHalf: Write + Send {
-    /// Says, as far as that can be said, that nothing follows.
+    /// Tells the peer that nothing follows, if the transport can express that.
     fn finish(&mut self) {}
 
-    /// True if the writer passes bytes to the socket unchanged, so that a caller may as well write to
-    /// the socket itself. TLS does not.
+    /// Returns true if the writer passes bytes to the socket unchanged, so that a caller may as
+    /// well write to the socket itself. TLS does not.
     fn is_plain(&self) -> bool {
         false
     }
@@ -231,13 +232,14 @@ impl SendHalf for Half {
 
 /// A connection: two halves, which two threads may use at once, plain or under TLS.
 pub struct Channel {
-    /// The socket below both, for timeouts and to end the connection.
+    /// The socket below both halves, for timeouts and to end the connection.
     pub socket: Arc<Socket>,
-    /// What the other side says.
+    /// The receiving half.
     pub reader: Box<dyn Read + Send>,
-    /// What is said to it.
+    /// The sending half.
     pub writer: Box<dyn SendHalf>,
-    /// The certificate that it has shown, in DER; `None` without TLS and QUIC, or if it has shown none.
+    /// The peer's certificate, in DER; `None` without TLS and QUIC, or if the peer has presented
+    /// none.
     pub certificate: Option<Vec<u8>>,
 }
 
@@ -248,7 +250,7 @@ impl fmt::Debug for Channel {
 }
 
 impl Channel {
-    /// A connection without more encryption than its socket has.
+    /// Makes a connection without more encryption than its socket has.
     #[must_use]
     pub fn plain(socket: Arc<Socket>) -> Self {
         let reader = Box::new(Half(Arc::clone(&socket)));
@@ -261,10 +263,10 @@ impl Channel {
     }
 }
 
-/// Fills `buf`. Reads that give up for want of data are repeated until `deadline`.
+/// Fills `buf`. Reads that time out are repeated until `deadline`.
 ///
 /// # Errors
-/// [`Error::TimedOut`]; [`Error::Io`], with `UnexpectedEof` if the other side ends.
+/// [`Error::TimedOut`]; [`Error::Io`], with `UnexpectedEof` if the other side has ended the stream.
 pub fn read_full(
     reader: &mut dyn Read,
     mut buf: &mut [u8],
@@ -287,7 +289,7 @@ pub fn read_full(
     Ok(())
 }
 
-/// Whether a read only gave up waiting for now.
+/// Returns true if a read failed only because it timed out or was interrupted.
 #[must_use]
 pub fn is_pause(e: &io::Error) -> bool {
     matches!(
@@ -299,7 +301,7 @@ pub fn is_pause(e: &io::Error) -> bool {
 /// Writes all of several buffers, four at most.
 ///
 /// # Errors
-/// [`Error::TimedOut`] if the other side takes nothing; [`Error::Io`].
+/// [`Error::TimedOut`] if the other side reads nothing; [`Error::Io`].
 pub fn write_all_vectored(writer: &mut dyn SendHalf, bufs: &[&[u8]]) -> Result<()> {
     let mut slices = [IoSlice::new(&[]); 4];
     let mut count = 0;

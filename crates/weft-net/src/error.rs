@@ -1,4 +1,4 @@
-//! Why a connection could not be made, or ended.
+//! Errors of connections.
 
 use crate::Address;
 use std::io;
@@ -6,16 +6,16 @@ use std::io;
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a connection could not be made, or ended.
+/// The reason why a connection could not be made, or ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A system call failed, or the other side went away.
+    /// A system call failed, or the other side disconnected.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A time limit passed.
@@ -24,24 +24,24 @@ pub enum Error {
     /// TLS could not be set up.
     #[error("TLS: {0}")]
     Tls(String),
-    /// A connection over QUIC of somebody who has no certificates.
+    /// A QUIC address is used without certificates.
     #[error("{0}: over QUIC there are no connections without certificates")]
     Uncertified(Address),
     /// This program was built without the feature `quic`.
     #[error("{0}: this program was built without QUIC")]
     NoQuic(Address),
-    /// A text that is no address.
+    /// A text that is not an address.
     #[error("'{0}' is no address; write HOST:PORT, [IPV6]:PORT, quic://HOST:PORT or unix:/PATH")]
     NoAddress(String),
 }
 
 impl Error {
-    /// A system call that failed.
+    /// Makes the error of a failed system call.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
     }
 
-    /// The kind of error that the standard library would call it.
+    /// Returns the standard library's kind of this error.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         match self {

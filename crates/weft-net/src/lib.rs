@@ -1,17 +1,18 @@
-//! Connections between machines, for every protocol of weft: where somebody is, how to call and to
-//! be called, and the two halves of a connection, plain or under TLS (feature `tls`), over TCP, Unix
-//! sockets or QUIC (feature `quic`).
+//! Connections between machines, for every protocol of weft: addresses, connecting and listening,
+//! and the two halves of a connection, plain or under TLS (feature `tls`), over TCP, Unix sockets
+//! or QUIC (feature `quic`).
 //!
-//! There is no protocol here. Threads read and write; nothing is asynchronous.
+//! This crate has no protocol of its own. Threads read and write; nothing is asynchronous.
 //!
 //! # Invariants
 //!
 //! - The two halves of a [`Channel`] may be used by two threads at once; neither waits for the
 //!   other, under TLS too.
-//! - A read waits no longer than the socket's timeout before it says so ([`is_pause`]); who reads
+//! - A read waits no longer than the socket's timeout before it returns ([`is_pause`]); the reader
 //!   has a deadline and decides.
-//! - A user is named as a peer's ([`Socket::peer_user`]) only while the peer's socket is open.
-//! - A Unix socket is never open to more people than its mode says, and goes with its [`Listener`].
+//! - A peer's user ([`Socket::peer_user`]) is returned only while the peer's socket is open.
+//! - A Unix socket is never open to more users than its mode allows, and is removed with its
+//!   [`Listener`].
 #![warn(missing_docs)]
 
 mod address;
@@ -33,9 +34,9 @@ pub use listen::{Listener, Listening};
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, Role, ServerTls, certificate_in};
 
-/// For the end of a process that may have had connections over QUIC: ends them, and waits until what was
-/// said on them has arrived and the others know that they have ended; `limit` at most. (Of other
-/// connections the kernel sees to that.)
+/// Ends all QUIC connections of this process, before the process ends, and waits until the sent
+/// data has arrived and the peers know of the end; `limit` at most. (For other connections the
+/// kernel does that.)
 pub fn settle(limit: std::time::Duration) {
     #[cfg(feature = "quic")]
     quic::settle(limit);

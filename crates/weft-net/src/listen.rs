@@ -1,7 +1,7 @@
-//! Listening, with a thread that takes what comes.
+//! Listening, with a thread that accepts connections.
 //!
-//! A Unix socket is made with its permissions (it is never open to more people, not even for a
-//! moment), and removed at the end if it is still the one that was made.
+//! A Unix socket is created with its permissions (it is never open to more users, not even for a
+//! moment), and removed at the end if it is still the created one.
 
 #[cfg(feature = "quic")]
 use crate::quic::acceptor::Acceptor;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Connections that wait to be taken.
+/// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Accepting {
     }
 }
 
-/// A Unix socket in the file system: path, device, inode. It goes with this.
+/// A Unix socket in the file system: path, device, inode. Dropping it removes the file.
 #[derive(Debug)]
 struct SocketFile(PathBuf, u64, u64);
 
@@ -64,7 +64,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// A place where calls come in. They wait there until it is [started](Self::start).
+/// A listening socket. Connections wait until it is [started](Self::start).
 #[derive(Debug)]
 pub struct Listener {
     accepting: Vec<Accepting>,
@@ -74,10 +74,10 @@ pub struct Listener {
 
 impl Listener {
     /// Listens at `address`: on each of the addresses that a name has, or on a Unix socket with the
-    /// permissions `socket_mode`. One that a dead server has left is replaced.
+    /// permissions `socket_mode`. A socket that a dead server has left is replaced.
     ///
     /// # Errors
-    /// [`Error::Io`], with `AddrInUse` if somebody listens there or it is no socket;
+    /// [`Error::Io`], with `AddrInUse` if another process listens there or the path is no socket;
     /// [`Error::Uncertified`] for an address over QUIC.
     pub fn bind(address: &Address, socket_mode: u32) -> Result<Self> {
         let bound = match address {
@@ -88,8 +88,8 @@ impl Listener {
         bound.map_err(|e| Error::io(format!("cannot listen on {address}"), e))
     }
 
-    /// Listens as [`bind`](Self::bind), and over QUIC as well, with the certificates `tls`. If a socket
-    /// that comes in is not [secured](Socket::is_secured), TLS is for who takes it to begin.
+    /// Listens as [`bind`](Self::bind), and over QUIC as well, with the certificates `tls`. If an
+    /// accepted socket is not [secured](Socket::is_secured), the caller must start TLS.
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind); [`Error::Uncertified`] over QUIC without `tls`.
@@ -142,11 +142,12 @@ impl Listener {
             match TcpListener::bind(at) {
                 Ok(listener) => {
                     listener.set_nonblocking(true)?;
-                    // If any port would do, all have the one that the first was given.
+                    // If any port would do, all listeners use the port that the first one was
+                    // assigned.
                     port = listener.local_addr()?.port();
                     accepting.push(Accepting::Tcp(listener));
                 }
-                // `localhost` may have an address of a family that this machine does without.
+                // `localhost` may have an address of a family that this machine does not have.
                 Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => failed = e,
                 Err(e) => return Err(e),
             }
@@ -161,7 +162,7 @@ impl Listener {
         remove_stale(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // Linux gives the socket's own mode to the file that bind makes.
+        // Linux gives the socket's own mode to the file that `bind` creates.
         fchmod(&fd, Mode::from_raw_mode(mode))?;
         rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
         rustix::net::listen(&fd, BACKLOG)?;
@@ -171,16 +172,16 @@ impl Listener {
         Ok(Self { accepting: vec![Accepting::Unix(fd.into())], file, address })
     }
 
-    /// Where it is reached: as it was asked for, with the port that was given if any would do.
+    /// Returns the address as it was requested, with the assigned port if any would do.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Gives each connection to `take`, in a thread called `name`.
+    /// Passes each accepted connection to `take`, in a thread called `name`.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no thread to be had.
+    /// [`Error::Io`] if the thread cannot be started.
     pub fn start(self, name: &str, take: impl Fn(Socket) + Send + 'static) -> Result<Listening> {
         let failed = |e| Error::io("cannot start to listen", e);
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?);
@@ -192,11 +193,11 @@ impl Listener {
         Ok(Listening { thread, wake, file: self.file, address: self.address })
     }
 
-    /// Serves each connection in a thread of its own called `name`, `max` at once; more are closed
-    /// as they come.
+    /// Serves each connection in a thread of its own called `name`, `max` at once; further
+    /// connections are closed at once.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no thread to be had.
+    /// [`Error::Io`] if the thread cannot be started.
     pub fn start_threads(
         self,
         name: &'static str,
@@ -226,10 +227,10 @@ impl Listener {
     }
 }
 
-/// One of the connections that are served; however that ends, it is given back.
+/// One of the `max` connections that are served; dropping it makes room for another.
 struct Seat {
     served: Arc<AtomicUsize>,
-    /// How many were taken before.
+    /// The number of connections served before this one.
     number: usize,
 }
 
@@ -246,8 +247,8 @@ impl Drop for Seat {
     }
 }
 
-/// A place where calls come in and are taken. Dropping it ends that; over QUIC, where all connections
-/// have one socket, it ends those as well that are not at their end soon.
+/// A listening socket whose connections are accepted. Dropping it ends that; over QUIC, where all
+/// connections share one socket, it also ends those that do not end soon.
 #[derive(Debug)]
 pub struct Listening {
     thread: Option<JoinHandle<()>>,
@@ -257,7 +258,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Where it is reached: [`Listener::address`].
+    /// Returns the address: [`Listener::address`].
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
@@ -266,9 +267,9 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // First, so that nobody connects to what is about to go.
+        // First, so that no client connects to a socket that is about to close.
         self.file = None;
-        // Any number that is not zero wakes, in whatever byte order.
+        // Any number that is not zero wakes the thread, in any byte order.
         let _ = rustix::io::write(&*self.wake, &[1; 8]);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -300,19 +301,19 @@ fn accept_all(accepting: &[Accepting], wake: &OwnedFd, take: impl Fn(Socket)) {
 fn accept_one(accepting: &Accepting, take: &impl Fn(Socket)) {
     match accepting.accept() {
         Ok(socket) => take(socket),
-        // Of a caller that has gone already.
+        // The client has disconnected already.
         Err(e)
             if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
         }
         Err(e) => {
-            // Out of descriptors or memory: that may pass.
+            // Lack of descriptors or memory may be temporary.
             tracing::warn!(error = %e, "cannot take a connection");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 }
 
-/// Removes a socket that nobody listens on any more.
+/// Removes a socket without a listener.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let meta = match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -351,7 +352,7 @@ mod tests {
             let mut byte = [7];
             (&first).write_all(&byte).expect("sent");
             (&first).read_exact(&mut byte).expect("an answer");
-            // There is room for one.
+            // Only one connection is served: the second is closed.
             let second = at.connect(Duration::from_secs(5)).expect("a connection");
             assert_eq!((&second).read(&mut byte).expect("its end"), 0);
             drop(listening);

@@ -1,37 +1,39 @@
-//! The user whose process is at the other end of a TCP connection of this machine, by the kernel's tables of
+//! The user of the process at the other end of a local TCP connection, by the kernel's tables of
 //! connections (`/proc/net/tcp` and `tcp6` of this network namespace).
 //!
 //! # Invariants
 //!
-//! - A user is named only for a connection whose two ends are both in the table, established, at one look, and
-//!   which was so at another look before. The kernel says of a socket whose process has closed it, while its last
-//!   bytes are on the way, that it is root's. It leaves the state *established* before that, so the user that was
-//!   read at the first look is the one who made the socket.
-//! - A connection from another machine, or from another network namespace, has one end in the table and no user.
+//! - A user is returned only for a connection of which both ends are established in one read of the
+//!   table, and were so with the same user in an earlier read. The kernel reports root as the owner
+//!   of a socket whose process has closed it, while its last bytes are in transit. It leaves the
+//!   state *established* before that, so the user of the first read is the one who made the socket.
+//! - A connection from another machine, or from another network namespace, has one end in the table
+//!   and no user.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The tables, of the namespace of the thread that looks.
+/// The tables, of the calling thread's namespace.
 const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-/// The kernel's number of the state.
+/// The kernel's number of the state *established*.
 const ESTABLISHED: &str = "01";
-/// Looks at the table: while other connections end, a row may be passed over.
+/// The number of reads of the table: while other connections end, a read may miss a row.
 const LOOKS: usize = 8;
 
-/// The address and port of one end, IPv4 also where a socket of IPv6 is used for it.
+/// The address and port of one end; an IPv4-mapped IPv6 address counts as IPv4.
 type End = (IpAddr, u16);
 
 fn end(at: SocketAddr) -> End {
     (at.ip().to_canonical(), at.port())
 }
 
-/// The user at the other end of a connection; `None` if this machine does not know.
+/// Returns the user at the other end of a connection; `None` if this machine does not know it.
 pub(crate) fn user_of_peer(stream: &TcpStream) -> Option<u32> {
     let (own, peer) = (end(stream.local_addr().ok()?), end(stream.peer_addr().ok()?));
     user_at(own, peer, || {
-        // A table takes milliseconds: clients that connect and hang up at once must cost less.
+        // Reading a table takes milliseconds: clients that connect and disconnect at once must cost
+        // less.
         if has_hung_up(stream) {
             return None;
         }
@@ -47,7 +49,8 @@ fn has_hung_up(stream: &TcpStream) -> bool {
     poll(&mut ends, Some(&Timespec::default())).is_ok_and(|_| !ends[0].revents().is_empty())
 }
 
-/// The same, where `look` reads the tables, or knows without them that there is no peer any more.
+/// Returns the user at the end `peer`. `look` reads the tables, or returns `None` if the peer is
+/// known to be gone.
 fn user_at(own: End, peer: End, mut look: impl FnMut() -> Option<String>) -> Option<u32> {
     let mut before = None;
     for _ in 0..LOOKS {
@@ -60,24 +63,25 @@ fn user_at(own: End, peer: End, mut look: impl FnMut() -> Option<String>) -> Opt
     None
 }
 
-/// The user of the end `peer`, if both ends are established.
+/// Returns the user of the end `peer`, if both ends are established.
 fn established(tables: &str, own: End, peer: End) -> Option<u32> {
     let user = |local, remote| tables.lines().find_map(|row| user_of(row, local, remote));
     user(own, peer).and_then(|_| user(peer, own))
 }
 
-/// The user in a row of the table, if that is of the end `local` of an established connection to `remote`.
+/// Returns the user in a row of the table, if the row is of the end `local` of an established
+/// connection to `remote`.
 fn user_of(row: &str, local: End, remote: End) -> Option<u32> {
     let mut words = row.split_ascii_whitespace().skip(1);
     let is_of_it = parse(words.next()?)? == local
         && parse(words.next()?)? == remote
         && words.next()? == ESTABLISHED;
-    // Behind the queues, the timer and the retransmissions.
+    // The user follows the queues, the timer and the retransmissions.
     is_of_it.then(|| words.nth(3)).flatten()?.parse().ok()
 }
 
-/// An end as the kernel writes it: the address, which is in network order, in words that were read in the
-/// machine's, and the port.
+/// Parses an end in the kernel's format: the address, in network order, is written as words in the
+/// machine's order; then the port.
 fn parse(text: &str) -> Option<End> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -133,7 +137,7 @@ mod tests {
         format!("{HEAD}{}{}", row(SERVER, CLIENT, "01", 0), row(CLIENT, SERVER, state, user))
     }
 
-    /// What several looks come to, the last of which is repeated.
+    /// Returns the result of several reads of the tables, the last of which is repeated.
     fn looks(tables: &[String]) -> Option<u32> {
         let mut number = 0;
         user_at(at(SERVER), at(CLIENT), || {
@@ -164,16 +168,16 @@ mod tests {
     fn the_row_of_the_other_end_has_its_user() {
         assert_eq!(looks(&[both("01", 1000)]), Some(1000));
         assert_eq!(looks(&[both("01", 0)]), Some(0));
-        // A row that is passed over at one look.
+        // A read that misses a row.
         let half = format!("{HEAD}{}", row(SERVER, CLIENT, "01", 0));
         assert_eq!(looks(&[both("01", 1000), half.clone(), both("01", 1000)]), Some(1000));
-        // Of another machine, or another network namespace, there is the near end alone.
+        // For another machine, or another network namespace, the table has only the near end.
         assert_eq!(looks(&[half]), None);
-        // The near end has gone, and its port may be another connection's.
+        // The near end is gone, and its port may belong to another connection.
         assert_eq!(looks(&[format!("{HEAD}{}", row(CLIENT, SERVER, "01", 0))]), None);
         let reset = format!("{}{}", row(SERVER, CLIENT, "08", 9), row(CLIENT, SERVER, "01", 0));
         assert_eq!(looks(&[reset]), None);
-        // Other ports and addresses are others.
+        // Rows of other ports and addresses do not count.
         let others =
             row("127.0.0.1:40001", SERVER, "01", 0) + &row("127.0.0.2:40000", SERVER, "01", 0);
         assert_eq!(looks(&[others.clone() + &row(SERVER, CLIENT, "01", 0)]), None);
@@ -182,11 +186,11 @@ mod tests {
 
     #[test]
     fn a_socket_that_was_closed_is_not_roots() {
-        // In all states but the established, what closed sockets, and those that wait, have there is 0.
+        // In all states but *established*, closed and waiting sockets have the user 0.
         for state in 2..=12 {
             assert_eq!(looks(&[both(&format!("{state:02X}"), 0)]), None, "{state}");
         }
-        // Closed between the state and the user of one look.
+        // The socket is closed between reading its state and its user in one read.
         assert_eq!(looks(&[both("01", 0), both("04", 0)]), None);
         assert_eq!(looks(&[both("01", 1000), both("01", 0), both("04", 0)]), None);
     }

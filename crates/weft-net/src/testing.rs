@@ -3,8 +3,9 @@
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::path::Path;
 
-/// Makes certificates of a new authority in a directory, laid out as [`ServerTls`](crate::ServerTls)
-/// and [`ClientTls`](crate::ClientTls) read it: a server's and a client's, each for the names given.
+/// Makes certificates of a new authority in a directory, laid out as
+/// [`ServerTls`](crate::ServerTls) and [`ClientTls`](crate::ClientTls) read it: a server's and a
+/// client's, each for the given names.
 ///
 /// # Panics
 /// If that fails.
@@ -21,7 +22,7 @@ pub fn make_certificates(directory: &Path, server: &[&str], client: &[&str]) {
     for (role, names) in [("server", server), ("client", client)] {
         let names: Vec<String> = names.iter().map(|&n| n.to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("parameters");
-        // GnuTLS takes certificates of the same name for one and the same.
+        // GnuTLS takes certificates of the same name for the same certificate.
         params.distinguished_name.push(DnType::CommonName, role);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &authority).expect("a certificate");

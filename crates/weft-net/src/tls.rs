@@ -2,20 +2,20 @@
 //!
 //! The directory is laid out as `nbdkit`, `libnbd` and QEMU expect it: `ca-cert.pem`,
 //! `server-cert.pem` and `server-key.pem`, `client-cert.pem` and `client-key.pem`. Pre-shared keys
-//! are not there: `rustls` has none.
+//! are not supported: `rustls` has none.
 //!
-//! Who talks with other people's programs takes TLS 1.2 too, and leaves it to the caller who must
-//! show a certificate (`from_directory`). Among weft's own there is one way (`mutual`): TLS 1.3, and
-//! both sides show a certificate of one authority.
+//! Protocols that other programs speak, too, accept TLS 1.2, and let the caller decide which side
+//! must present a certificate (`from_directory`). weft's own have one way (`mutual`): TLS 1.3, and
+//! both sides present a certificate of one authority.
 //!
 //! # Invariants
 //!
-//! - The connection's lock is held for cryptography in memory, never across a system call. So the
-//!   reading thread waits for the socket without keeping the writing one from writing, and the
-//!   other way round, also when both directions are full.
-//! - Only the writing half sends, and sends records in the order in which they were made. What the
-//!   protocol itself has to say (the answer to a change of keys) leaves with the next data, before
-//!   which it must be sent.
+//! - The connection's lock is held for cryptography in memory, never across a system call. So a
+//!   reading thread that waits for the socket does not block the writing one, and vice versa, also
+//!   when both directions are full.
+//! - Only the writing half sends, and sends records in the order in which they were made. Messages
+//!   of the protocol itself (the answer to a change of keys) are sent with the next data, before
+//!   which they must be sent.
 
 use crate::{Channel, Error, Result, SendHalf, Socket, is_pause};
 use rustls::client::WebPkiServerVerifier;
@@ -32,21 +32,21 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is read from a socket at once, in bytes: four records.
+/// The most bytes that one read from a socket takes: four records.
 const CIPHER_BYTES: usize = 64 << 10;
-/// How long a farewell may take.
+/// The time limit for sending `close_notify`.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(1);
 
 /// The certificates of a server.
 #[derive(Debug, Clone)]
 pub struct ServerTls {
     pub(crate) config: Arc<ServerConfig>,
-    /// Made of the private key: a server that is started again has the same.
+    /// A key derived from the private key: a restarted server has the same.
     #[cfg(feature = "quic")]
     pub(crate) reset: ring::hmac::Key,
 }
 
-/// What a client trusts, and perhaps its own certificate.
+/// The authorities that a client trusts, and optionally its own certificate.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
     pub(crate) config: Arc<ClientConfig>,
@@ -56,8 +56,8 @@ fn tls_error(e: impl std::fmt::Display) -> Error {
     Error::Tls(e.to_string())
 }
 
-/// An error behind the handshake, in words that say where it comes from: with TLS 1.3 a client
-/// learns only there that the server does not take its certificate.
+/// Describes an error after the handshake, with its cause: with TLS 1.3 a client learns only there
+/// that the server does not accept its certificate.
 fn said(e: &rustls::Error) -> String {
     use rustls::AlertDescription as Alert;
     match e {
@@ -93,7 +93,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     use rustls::pki_types::pem;
     let bytes = std::fs::read(path).map_err(|e| in_file(path, e))?;
     let text = String::from_utf8_lossy(&bytes);
-    // PKCS#8 says so in its label, the older forms in a header (RFC 1421).
+    // PKCS#8 marks encryption in its label, the older forms in a header (RFC 1421).
     if text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED") {
         let why = "the key is encrypted, and nobody can be asked for its password: write it \
                    decrypted with openssl pkey -in FILE -out FILE, and keep it readable for its \
@@ -119,12 +119,12 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Whose certificate of a directory is shown.
+/// The certificate of a directory that is presented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// `server-cert.pem` and `server-key.pem`.
     Server,
-    /// `client-cert.pem` and `client-key.pem`: of a client that others call.
+    /// `client-cert.pem` and `client-key.pem`: of a client that accepts connections.
     Client,
 }
 
@@ -141,7 +141,8 @@ impl Role {
         Ok((chain, key(&directory.join(format!("{name}-key.pem")))?))
     }
 
-    /// Why the certificate and the key of a directory do not do, in the names of their files.
+    /// Returns the error for a certificate and a key of a directory that do not fit, with the names
+    /// of their files.
     fn unfit(self, directory: &Path, e: &rustls::Error) -> Error {
         let name = match self {
             Self::Server => "server",
@@ -168,7 +169,7 @@ impl Role {
     }
 }
 
-/// Whether who calls shows a certificate.
+/// The requirement for a certificate of the connecting side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shows {
     None,
@@ -180,29 +181,29 @@ const ONLY_1_3: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
 impl ServerTls {
     /// TLS 1.2 or later, with the server's certificate of a directory. With `verify_clients` each
-    /// client must show a certificate that an authority in `ca-cert.pem` has signed.
+    /// client must present a certificate that an authority in `ca-cert.pem` has signed.
     ///
     /// # Errors
-    /// [`Error::Tls`] names the file.
+    /// [`Error::Tls`] with the name of the file.
     pub fn from_directory(directory: &Path, verify_clients: bool) -> Result<Self> {
         let shows = if verify_clients { Shows::Must } else { Shows::None };
         Self::load(directory, Role::Server, shows, rustls::DEFAULT_VERSIONS)
     }
 
-    /// TLS 1.3, with a certificate of a directory; who calls must show one that an authority in
-    /// `ca-cert.pem` has signed.
+    /// TLS 1.3, with a certificate of a directory; the connecting side must present one that an
+    /// authority in `ca-cert.pem` has signed.
     ///
     /// # Errors
-    /// [`Error::Tls`] names the file.
+    /// [`Error::Tls`] with the name of the file.
     pub fn mutual(directory: &Path, role: Role) -> Result<Self> {
         Self::load(directory, role, Shows::Must, ONLY_1_3)
     }
 
-    /// As [`mutual`](Self::mutual) for a server, but who has no certificate yet may call without:
-    /// [`Channel::certificate`] tells. What such a caller may ask is for the server to see to.
+    /// As [`mutual`](Self::mutual) for a server, but clients may connect without a certificate: see
+    /// [`Channel::certificate`]. The server must restrict the requests of such a client.
     ///
     /// # Errors
-    /// [`Error::Tls`] names the file.
+    /// [`Error::Tls`] with the name of the file.
     pub fn joining(directory: &Path) -> Result<Self> {
         Self::load(directory, Role::Server, Shows::May, ONLY_1_3)
     }
@@ -238,7 +239,7 @@ impl ServerTls {
         })
     }
 
-    /// The handshake, as the side that was called.
+    /// Performs the handshake as the accepting side.
     ///
     /// # Errors
     /// [`Error::Tls`], [`Error::TimedOut`], [`Error::Io`].
@@ -249,27 +250,28 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// TLS 1.2 or later. From `ca-cert.pem` in a directory, and the client's certificate if it is
-    /// there.
+    /// TLS 1.2 or later, with the authorities in `ca-cert.pem` of a directory, and the client's
+    /// certificate if it exists.
     ///
     /// # Errors
-    /// [`Error::Tls`] names the file.
+    /// [`Error::Tls`] with the name of the file.
     pub fn from_directory(directory: &Path) -> Result<Self> {
         let own = directory.join("client-cert.pem").exists();
         Self::load(directory, own, rustls::DEFAULT_VERSIONS)
     }
 
-    /// TLS 1.3. From `ca-cert.pem`, and the client's certificate, which must be there.
+    /// TLS 1.3, with the authorities in `ca-cert.pem`, and the client's certificate, which must
+    /// exist.
     ///
     /// # Errors
-    /// [`Error::Tls`] names the file.
+    /// [`Error::Tls`] with the name of the file.
     pub fn mutual(directory: &Path) -> Result<Self> {
         Self::load(directory, true, ONLY_1_3)
     }
 
-    /// TLS 1.3, without a certificate of its own, to a server whose authority is known by something
-    /// else than its certificate: `is_authority` is asked for each certificate, in DER, that the
-    /// server shows beside its own.
+    /// TLS 1.3, without a certificate of its own, to a server whose authority is identified by
+    /// other means than its certificate: `is_authority` is called for each certificate, in DER,
+    /// that the server presents beside its own.
     ///
     /// # Errors
     /// [`Error::Tls`].
@@ -303,7 +305,8 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config) })
     }
 
-    /// The handshake, as the side that called; the other must show a certificate for `name`.
+    /// Performs the handshake as the connecting side; the server must present a certificate for
+    /// `name`.
     ///
     /// # Errors
     /// [`Error::Tls`], [`Error::TimedOut`], [`Error::Io`].
@@ -315,8 +318,8 @@ impl ClientTls {
     }
 }
 
-/// Trusts the authority that it is told of, among those that a server shows, and checks the server's
-/// certificate against that as usual.
+/// Trusts the authority that `is_authority` accepts among the certificates of a server, and checks
+/// the server's certificate against it as usual.
 struct Pinned<F> {
     is_authority: F,
 }
@@ -370,16 +373,16 @@ impl<F: Fn(&[u8]) -> bool + Send + Sync> ServerCertVerifier for Pinned<F> {
     }
 }
 
-/// The first certificate in a file, in DER.
+/// Returns the first certificate in a file, in DER.
 ///
 /// # Errors
-/// [`Error::Tls`] names the file.
+/// [`Error::Tls`] with the name of the file.
 pub fn certificate_in(path: &Path) -> Result<Vec<u8>> {
     Ok(certificates(path)?.first().map(|c| c.to_vec()).unwrap_or_default())
 }
 
-/// Runs the handshake, and splits the connection. What is below may be TLS with somebody else, who
-/// passes on what is said.
+/// Runs the handshake, and splits the connection. The channel below may itself be under TLS, with a
+/// proxy that forwards the data.
 fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Channel> {
     let Channel { socket, mut reader, mut writer, .. } = channel;
     while tls.is_handshaking() || tls.wants_write() {
@@ -399,7 +402,7 @@ fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Ch
             Err(e) => return Err(Error::io("the TLS handshake", e)),
         }
         if let Err(e) = tls.process_new_packets() {
-            // The other side is told why, if it still listens.
+            // Sends the peer an alert with the reason, if it still listens.
             let _ = tls.write_tls(&mut writer);
             return Err(tls_error(e));
         }
@@ -424,7 +427,7 @@ struct TlsReader {
     tls: Arc<Mutex<Connection>>,
     below: Box<dyn Read + Send>,
     cipher: Box<[u8]>,
-    /// The part of `cipher` that was received and not yet taken.
+    /// The part of `cipher` that has been received but not processed.
     unread: std::ops::Range<usize>,
 }
 
@@ -435,7 +438,7 @@ impl Read for TlsReader {
                 let mut tls = lock(&self.tls);
                 match tls.reader().read(buf) {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                    // Without a farewell; messages say for themselves where they end.
+                    // An end without `close_notify` is accepted: messages have their own lengths.
                     Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                     done => return done,
                 }
@@ -449,7 +452,7 @@ impl Read for TlsReader {
                     }
                 }
             }
-            // No lock is held while this waits.
+            // No lock is held while this read waits.
             let n = self.below.read(&mut self.cipher)?;
             if n == 0 {
                 return Ok(0);
@@ -467,7 +470,7 @@ struct TlsWriter {
 }
 
 impl TlsWriter {
-    /// Sends the records that there are.
+    /// Sends the pending records.
     fn send(&mut self) -> io::Result<()> {
         let sent = self.below.write_all(&self.cipher);
         self.cipher.clear();
@@ -479,7 +482,7 @@ impl Write for TlsWriter {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let n = {
             let mut tls = lock(&self.tls);
-            // Takes as much as its buffer holds.
+            // The writer takes as much as its buffer holds.
             let n = tls.writer().write(buf)?;
             while tls.wants_write() {
                 tls.write_tls(&mut self.cipher)?;

@@ -1,15 +1,15 @@
-//! Commands of `ioctl(2)`: flags of files, and what else the file system knows.
+//! Commands of `ioctl(2)`: flags of files, and other commands of the file system.
 //!
-//! The flags come in two shapes: as `lsattr(1)` and `chattr(1)` ask for them, and as part of a
-//! `struct fsxattr`. The kernel has checked who may set which before it asks.
+//! The flags have two forms: that of `lsattr(1)` and `chattr(1)`, and a part of a `struct fsxattr`.
+//! The kernel has checked the caller's permission before it sends the request.
 
 use weft_vfs::{CommandAnswer, FileFlags, Handle, Ino, TrimRange};
 
 use super::{Answered, Front, Refusal};
 use crate::wire::{Body, Header, Reply, errno, ioctl_flags};
 
-/// `FS_IOC_GETFLAGS` and its kin, from `linux/fs.h`. Whatever length their numbers say, flags come
-/// and go as 32 bits.
+/// `FS_IOC_GETFLAGS` and related commands, from `linux/fs.h`. Regardless of the length in their
+/// numbers, flags are transferred as 32 bits.
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_FSXATTR: u32 = 0x801C_581F;
@@ -30,7 +30,7 @@ const XFLAGS: [(FileFlags, u32); 5] = [
     (FileFlags::NODUMP, 0x80),
 ];
 
-/// A `struct fsxattr` with these flags and nothing else.
+/// Returns a `struct fsxattr` with only these flags.
 fn fsxattr(flags: FileFlags) -> Vec<u8> {
     let bits = XFLAGS.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, bit)| bit);
     let mut bytes = bits.sum::<u32>().to_ne_bytes().to_vec();
@@ -38,13 +38,13 @@ fn fsxattr(flags: FileFlags) -> Vec<u8> {
     bytes
 }
 
-/// What a `struct fsxattr` makes of the flags of a file that has `old`.
+/// Returns the flags that a `struct fsxattr` gives a file with the flags `old`.
 fn flags_of_fsxattr(mut body: Body<'_>, old: FileFlags) -> Result<FileFlags, Refusal> {
     let bits = body.u32()?;
     let others = body.bytes(FSXATTR_BYTES - 4)?;
     let known = XFLAGS.iter().map(|(_, bit)| bit).sum::<u32>();
     // Extent sizes and projects are for file systems that have them. The number of extents, the
-    // second word there, is told and never set.
+    // second word there, is read-only.
     let [extent_size, _extents, project, cow_extent_size] =
         [0, 4, 8, 12].map(|at| others[at..at + 4].iter().any(|byte| *byte != 0));
     if bits & !known != 0 || extent_size || project || cow_extent_size {
@@ -58,8 +58,8 @@ fn flags_of_fsxattr(mut body: Body<'_>, old: FileFlags) -> Result<FileFlags, Ref
 }
 
 impl Front {
-    /// A command whose number says how long its data is: the kernel has copied it here, and copies
-    /// the answer back.
+    /// Executes a command whose number contains the length of its data: the kernel has copied the
+    /// data here, and copies the answer back.
     pub(super) fn ioctl(
         &self,
         head: &Header,
@@ -119,8 +119,8 @@ impl Front {
         Ok(self.fs.trim(range)?)
     }
 
-    /// Sets flags, for the owner and root; immutable and append-only, for root. Linux compares that
-    /// itself since 5.13, and passes on what any user asks before.
+    /// Sets flags, for the owner and root; immutable and append-only, for root. Linux checks that
+    /// itself since 5.13, and before that forwards the requests of any user.
     fn set_flags(&self, head: &Header, ino: Ino, flags: FileFlags) -> Answered {
         if head.uid != 0 {
             let guarded = FileFlags::IMMUTABLE | FileFlags::APPEND;
@@ -130,7 +130,7 @@ impl Front {
             }
         }
         self.fs.set_file_flags(ino, flags)?;
-        // The kernel does not know of the new change time.
+        // The kernel does not know the new change time.
         self.announce_attributes(head.node);
         Ok(())
     }

@@ -1,12 +1,12 @@
-//! Ranges of files: allocated, punched, sought, copied.
+//! Operations on ranges of files: allocate, punch, seek, copy.
 
 use weft_vfs::{FallocateMode, Ino, SeekFrom};
 
 use super::{Answered, Front, Refusal};
 use crate::wire::{Body, Header, Reply, errno, falloc, whence};
 
-/// The most that one `copy_file_range` does before it answers, so that a thread is not gone for
-/// long; the caller goes on from there.
+/// The most bytes that one `copy_file_range` copies before it answers, so that it does not occupy a
+/// thread for long; the caller continues from there.
 const COPY_MAX_BYTES: u64 = 32 << 20;
 
 impl Front {
@@ -21,7 +21,7 @@ impl Front {
             _ => return Err(Refusal::Protocol(errno::EOPNOTSUPP)),
         };
         self.fs.fallocate(ino, mode, offset, len)?;
-        // Of these calls the kernel says nothing but the user.
+        // For these calls the kernel sends only the user, and no request to drop privileges.
         if head.uid == 0 { Ok(()) } else { self.drop_privileges(head, ino) }
     }
 

@@ -1,4 +1,4 @@
-//! Extended attributes, and what an ACL means for setgid.
+//! Extended attributes, and the effect of an ACL on setgid.
 
 use weft_vfs::{Error, Ino, SetAttr, XattrSet};
 
@@ -6,7 +6,8 @@ use super::{Answered, Front, Refusal};
 use crate::wire::{Body, Header, Reply, errno, xattr};
 
 impl Front {
-    /// The kernel has compared the caller with the permissions of the file, which may not be what counts.
+    /// Checks the caller for an attribute that only the user of the mount may use: the kernel has
+    /// checked only the file's permissions, which may not matter for it.
     fn check_owner(&self, head: &Header, ino: Ino, name: &[u8], value: Option<&[u8]>) -> Answered {
         if Self::is_privileged(head) || !self.fs.is_for_owner(head.uid, ino, name, value) {
             Ok(())
@@ -15,12 +16,13 @@ impl Front {
         }
     }
 
-    /// Root and the user who runs the mount.
+    /// Returns true for root and the user who runs the mount.
     fn is_privileged(head: &Header) -> bool {
         head.uid == 0 || head.uid == rustix::process::geteuid().as_raw()
     }
 
-    /// The kernel lets all who may write a file set and remove attributes of users.
+    /// Checks attributes that only the owner may change. The kernel lets every user with write
+    /// permission set and remove `user.` attributes.
     fn check_owner_of_file(&self, head: &Header, ino: Ino, name: &[u8]) -> Answered {
         if Self::is_privileged(head) || !self.fs.is_owners_to_set(ino, name) {
             return Ok(());
@@ -55,7 +57,7 @@ impl Front {
         Ok(())
     }
 
-    /// A size of 0 asks for the length only.
+    /// Replies with a value; a size of 0 requests the length only.
     fn sized(value: &[u8], size: u32, reply: &mut Reply) -> Answered {
         if size == 0 {
             // A value has at most 64 KiB.
@@ -100,7 +102,7 @@ impl Front {
         let size = body.u32()?;
         let mut list = Vec::new();
         for name in self.fs.listxattr(ino)? {
-            // `trusted.` is for the privileged alone.
+            // `trusted.` attributes are for privileged callers only.
             if head.uid == 0 || !name.starts_with(b"trusted.") {
                 list.extend(name);
                 list.push(0);

@@ -1,7 +1,7 @@
 //! The FUSE wire format (`include/uapi/linux/fuse.h`, protocol 7.40), apart from any I/O.
 //!
 //! All numbers are in the byte order of the machine. A request is a [`Header`] and a body that
-//! [`Body`] takes apart without ever reading past its end; an answer is built in a [`Reply`].
+//! [`Body`] parses without ever reading past its end; a reply is built in a [`Reply`].
 
 mod opcode;
 mod reply;
@@ -17,7 +17,7 @@ pub(crate) const ROOT_ID: u64 = 1;
 /// Bytes of a request before its body.
 pub(crate) const HEADER_BYTES: usize = 40;
 
-/// The most that comes with a write beside its data.
+/// The most bytes of a write request beside its data.
 pub(crate) const WRITE_OVERHEAD_BYTES: usize = HEADER_BYTES + 40;
 
 /// Bits of `fuse_setattr_in::valid`.
@@ -36,7 +36,7 @@ pub(crate) mod valid {
 
 /// Bits of `fuse_write_in::write_flags`.
 pub(crate) mod write_flags {
-    /// From the page cache: not the write of one caller.
+    /// The write comes from the page cache, not from one caller.
     pub(crate) const CACHE: u32 = 1 << 0;
     pub(crate) const KILL_SUIDGID: u32 = 1 << 2;
 }
@@ -54,18 +54,18 @@ pub(crate) const O_DSYNC: u32 = 0o10000;
 /// The file must not exist.
 pub(crate) const O_EXCL: u32 = 0o200;
 
-/// The file is to be cut to nothing.
+/// The file is truncated to length 0.
 pub(crate) const O_TRUNC: u32 = 0o1000;
 
 /// Bits of `fuse_open_out::open_flags`.
 pub(crate) mod open_flags {
-    /// Past the page cache: the length of the file need not be known.
+    /// Bypasses the page cache: the length of the file need not be known.
     pub(crate) const DIRECT_IO: u32 = 1 << 0;
-    /// What is in the page cache stays.
+    /// The content of the page cache stays valid.
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
-    /// Closing need not be told before the last descriptor is closed.
+    /// No request is needed before the last descriptor is closed.
     pub(crate) const NO_FLUSH: u32 = 1 << 5;
-    /// The kernel uses the registered file whose number is in the answer.
+    /// The kernel uses the registered file whose number is in the reply.
     pub(crate) const PASSTHROUGH: u32 = 1 << 7;
 }
 
@@ -74,11 +74,11 @@ pub(crate) mod lk {
     pub(crate) const READ: u32 = 0;
     pub(crate) const WRITE: u32 = 1;
     pub(crate) const UNLOCK: u32 = 2;
-    /// Asked for by `flock(2)`.
+    /// Requested by `flock(2)`.
     pub(crate) const FLOCK: u32 = 1 << 0;
 }
 
-/// Bit of `fuse_release_in::release_flags`: what `flock(2)` locked is to be unlocked.
+/// Bit of `fuse_release_in::release_flags`: locks of `flock(2)` are released.
 pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 
 /// Modes of `fallocate(2)`.
@@ -98,29 +98,29 @@ pub(crate) mod whence {
 pub(crate) mod xattr {
     pub(crate) const CREATE: u32 = 1;
     pub(crate) const REPLACE: u32 = 2;
-    /// Of `fuse_setxattr_in::setxattr_flags`: setgid falls with the new ACL.
+    /// Of `fuse_setxattr_in::setxattr_flags`: the new ACL removes setgid.
     pub(crate) const ACL_KILL_SGID: u32 = 1;
 }
 
 /// Bits of `fuse_ioctl_in::flags`.
 pub(crate) mod ioctl_flags {
-    /// The caller says where its data is: only for what `weft` does not do.
+    /// The caller gives the address of its data: only for commands that `weft` does not support.
     pub(crate) const UNRESTRICTED: u32 = 1 << 1;
-    /// Of a directory, which is not open here.
+    /// The request is for a directory, which is not open here.
     pub(crate) const DIR: u32 = 1 << 4;
 }
 
-/// Errors that the kernel takes as an answer about the protocol.
+/// Errors that the kernel understands as replies of the protocol.
 pub(crate) mod errno {
     pub(crate) const EPERM: i32 = 1;
     pub(crate) const EIO: i32 = 5;
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ENOLCK: i32 = 37;
     pub(crate) const ERANGE: i32 = 34;
-    /// No such command of `ioctl(2)`.
+    /// There is no such command of `ioctl(2)`.
     pub(crate) const ENOTTY: i32 = 25;
     pub(crate) const EBUSY: i32 = 16;
-    /// Never send this again.
+    /// The kernel never sends this request again.
     pub(crate) const ENOSYS: i32 = 38;
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const ENOSPC: i32 = 28;

@@ -1,8 +1,8 @@
-//! What a request asks for.
+//! The type of a request.
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal),* $(,)?) => {
-        /// The requests that this front answers; all others are unknown to it.
+        /// The requests that this front end answers; all others are unknown to it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Opcode {
             $($name = $number),*

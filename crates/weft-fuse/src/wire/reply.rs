@@ -1,4 +1,4 @@
-//! Building answers.
+//! Building replies.
 
 use std::time::Duration;
 
@@ -6,49 +6,49 @@ use weft_vfs::{Attr, CommandAnswer, DirEntry, Entry, Opened, StatFs, Time};
 
 use super::open_flags;
 
-/// Bytes before the body of an answer (`fuse_out_header`).
+/// Bytes before the body of a reply (`fuse_out_header`).
 const HEADER_BYTES: usize = 16;
 
-/// How long the kernel may trust what it was told.
+/// The times for which the kernel may trust names and attributes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lifetimes {
     pub(crate) entry: Duration,
     pub(crate) attr: Duration,
-    /// A name that does not exist.
+    /// For a name that does not exist.
     pub(crate) absent: Duration,
 }
 
-/// One answer, built in a buffer that is used again for the next one.
+/// One reply, built in a buffer that is reused for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     buf: Vec<u8>,
-    /// Bytes in use; what lies behind is old.
+    /// Bytes in use; the bytes after them are old.
     len: usize,
 }
 
 impl Reply {
-    /// Starts the answer to the request `unique`.
+    /// Starts the reply to the request `unique`.
     pub(crate) fn begin(&mut self, unique: u64) {
         self.len = 0;
         self.put(&[0; 8]);
         self.u64(unique);
     }
 
-    /// Makes it the answer that says `errno` and nothing else.
+    /// Turns the reply into an error reply with `errno` and no body.
     pub(crate) fn fail(&mut self, errno: i32) {
         self.len = HEADER_BYTES;
         self.buf[4..8].copy_from_slice(&(-errno).to_ne_bytes());
     }
 
-    /// The finished answer.
+    /// Returns the finished reply.
     pub(crate) fn finish(&mut self) -> &[u8] {
-        // An answer is at most some MiB.
+        // A reply is at most some MiB.
         let len = u32::try_from(self.len).unwrap_or(u32::MAX);
         self.buf[..4].copy_from_slice(&len.to_ne_bytes());
         &self.buf[..self.len]
     }
 
-    /// Whether it names a request.
+    /// Returns true if the reply has a header.
     pub(crate) fn is_begun(&self) -> bool {
         self.len >= HEADER_BYTES
     }
@@ -83,7 +83,8 @@ impl Reply {
         self.len += len;
     }
 
-    /// `len` bytes at the end to write into; [`took`](Self::took) says how many count.
+    /// Returns `len` bytes at the end to write into; [`took`](Self::took) sets the number of valid
+    /// ones.
     pub(crate) fn space(&mut self, len: usize) -> &mut [u8] {
         let end = self.len + len;
         if self.buf.len() < end {
@@ -144,9 +145,9 @@ impl Reply {
         self.zeroes(4 + 88);
     }
 
-    /// `fuse_open_out`, alone or behind an entry; with the number of the file that the kernel is to
-    /// use instead. Of each closing the file system is told if something may be lost there: what was
-    /// written, or locked.
+    /// `fuse_open_out`, alone or after an entry; with the number of the file that the kernel uses
+    /// for passthrough. The file system receives each closing if it may have work there: written
+    /// data, or locks.
     pub(crate) fn opened(&mut self, opened: &Opened, may_lose: bool, past: Option<u32>) {
         let mut bits = 0;
         if opened.direct_io {
@@ -165,8 +166,8 @@ impl Reply {
         self.u32(past.unwrap_or(0));
     }
 
-    /// Node (0 if the answer is not about a new one) and handle of what [`opened`](Self::opened)
-    /// said; `None` of an error.
+    /// Returns node (0 if the reply is not about a new one) and handle of the reply that
+    /// [`opened`](Self::opened) built; `None` for an error.
     pub(crate) fn opened_node(&self) -> Option<(u64, u64)> {
         let body = self.buf.get(HEADER_BYTES..self.len)?;
         let word = |at: usize| {
@@ -240,10 +241,10 @@ impl Reply {
     }
 }
 
-/// How much of a directory fits into one answer.
+/// The space for a directory listing in one reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Listing {
-    /// Bytes the kernel has room for.
+    /// The size of the kernel's buffer in bytes.
     pub(crate) room_bytes: usize,
 }
 
@@ -254,7 +255,7 @@ const ENTRY_BYTES: usize = 128;
 /// `fuse_open_out`
 const OPENED_BYTES: usize = 16;
 
-/// Puts a name; `false` if it does not fit.
+/// Appends a name; returns false if it does not fit.
 pub(crate) fn put_listed(reply: &mut Reply, listing: Listing, dirent: &DirEntry<'_>) -> bool {
     let bytes = (DIRENT_BYTES + dirent.name.len()).next_multiple_of(8);
     if reply.body_bytes() + bytes > listing.room_bytes {
@@ -270,7 +271,8 @@ pub(crate) fn put_listed(reply: &mut Reply, listing: Listing, dirent: &DirEntry<
     true
 }
 
-/// Puts a name with its node; `false` if it does not fit. `node` 0: the kernel takes no reference.
+/// Appends a name with its node; returns false if it does not fit. `node` 0: the kernel takes no
+/// reference.
 pub(crate) fn put_listed_plus(
     reply: &mut Reply,
     listing: Listing,
@@ -287,7 +289,8 @@ pub(crate) fn put_listed_plus(
     fits
 }
 
-/// Puts a name without its node and attributes where others have them; `false` if it does not fit.
+/// Appends a name in the format of [`put_listed_plus`], but without node and attributes; returns
+/// false if it does not fit.
 pub(crate) fn put_name_plus(reply: &mut Reply, listing: Listing, dirent: &DirEntry<'_>) -> bool {
     let fits = fits_with_entry(reply, listing, dirent);
     if fits {
@@ -368,7 +371,7 @@ mod tests {
         assert_eq!(bytes[8..16], 0x1122_u64.to_ne_bytes());
         reply.fail(2);
         assert_eq!(reply.finish()[..8], [16_u32.to_ne_bytes(), (-2_i32).to_ne_bytes()].concat());
-        // The buffer is used again: nothing old shows.
+        // The buffer is reused: no old bytes appear.
         reply.begin(5);
         assert_eq!(reply.finish()[4..8], [0; 4]);
     }

@@ -1,12 +1,12 @@
-//! Taking requests apart.
+//! Parsing requests.
 
 use super::HEADER_BYTES;
 
-/// A request that is shorter than its kind demands, or a name without its end.
+/// A request that is shorter than its type requires, or a name without its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// What every request starts with (`fuse_in_header`).
+/// The fields with which every request starts (`fuse_in_header`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) opcode: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Splits a request into header and body; `None` if it is shorter than it says.
+    /// Splits a request into header and body; `None` if it is shorter than its length field.
     pub(crate) fn split(request: &[u8]) -> Option<(Self, Body<'_>)> {
         let mut body = Body(request);
         let parse = |body: &mut Body<'_>| -> Result<(Self, usize), Malformed> {
@@ -78,7 +78,7 @@ impl<'a> Body<'a> {
         self.bytes(len).map(|_| ())
     }
 
-    /// A string that ends with a NUL, which is taken too.
+    /// Reads a string that ends with a NUL; the NUL is consumed, too.
     pub(crate) fn name(&mut self) -> Result<&'a [u8], Malformed> {
         let end = self.0.iter().position(|&b| b == 0).ok_or(Malformed)?;
         let name = self.bytes(end)?;

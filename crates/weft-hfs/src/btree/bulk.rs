@@ -1,4 +1,4 @@
-//! A whole tree made at once, from records in order.
+//! Building a whole tree at once, from sorted records.
 
 use super::node::NodeBuf;
 use super::{TreeKind, leaf_record};
@@ -10,11 +10,11 @@ use crate::{Error, Result};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Makes all nodes of a tree whose file has `nodes` of them; those behind the ones that are
-/// returned are to be zero.
+/// Returns the first nodes of a tree whose file has `nodes` nodes; the rest of the file must be
+/// zero.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if they do not suffice.
+/// [`Error::NoSpace`] if `nodes` is too small.
 pub(crate) fn build(
     kind: TreeKind,
     records: &[(Vec<u8>, Vec<u8>)],
@@ -77,7 +77,7 @@ pub(crate) fn build(
     Ok(raw)
 }
 
-/// Sets the bit of a node in the map, which the first nodes hold.
+/// Sets the bit of a node in the map, which is in the first nodes.
 fn set_used(raw: &mut [[u8; NODE_BYTES]], node: u32) {
     let byte = node as usize / 8;
     let (part, at) = match byte.checked_sub(HEADER_MAP_BYTES) {

@@ -1,4 +1,4 @@
-//! The map of nodes: taking and giving back nodes, and growth of the file.
+//! The map of nodes: allocating and freeing nodes, and growth of the file.
 
 use super::{MapPart, Tree};
 use crate::layout::{
@@ -8,7 +8,7 @@ use crate::store::Store;
 use crate::{Error, Result};
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
-    /// Whether the map says that a node is in use.
+    /// Returns true if the map marks a node as in use.
     pub(crate) fn is_used(&self, node: u32) -> bool {
         self.map.get(node as usize / 8).is_none_or(|byte| byte & (0x80 >> (node % 8)) != 0)
     }
@@ -32,7 +32,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(())
     }
 
-    /// Writes the whole map anew: bit `n` says whether node `n` is in use.
+    /// Rewrites the whole map: bit `n` is set if `used(n)` is true.
     pub(crate) fn write_map<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -62,25 +62,26 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(())
     }
 
-    /// Whether the map has bits for nodes that there are not, or a part that nobody needs.
+    /// Returns true if the map has set bits for nodes beyond the end of the file, or an unnecessary
+    /// part.
     pub(crate) fn map_goes_on(&self) -> bool {
         let nodes = self.header.nodes as usize;
         let within = self.map.get(nodes / 8).is_some_and(|byte| byte & (0xff >> (nodes % 8)) != 0);
         self.map_leads_on || within || self.map.iter().skip(nodes / 8 + 1).any(|byte| *byte != 0)
     }
 
-    /// The nodes that hold the map, node 0 first.
+    /// Returns the nodes that hold the map, node 0 first.
     pub(crate) fn map_nodes(&self) -> impl Iterator<Item = u32> {
         self.map_parts.iter().map(|part| part.node)
     }
 
-    /// Takes a free node, near another one.
+    /// Allocates a free node near another one.
     pub(super) fn take_node<S: Store<Patch = P>>(&mut self, s: &mut S, near: u32) -> Result<u32> {
         let nodes = self.header.nodes;
         let from = near + 1;
         let mut at = from;
         while at < nodes {
-            // A full byte of the map at a time.
+            // Skips a full byte of the map at a time.
             if at.is_multiple_of(8) && self.map.get(at as usize / 8) == Some(&0xff) {
                 at += 8;
                 continue;
@@ -98,7 +99,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(at)
     }
 
-    /// Gives back a node that nothing points to once `cleared` is durable.
+    /// Frees a node to which nothing points once `cleared` is durable.
     pub(super) fn give_node<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -116,8 +117,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(())
     }
 
-    /// Takes over a longer file: `mapped` is the change that made it longer, and its new part is
-    /// zero.
+    /// Extends the tree to a longer file: `mapped` is the change that made the file longer, and its
+    /// new part is zero.
     pub(crate) fn grow<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -131,7 +132,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         self.header.nodes = nodes;
         self.header.free_nodes += added;
         self.grown = if s.is_durable(mapped) { S::DURABLE } else { mapped };
-        // Whatever the map said of nodes that were none.
+        // Clears the bits that the map had for nodes beyond the old end.
         for node in nodes - added..nodes.min(u32::try_from(self.map.len() * 8).unwrap_or(nodes)) {
             if self.is_used(node) {
                 self.set_used(s, node, false)?;
@@ -144,7 +145,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(())
     }
 
-    /// Puts the next part of the map into the first of the new nodes that is free.
+    /// Puts the next part of the map into the first free node of the new ones.
     fn add_map_node<S: Store<Patch = P>>(&mut self, s: &mut S, first_new: u32) -> Result<()> {
         let last = self.map_parts.last().map_or(0, |part| part.node);
         let node = self.map_parts.iter().map(|p| p.node + 1).fold(first_new, u32::max);

@@ -1,4 +1,4 @@
-//! Putting a record in, splitting nodes that are full.
+//! Inserting a record, and splitting nodes that are full.
 
 use super::node::{CAPACITY, NodeBuf, key_space};
 use super::{Befores, Path, Tree};
@@ -7,10 +7,10 @@ use crate::store::Store;
 use crate::{Error, Result};
 use smallvec::SmallVec;
 
-/// A record with its key: at most 38 bytes and 102.
+/// A record with its key: at most 38 bytes and 102 bytes.
 pub(crate) type Record = SmallVec<[u8; 256]>;
 
-/// A leaf record, made of an encoded key and a value.
+/// Builds a leaf record from an encoded key and a value.
 pub(crate) fn leaf_record(key: &[u8], value: &[u8]) -> Record {
     let mut record = Record::from_slice(key);
     record.resize(key_space(key.len().saturating_sub(1)), 0);
@@ -19,7 +19,8 @@ pub(crate) fn leaf_record(key: &[u8], value: &[u8]) -> Record {
 }
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
-    /// Nodes that inserting a record of `len` bytes at the end of a path takes.
+    /// Returns the number of nodes that inserting a record of `len` bytes at the end of a path
+    /// allocates.
     pub(crate) fn nodes_to_insert<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -41,9 +42,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(nodes + 1)
     }
 
-    /// Inserts a record where a search has ended. There must be as many free nodes as
-    /// [`nodes_to_insert`](Self::nodes_to_insert) says. The patch is durable when the record is
-    /// there after a cut.
+    /// Inserts a record at the end of a search's path. The tree must have as many free nodes as
+    /// [`nodes_to_insert`](Self::nodes_to_insert) returns. The patch is durable when the record is
+    /// found after a power cut.
     pub(crate) fn insert<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -88,7 +89,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         s.join(&[made, rooted])
     }
 
-    /// Puts a record before record `at` of the node at `level` of a path.
+    /// Inserts a record before record `at` of the node at `level` of a path.
     fn insert_at<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -111,7 +112,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     }
 
     /// Splits a node that a record does not fit in. See the [module](super) for the order.
-    #[allow(clippy::too_many_arguments)] // the same as insert_at's, and what it has found
+    #[allow(clippy::too_many_arguments)] // those of insert_at, and the loaded node
     fn split<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -126,7 +127,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         let height = self.height(level);
         let (node, next, count) = (step.node, old.next(), old.count());
         let right = self.take_node(s, node)?;
-        // What grows at its end is going on there: nodes stay full.
+        // A node that grows at its end is likely to go on so: the left node stays full.
         let at_end = at == count && (next == 0 || self.appending == node);
         let (mut left_buf, mut right_buf) = distribute(old, at, record, at_end);
         self.appending = if at == count { right } else { 0 };
@@ -154,7 +155,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             let first = self.kind.index_record(left_buf.view().key(0), node);
             self.new_root(s, height, &[&first, &entry], made)?
         };
-        // What the left node's records wait for to be reachable, those that moved wait for too.
+        // Records that moved to the right node wait for the same changes as those of the left node
+        // before they are reachable.
         if let Some(&before) = self.reach.get(&node) {
             self.note_reach(s, right, before)?;
         }
@@ -206,8 +208,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     }
 }
 
-/// The records of a full node and a new one, in two nodes of about the same size; the new one
-/// alone in the right one if `at_end`.
+/// Distributes the records of a full node and a new one over two nodes of about the same size; if
+/// `at_end`, the new record is alone in the right node.
 fn distribute(old: &NodeBuf, at: usize, record: &[u8], at_end: bool) -> (NodeBuf, NodeBuf) {
     let view = old.view();
     let empty = NodeBuf::empty(view.head.kind, view.head.height);
@@ -226,7 +228,7 @@ fn distribute(old: &NodeBuf, at: usize, record: &[u8], at_end: bool) -> (NodeBuf
         let goes_left = if at_end {
             i < count
         } else {
-            // The record over the middle goes left if most of it is there.
+            // The record that crosses the middle goes left if most of it is there.
             i == 0 || (i < count && used + (r.len() + 2) / 2 <= total / 2)
         };
         used += r.len() + 2;

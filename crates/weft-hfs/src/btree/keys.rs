@@ -1,4 +1,4 @@
-//! Keeping index keys what they are to be: the first key below them.
+//! Maintenance of index keys: each is the first key of the subtree below it.
 
 use super::{Befores, Path, Tree};
 use crate::Result;
@@ -7,8 +7,8 @@ use core::cmp::Ordering;
 use smallvec::SmallVec;
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
-    /// After an insertion left of everything below: lowers the keys that are now too large.
-    /// Needs no order, as the search goes to the first entry for what is left of it.
+    /// Lowers the index keys that are too large after an insertion before the first key of the
+    /// tree. Needs no order, as the search takes the first entry for any smaller key.
     pub(super) fn lower_keys<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -32,7 +32,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(())
     }
 
-    /// A node of whatever height.
+    /// Returns a checked view of a node of any height.
     fn view_any<'s, S: Store<Patch = P>>(
         &self,
         s: &'s mut S,
@@ -42,7 +42,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         super::node::View::parse(self.kind, raw).map_err(|e| self.damaged(node, e))
     }
 
-    /// Notes that the key that leads to a leaf is too small since a change.
+    /// Records that `removed` made the index key of a leaf too small.
     pub(super) fn note_loose<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -59,14 +59,14 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(())
     }
 
-    /// Whether index keys wait to be raised.
+    /// Returns true if index keys wait to be raised.
     pub(crate) fn has_loose_keys(&self) -> bool {
         !self.loose.is_empty()
     }
 
     /// Raises the index keys of up to `most` leaves whose first records were removed. The range
-    /// between falls to the leaf on the left; so what is stale there must be gone, and the removal
-    /// must be durable.
+    /// between the old and the new key falls to the leaf on the left; so stale copies there must be
+    /// gone, and the removal must be durable.
     pub(crate) fn raise_keys<S: Store<Patch = P>>(&mut self, s: &mut S, most: usize) -> Result<()> {
         for _ in 0..most {
             let Some((leaf, removed)) = self.loose.pop_first() else { break };
@@ -94,7 +94,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             let height = self.height(level);
             let old = self.load(s, step.node, height)?;
             if let Some(left) = step.index.checked_sub(1) {
-                // From here on the range is that of the nodes on the left, down to its last leaf.
+                // From here on the range belongs to the nodes on the left, down to the last leaf of
+                // the left child.
                 self.edge_leaf(s, old.view().child(left), height - 1, true, &mut waits)?;
             }
             if self.kind.compare(old.view().key(step.index), &key) != Ordering::Equal {
@@ -103,7 +104,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                 let patch = self.write_node(s, step.node, &old, &new, &waits)?;
                 self.note_needs(s, step.node, &waits)?;
                 raised.push(patch);
-                // From below upwards: a key leads past what is below it.
+                // From the leaf upwards: a raised key makes the search pass the nodes below it.
                 waits.push(patch);
             }
             if step.index != 0 {

@@ -3,42 +3,42 @@
 //! # What a power cut leaves
 //!
 //! A node is one 512-byte block, which a device writes whole or not at all. So each change of one
-//! node is atomic, and what has to be ordered is changes of several. The rule is that of soft
+//! node is atomic, and only changes of several nodes must be ordered. The rule is that of soft
 //! updates: *the index is the truth*. A record counts if the search for its key from the root ends
-//! in the node that holds it; whatever else a node holds is left over.
+//! in the node that holds it; all other content of a node is stale.
 //!
-//! - **Split** of *L*. The new right node *R* is written first, with the upper half and with all
-//!   that half was waiting for. Then its entry is put into the parent (or the new root is written,
-//!   and then the header). Only then does *L* lose its upper half. In between, *L* ends with a
-//!   stale copy: the search passes it by, as *R*'s entry leads past it.
-//! - **Merge** of *L* and *R*. *L* with all records is written first; before *R*'s entry is gone
-//!   that is the same picture. Then *R*'s entry is taken out, then *R* is zeroed.
-//! - **An empty node** goes with its entry; then it is zeroed. Its range falls to its right
-//!   neighbour (by taking that one's place under the old key), so that stale copies in its left
-//!   neighbour stay unreachable. If there is none under the same parent it falls to the left, after
-//!   what is stale there is gone.
-//! - **Before a node goes**, in a merge or empty, all that has left it must be where the search
-//!   finds it: what it lost in a split may be reachable only by a new root that is not written yet.
-//!   What made its own keys lead to it makes them lead to its heir from then on. But no entry of
-//!   *L*'s old half comes to lead to a node of *R*'s before *R* itself is out of the tree, or that
-//!   node would have two entries.
+//! - **Split** of *L*. The new right node *R* is written first, with the upper half, and waits for
+//!   all that this half was waiting for. Then its entry is put into the parent (or the new root is
+//!   written, and then the header). Only then does *L* lose its upper half. In between, *L* ends
+//!   with a stale copy: the search does not find it, as *R*'s entry leads past it.
+//! - **Merge** of *L* and *R*. *L* with all records is written first; until *R*'s entry is gone a
+//!   search finds the same records as before. Then *R*'s entry is removed, then *R* is zeroed.
+//! - **An empty node** is removed with its entry; then it is zeroed. Its range falls to its right
+//!   neighbour (which takes the empty node's place under the old key), so that stale copies in its
+//!   left neighbour stay unreachable. If there is no right neighbour under the same parent, the
+//!   range falls to the left, after the stale copies there are gone.
+//! - **Before a node is removed**, in a merge or empty, all records that have left it must be where
+//!   the search finds them: the records it lost in a split may be reachable only by a new root that
+//!   is not written yet. The changes that made its own keys lead to it carry over to its heir. But
+//!   no entry of *L*'s old half comes to lead to a node of *R*'s before *R* itself is out of the
+//!   tree, or that node would have two entries.
 //! - **Depth.** Root and depth are in the header, one block.
 //! - **Links, map, counts** are not ordered: all of them follow from the index.
 //!
-//! Two things follow for those who use the tree.
+//! Two rules follow for users of the tree.
 //!
 //! - A change is durable only when the node is written *and* the search leads to it on the disk: a
-//!   change's patch is joined with those that made the nodes of its path reachable. Whatever must
-//!   follow the change (reusing blocks that a removed record had) waits for both; the node itself
-//!   need not wait, as older versions of records agree with each other.
+//!   change's patch is joined with those that made the nodes of its path reachable. Every operation
+//!   that must follow the change (reusing blocks that a removed record had) waits for both; the
+//!   node itself need not wait, as older versions of records agree with each other.
 //! - An index key may be smaller than the first key below it, when the first record was removed.
 //!   That changes no search; the key is raised by `Tree::raise_keys` at the next sync. (Raising it
-//!   at once would make each removal wait for the next, as neighbouring nodes take turns.)
+//!   at once would make each removal wait for the next, as neighbouring nodes alternate.)
 //!
 //! Under a journal an operation is atomic, and no order is kept inside it.
 //!
-//! After a cut, [`volume`](crate::volume)'s recovery cuts off stale copies, frees and zeroes nodes
-//! nobody points to, and puts links, map and counts right.
+//! After a cut, [`volume`](crate::volume)'s recovery cuts off stale copies, frees and zeroes
+//! unreferenced nodes, and corrects links, map and counts.
 
 pub(crate) mod bulk;
 mod grow;
@@ -68,12 +68,12 @@ use smallvec::SmallVec;
 /// Most levels of a tree. HFS itself stops at 8.
 pub const MAX_DEPTH: u16 = 16;
 
-/// Which tree.
+/// The kind of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeKind {
-    /// Names.
+    /// The catalog: names.
     Catalog,
-    /// Extents behind the first three of a fork.
+    /// The extents file: extents after the first three of a fork.
     Extents,
 }
 
@@ -87,7 +87,8 @@ impl TreeKind {
         }
     }
 
-    /// The length of every index key, and the longest of a leaf: the length byte not counted.
+    /// Returns the length of every index key, which is also the longest of a leaf key; the length
+    /// byte is not counted.
     #[must_use]
     pub fn key_bytes(self) -> u8 {
         match self {
@@ -103,7 +104,7 @@ impl TreeKind {
         }
     }
 
-    /// An index record: the key at its fixed length, and the node.
+    /// Builds an index record: the key at its fixed length, and the node.
     pub(crate) fn index_record(self, key: &[u8], child: u32) -> SmallVec<[u8; 64]> {
         let mut record = self.index_key(key);
         record.extend_from_slice(&child.to_be_bytes());
@@ -128,7 +129,7 @@ impl TreeKind {
     }
 }
 
-/// Where the tree's file lies.
+/// The geometry of the volume, which places the tree's file.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     /// The block where the allocation blocks begin.
@@ -137,20 +138,20 @@ pub struct Place {
     pub blocks_per_alloc: u64,
 }
 
-/// One step from the root to a leaf.
+/// One node of the path from the root to a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
     pub node: u32,
-    /// The entry that was followed; in a leaf the record, or where it would be.
+    /// The entry that was followed; in a leaf the record, or its insertion point.
     pub index: usize,
 }
 
-/// The way to a key.
+/// The path to a key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Path {
-    /// From the root on; empty if the tree is.
+    /// From the root on; empty if the tree is empty.
     pub steps: SmallVec<[Step; 5]>,
-    /// Whether the key is there.
+    /// The key is in the leaf.
     pub found: bool,
 }
 
@@ -171,46 +172,46 @@ struct MapPart {
     len_bytes: usize,
 }
 
-/// A tree that is open.
+/// An open tree.
 #[derive(Debug)]
 pub struct Tree<P> {
-    /// Which.
+    /// The kind of the tree.
     pub kind: TreeKind,
-    /// Its header, as it shall be.
+    /// The header as it shall be written.
     pub header: Header,
     /// The extents of its file.
     pub extents: Vec<Extent>,
     place: Place,
     /// The header as the store has it.
     stored_header: [u8; Header::BYTES],
-    /// The map of nodes, and where its parts are stored.
+    /// The map of nodes, and the locations of its parts.
     map: Vec<u8>,
     map_parts: Vec<MapPart>,
-    /// The last part leads to another one, which is none.
+    /// The map's last part links to a further node although the map is complete.
     map_leads_on: bool,
-    /// For each node what its content waits for, until that is durable.
+    /// For each node the changes that its content waits for, until they are durable.
     needs: HashMap<u32, Befores<P>>,
-    /// For each node what made (all of) its content reachable, until that is durable.
+    /// For each node the change that made (all of) its content reachable, until it is durable.
     reach: HashMap<u32, P>,
-    /// For each node the change that cut off its stale copy, until that is durable.
+    /// For each node the change that cut off its stale copy, until it is durable.
     trims: HashMap<u32, P>,
-    /// For the last leaf before the place where two index nodes became one, what took the right
-    /// one out of the tree, until that is durable.
+    /// For the last leaf before the boundary at which two index nodes were merged, the change that
+    /// took the right one out of the tree, until it is durable.
     seams: HashMap<u32, P>,
     /// Leaves whose index key is too small, with the change that made it so.
     loose: BTreeMap<u32, P>,
-    /// What gave the file its last nodes.
+    /// The change that gave the file its last nodes.
     grown: P,
-    /// The node that was last split because its end grew.
+    /// The node last split because records were appended at its end.
     appending: u32,
-    /// Why the header could not be read, of a tree that is opened for its leaves alone.
+    /// The reason why the header could not be read, of a tree that is opened for its leaves alone.
     pub(crate) headless: Option<String>,
-    /// Counts changes of the places of records.
+    /// Counts changes of record positions.
     pub(crate) version: u64,
 }
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
-    /// The block of a node.
+    /// Returns the block of a node.
     pub(crate) fn block_of(&self, node: u32) -> Result<u64> {
         let mut at = u64::from(node);
         for extent in &self.extents {
@@ -229,7 +230,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Error::corrupt(format!("{} node {node}", self.kind.name()), block, problem)
     }
 
-    /// A node of a given height, checked.
+    /// Returns a checked view of a node of a given height.
     pub(crate) fn view<'s, S: Store<Patch = P>>(
         &self,
         s: &'s mut S,
@@ -263,12 +264,12 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(NodeBuf::of(&self.view(s, node, height)?))
     }
 
-    /// The height of the nodes at a step of a path.
+    /// Returns the height of the nodes at a level of a path.
     fn height(&self, level: usize) -> u16 {
         self.header.depth.saturating_sub(u16::try_from(level).unwrap_or(u16::MAX))
     }
 
-    /// Searches for a key.
+    /// Searches for a key; returns the path to it or to its insertion point.
     pub(crate) fn find<S: Store<Patch = P>>(&self, s: &mut S, key: &[u8]) -> Result<Path> {
         let mut path = Path::default();
         let mut node = self.header.root;
@@ -280,7 +281,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                 path.found = found.is_ok();
                 path.steps.push(Step { node, index });
             } else {
-                // Left of everything is the first entry's, too.
+                // A key before the first entry belongs to the first entry, too.
                 let index = if found.is_ok() { index } else { index.saturating_sub(1) };
                 path.steps.push(Step { node, index });
                 node = view.child(index);
@@ -289,7 +290,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(path)
     }
 
-    /// Calls `with` with the value of a record that was found.
+    /// Calls `with` with the value of the record that a search found.
     pub(crate) fn value<S: Store<Patch = P>, R>(
         &self,
         s: &mut S,
@@ -301,7 +302,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(with(view.value(step.index)))
     }
 
-    /// Where in its leaf the value of a record lies, which must have `len` bytes.
+    /// Returns the offset in its leaf of a record's value, which must have `len` bytes.
     pub(crate) fn value_place<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -316,8 +317,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(view.value_offset(step.index))
     }
 
-    /// Writes what differs between two versions of a node, as one change: changes of one node
-    /// overlap then, and keep their order.
+    /// Writes the difference of two versions of a node as one change: changes of one node then
+    /// overlap, and keep their order.
     fn write_node<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -368,7 +369,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(patch)
     }
 
-    /// Overwrites the value of the record a path leads to, from byte `offset` of it on.
+    /// Overwrites the value of the record that a path leads to, from byte `offset` of the value on.
     pub(crate) fn update<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -381,7 +382,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         self.update_at(s, path, at, bytes, befores)
     }
 
-    /// Overwrites bytes of the leaf a path leads to.
+    /// Overwrites bytes of the leaf that a path leads to.
     pub(crate) fn update_at<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -396,7 +397,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         self.reachable(s, patch, path, path.steps.len())
     }
 
-    /// Notes what the content of a node waits for: it goes along when the content moves.
+    /// Records the changes that the content of a node waits for: they go along when the content
+    /// moves.
     fn note_needs<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -434,12 +436,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         needs.clone()
     }
 
-    /// What the leaf that a path leads to waits for.
+    /// Returns the changes that the leaf at the end of a path waits for.
     pub(crate) fn needs_at<S: Store<Patch = P>>(&mut self, s: &S, path: &Path) -> Befores<P> {
         path.leaf().map_or_else(Befores::new, |step| self.needs_of(s, step.node))
     }
 
-    /// A change of the last of `levels` nodes of a path, joined with what makes them reachable.
+    /// Joins a change of the last of `levels` nodes of a path with the changes that make those
+    /// nodes reachable.
     fn reachable<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -467,7 +470,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         s.join(&all)
     }
 
-    /// Notes what (more) makes all of a node's content reachable.
+    /// Records a (further) change that makes all of a node's content reachable.
     fn note_reach<S: Store<Patch = P>>(&mut self, s: &mut S, node: u32, patch: P) -> Result<()> {
         if s.is_atomic() || s.is_durable(patch) {
             return Ok(());
@@ -482,7 +485,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(())
     }
 
-    /// Forgets what has become durable.
+    /// Drops the records of changes that have become durable.
     pub(crate) fn settle<S: Store<Patch = P>>(&mut self, s: &S) {
         self.reach.retain(|_, &mut p| !s.is_durable(p));
         self.trims.retain(|_, &mut p| !s.is_durable(p));

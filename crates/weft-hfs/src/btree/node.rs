@@ -8,10 +8,10 @@ use alloc::format;
 use alloc::string::String;
 use core::cmp::Ordering;
 
-/// Bytes a node has for records and their offsets.
+/// Bytes of a node for records and their offsets.
 pub(crate) const CAPACITY: usize = NODE_BYTES - RECORDS_OFFSET - 2;
 
-/// A node of an index or a leaf, whose records are known to lie within it.
+/// A view of an index or leaf node whose records are known to lie within it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     raw: &'a [u8],
@@ -54,7 +54,7 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// Records.
+    /// Returns the number of records.
     pub fn count(&self) -> usize {
         usize::from(self.head.records)
     }
@@ -63,40 +63,40 @@ impl<'a> View<'a> {
         usize::from(get16(self.raw, NODE_BYTES - 2 * (i + 1)))
     }
 
-    /// A record, with its key.
+    /// Returns a record, with its key.
     pub fn record(&self, i: usize) -> &'a [u8] {
         self.raw.get(self.offset(i)..self.offset(i + 1)).unwrap_or(&[])
     }
 
-    /// A record's key, length byte included.
+    /// Returns a record's key, length byte included.
     pub fn key(&self, i: usize) -> &'a [u8] {
         let record = self.record(i);
         record.get(..=usize::from(get8(record, 0))).unwrap_or(record)
     }
 
-    /// What stands behind a record's key.
+    /// Returns the bytes after a record's key.
     pub fn value(&self, i: usize) -> &'a [u8] {
         let record = self.record(i);
         record.get(key_space(usize::from(get8(record, 0)))..).unwrap_or(&[])
     }
 
-    /// Where in the node that begins.
+    /// Returns the offset in the node of a record's value.
     pub fn value_offset(&self, i: usize) -> usize {
         let start = self.offset(i);
         start + key_space(usize::from(get8(self.raw, start)))
     }
 
-    /// The node an index record points to.
+    /// Returns the node that an index record points to.
     pub fn child(&self, i: usize) -> u32 {
         get32(self.value(i), 0)
     }
 
-    /// Bytes of records and their offsets.
+    /// Returns the bytes that records and their offsets use.
     pub fn used(&self) -> usize {
         self.offset(self.count()).saturating_sub(RECORDS_OFFSET) + 2 * self.count()
     }
 
-    /// The record with this key, or where it would be.
+    /// Returns the index of the record with this key, or its insertion point.
     pub fn search(&self, kind: TreeKind, key: &[u8]) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.count());
         while low < high {
@@ -111,19 +111,19 @@ impl<'a> View<'a> {
     }
 }
 
-/// Bytes of a key with its length byte and what makes it even.
+/// Returns the bytes of a key with its length byte and its padding to an even length.
 pub(crate) fn key_space(key_len: usize) -> usize {
     (key_len + 2) & !1
 }
 
-/// A copy of a node, to be changed. Its records are in order and within it at all times.
+/// A copy of a node, to be changed. Its records are sorted and lie within it at all times.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeBuf {
     pub raw: [u8; NODE_BYTES],
 }
 
 impl NodeBuf {
-    /// An empty node.
+    /// Makes an empty node.
     pub fn empty(kind: NodeKind, height: u8) -> Self {
         let mut raw = [0; NODE_BYTES];
         NodeDescriptor { next: 0, prev: 0, kind, height, records: 0 }.encode_into(&mut raw);
@@ -131,7 +131,7 @@ impl NodeBuf {
         Self { raw }
     }
 
-    /// Its copy, of a view that was checked.
+    /// Copies a node from a checked view.
     pub fn of(view: &View<'_>) -> Self {
         Self { raw: view.raw.first_chunk().copied().unwrap_or([0; NODE_BYTES]) }
     }
@@ -167,12 +167,12 @@ impl NodeBuf {
         put32(&mut self.raw, 4, node);
     }
 
-    /// Whether a record of `len` bytes fits.
+    /// Returns true if a record of `len` bytes fits.
     pub fn fits(&self, len: usize) -> bool {
         self.view().used() + len + 2 <= CAPACITY
     }
 
-    /// Puts a record before record `i`. The caller has made sure that it fits.
+    /// Inserts a record before record `i`. The caller has made sure that it fits.
     pub fn insert(&mut self, i: usize, record: &[u8]) {
         let n = self.count();
         let (start, end) = (self.view().offset(i), self.view().offset(n));
@@ -186,12 +186,12 @@ impl NodeBuf {
         self.set_count(n + 1);
     }
 
-    /// Puts a record at the end.
+    /// Appends a record.
     pub fn push(&mut self, record: &[u8]) {
         self.insert(self.count(), record);
     }
 
-    /// Takes a record out. What is free is zero.
+    /// Removes a record. Free bytes become zero.
     pub fn remove(&mut self, i: usize) {
         let n = self.count();
         let (start, after, end) =
@@ -217,12 +217,12 @@ impl NodeBuf {
         put(&mut self.raw, at, value);
     }
 
-    /// Points an index record elsewhere.
+    /// Points an index record to another node.
     pub fn set_child(&mut self, i: usize, node: u32) {
         self.set_value(i, &node.to_be_bytes());
     }
 
-    /// Gives an index record another key of the same length.
+    /// Replaces the key of an index record by one of the same length.
     pub fn set_index_key(&mut self, i: usize, index_key: &[u8]) {
         let at = self.view().offset(i);
         put(&mut self.raw, at, index_key);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// A node is a sorted list that leaves no traces of what was taken out.
+        /// A node is a sorted list that leaves no traces of removed records.
         #[test]
         fn behaves_as_a_list(steps in proptest::collection::vec((any::<bool>(), 0..64_u16), 1..200)) {
             let mut node = NodeBuf::empty(NodeKind::Leaf, 1);

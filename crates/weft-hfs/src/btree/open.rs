@@ -39,8 +39,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         }
     }
 
-    /// A tree whose header cannot be read, for why: without an index, but with all its nodes. For a
-    /// check and a repair, which make the tree anew from its leaves.
+    /// Opens a tree whose header cannot be read, with the reason: without an index, but with all
+    /// its nodes. For a check and a repair, which rebuild the tree from its leaves.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for a file without nodes.
@@ -75,7 +75,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     /// Opens the tree whose file has these extents and this many bytes.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a header that cannot be worked with.
+    /// [`Error::Corrupt`] for an invalid header.
     pub fn open<S: Store<Patch = P>>(
         s: &mut S,
         kind: TreeKind,
@@ -115,7 +115,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(tree)
     }
 
-    /// Reads the map of nodes, and counts the free ones by it.
+    /// Reads the map of nodes, and counts the free nodes in it.
     fn load_map<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<()> {
         let mut node = 0;
         let most = self.header.nodes as usize / (8 * MAP_NODE_BYTES) + 2;

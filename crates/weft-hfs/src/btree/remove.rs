@@ -1,18 +1,18 @@
-//! Taking a record out, and nodes that become empty or small enough to be one with a neighbour.
+//! Removing a record, and merging or removing nodes that become small or empty.
 
 use super::node::CAPACITY;
 use super::{Befores, Path, Tree};
 use crate::store::Store;
 use crate::{Error, Result};
 
-/// A node with less than this looks for a neighbour to be merged with.
+/// A node with fewer used bytes than this is merged with a neighbour if possible.
 const SMALL: usize = CAPACITY / 2;
-/// Two nodes that have no more than this together are merged: some room is left, so that they do
-/// not split again at once.
+/// Two nodes that have no more than this together are merged: some room is left, so that the result
+/// does not split again at once.
 const TOGETHER: usize = CAPACITY * 3 / 4;
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
-    /// Removes the record a search has found. The patch is durable when it is gone for good.
+    /// Removes the record that a search found. The patch is durable when the removal is.
     pub(crate) fn remove<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -45,16 +45,17 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(removed)
     }
 
-    /// What must be durable before a node can go.
+    /// Returns the changes that must be durable before a node can be removed.
     ///
-    /// - What its content waits for: on the disk it may still have records that were removed, and
-    ///   their removal waited for that.
-    /// - What cut off its upper half, when it was split: until the new node can be reached, which
-    ///   may take a new root, that half is nowhere else.
-    /// - What made the node on its right its neighbour, if their parents were merged.
+    /// - The changes that its content waits for: on the disk it may still have records that were
+    ///   removed, and their removal waited for that.
+    /// - The change that cut off its upper half, when it was split: until the new node can be
+    ///   reached, which may take a new root, that half is nowhere else.
+    /// - The change that made the node on its right its neighbour, if their parents were merged.
     ///
-    /// What made its keys lead to it goes on to its heir, with [`note_reach`](Self::note_reach):
-    /// if that had to be durable first, a folder that is emptied would be written a node at a time.
+    /// The change that made its keys lead to it goes on to its heir, with
+    /// [`note_reach`](Self::note_reach): if it had to be durable first, a folder that is emptied
+    /// would be written a node at a time.
     fn parting<S: Store<Patch = P>>(&mut self, s: &S, node: u32) -> Befores<P> {
         let mut all = self.needs_of(s, node);
         all.extend(self.trims.get(&node).copied());
@@ -62,7 +63,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         all
     }
 
-    /// Takes a node, the last record of which goes, out of the tree.
+    /// Takes a node, whose last record is being removed, out of the tree.
     fn drop_node<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -72,7 +73,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     ) -> Result<P> {
         let Some(&step) = path.steps.get(level) else { return Err(Error::NotFound) };
         let height = self.height(level);
-        // With the node goes what is still there on the disk of records that have left it.
+        // Removing the node also removes the records that have left it but are still in its block
+        // on the disk.
         let mut all = self.parting(s, step.node);
         all.extend_from_slice(befores);
         let befores = all.as_slice();
@@ -94,7 +96,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         let gone = if old.count() == 1 {
             self.drop_node(s, path, level - 1, befores)?
         } else if parent.index + 1 < old.count() {
-            // The right neighbour takes its place, under its key.
+            // The right neighbour takes the node's place, under its key.
             let right = old.view().child(parent.index + 1);
             new.set_child(parent.index, right);
             new.remove(parent.index + 1);
@@ -121,8 +123,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(gone)
     }
 
-    /// Takes a node out of the tree that has no records of its own, where the entry with `key`
-    /// leads to it; returns what did it if it does. For a recovery: links are not right yet.
+    /// Takes a node without records of its own out of the tree, if the entry with `key` leads to
+    /// it; returns the change, or `None`. For a recovery: links are not correct yet.
     pub(crate) fn drop_empty<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -143,7 +145,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(Some(gone))
     }
 
-    /// Closes the gap in a level that a node has left.
+    /// Closes the gap that a removed node leaves in a level.
     fn unlink<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -164,8 +166,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         Ok(())
     }
 
-    /// The first or last leaf below a node. Adds to `trims` what cuts off the stale copies on the
-    /// way.
+    /// Returns the first or last leaf below a node. Adds to `trims` the changes that cut off the
+    /// stale copies on the path.
     pub(super) fn edge_leaf<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -235,7 +237,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             all.push(right_buf.view().record(i));
         }
         all.set_next(right_buf.next());
-        // What was the left one's last leaf gets the keys between the two.
+        // The last leaf of the left node gets the keys between the two.
         let mut waits = self.parting(s, right);
         let edge = self.edge_leaf(s, left, height, true, &mut waits)?;
         let needs = self.needs_of(s, right);
@@ -266,7 +268,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         self.give_node(s, right, pointed)
     }
 
-    /// Takes away a root that has one entry.
+    /// Removes a root that has only one entry.
     fn lower_root<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<()> {
         while self.header.depth > 1 {
             let root = self.header.root;

@@ -1,6 +1,6 @@
 //! Walking records in order of their keys.
 //!
-//! The way goes by the index, not by the links of the leaves: so it goes on behind a node that
+//! The scan follows the index, not the links of the leaves: so it continues after a node that
 //! cannot be read.
 
 use super::Tree;
@@ -14,7 +14,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     /// Calls `each` with key and value of the records from `from` on, until it returns `false`.
     ///
     /// # Errors
-    /// The first that is met, and those of `each`.
+    /// The first error that is met, and those of `each`.
     pub(crate) fn scan<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -24,8 +24,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         self.scan_past(s, from, Err, each)
     }
 
-    /// As [`scan`](Self::scan), but tells `damaged` of each node that cannot be read, and goes on
-    /// behind it if that returns `Ok`. It ends, whatever the index says: no node counts twice.
+    /// As [`scan`](Self::scan), but calls `damaged` for each node that cannot be read, and
+    /// continues after that node if `damaged` returns `Ok`. The scan ends even if the index has
+    /// cycles: no node counts twice.
     pub(crate) fn scan_past<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -36,7 +37,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         if self.header.depth == 0 {
             return Ok(());
         }
-        // The index nodes on the way down, each with the entry that comes next.
+        // The index nodes on the path from the root, each with its next entry.
         let mut way: SmallVec<[(NodeBuf, usize); 4]> = SmallVec::new();
         let mut last: SmallVec<[u8; 64]> = SmallVec::new();
         let (mut node, mut height) = (self.header.root, self.header.depth);
@@ -53,7 +54,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                 Ok(buf) if height > 1 => {
                     let at = match buf.view().search(self.kind, from) {
                         Ok(at) => at,
-                        // Left of everything is the first entry's, too.
+                        // A key before the first entry belongs to the first entry, too.
                         Err(at) => at.saturating_sub(1),
                     };
                     way.push((buf, at));
@@ -76,7 +77,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                 }
                 Err(e) => damaged(e)?,
             }
-            // The next entry on the way back up.
+            // The next entry of the nearest index node that has one.
             loop {
                 let Some((buf, next)) = way.last_mut() else { return Ok(()) };
                 if *next < buf.count() {

@@ -1,4 +1,4 @@
-//! Attributes, as Unix sees them.
+//! Unix attributes of files and folders.
 
 use super::Hfs;
 use super::names::plain;
@@ -11,8 +11,8 @@ use weft_vfs::{
     Attr, Error as FsError, FileKind, Ino, Result as FsResult, SetAttr, SetTime, StatFs,
 };
 
-/// Type and creator of a new file: those of its extension. What nothing is known of has none, so
-/// that the Finder shows a plain document.
+/// Returns the type and creator for a new file, by its extension. An unknown extension gives none,
+/// so that the Finder shows a plain document.
 pub(super) fn info_by_name(name: &[u8]) -> FInfo {
     match extension::guess(name) {
         extension::UNKNOWN => FInfo::default(),
@@ -26,7 +26,7 @@ impl Hfs {
         Ok(self.attr_of(st, id, &known))
     }
 
-    /// The attributes of what is known.
+    /// Builds the attributes of a file or folder from its record.
     pub(super) fn attr_of(&self, st: &State, id: u32, known: &Known) -> Attr {
         let gone = st.nodes.get(&id).is_some_and(|node| node.gone.is_some());
         let io_bytes = st.vol.mdb().alloc_block_bytes;
@@ -81,7 +81,7 @@ impl Hfs {
             Some(SetTime::At(time)) => Some(self.date(time)),
             None => None,
         };
-        // A file nobody may write is one the Finder calls locked.
+        // A file without write permissions is one that the Finder calls locked.
         let locked = set.perm.and_then(|perm| self.permissions.locks(perm));
         if modified.is_none() && locked.is_none() {
             return self.do_getattr(ino);

@@ -69,7 +69,8 @@ impl Hfs {
         self.look(|st, s| st.with_file(s, id, |vol, s, file| vol.read(s, file, fork, offset, buf)))
     }
 
-    /// Writes, or appends at the end. Where the volume is too full for all of it, as much as fits.
+    /// Writes, or appends at the end. On a volume too full for all of `data`, writes as much as
+    /// fits.
     pub(super) fn do_write(
         &self,
         id: u32,
@@ -84,7 +85,8 @@ impl Hfs {
         if let Some(offset) = offset
             && offset > self.fork_len(id, fork)?
         {
-            // What lies between is zero, and may be much. Others may have made it longer meanwhile.
+            // The gap is filled with zeroes, and may be long. Another writer may have made the fork
+            // longer meanwhile.
             self.resize(id, fork, offset, false)?;
         }
         let mut done = 0;
@@ -104,7 +106,7 @@ impl Hfs {
         Ok(done)
     }
 
-    /// How many bytes of a fork one operation writes, where a journal bounds that.
+    /// Returns the bytes of a fork that one operation writes, if a journal limits them.
     fn journal_step(&self) -> Option<usize> {
         let (_, per_alloc) = self.geometry;
         let bytes = usize::try_from(per_alloc).unwrap_or(1).saturating_mul(BLOCK_BYTES);
@@ -112,14 +114,14 @@ impl Hfs {
             .then(|| bytes.saturating_mul(STEP_ALLOC_BLOCKS - 2))
     }
 
-    /// Writes in one operation, or as much as fits.
+    /// Writes in one operation, as much of `data` as fits.
     fn write_step(&self, id: u32, fork: Fork, offset: Option<u64>, data: &[u8]) -> Result<usize> {
         match self.write_all(id, fork, offset, data) {
             Err(Error::NoSpace) if data.len() > 1 => {}
             Err(e) => return Err(e),
             Ok(()) => return Ok(data.len()),
         }
-        // What still fits: by halves, so that a full volume ends it soon.
+        // Finds the part that still fits by halving, so that a full volume ends the search soon.
         let (mut done, mut step) = (0, data.len() / 2);
         while step > 0 {
             let Some(part) = data.get(done..done + step) else { break };
@@ -149,14 +151,14 @@ impl Hfs {
         self.resize(id, fork, len_bytes, true)
     }
 
-    /// Makes a fork this long, or at least this long, in steps that a journal holds. Others may
-    /// write between the steps: no step takes back what is theirs.
+    /// Makes a fork exactly or at least this long, in steps that a journal can hold. Other writers
+    /// may write between the steps: no step takes back their data.
     fn resize(&self, id: u32, fork: Fork, len_bytes: u64, exact: bool) -> Result<()> {
         if len_bytes > u64::from(FORK_MAX_BYTES) {
             return Err(Error::TooLarge);
         }
         let step = self.journal_step().map_or(u64::MAX, |step| step as u64);
-        // From the length there is to the one that `next` wants then, if any.
+        // Sets the length to the one that `next` returns for the current length, if any.
         let set = |next: &dyn Fn(u64) -> Option<u64>| {
             self.change(|st, s| {
                 let now = st.with_file(s, id, |_, _, file| Ok(u64::from(file.len_bytes(fork))))?;
@@ -208,7 +210,7 @@ impl Hfs {
         let id = plain(ino)?;
         let also = self.look(|st, s| Self::sync_set(st, s, id))?;
         self.engine.sync_owner(Owner(u64::from(id)), &also).map_err(|e| engine_error(&e))?;
-        // Where nothing was dirty, nobody has looked.
+        // If nothing was dirty, the sync above does not notice an image that was cut meanwhile.
         Ok(self.device.check_whole().map_err(|e| device_error(&e))?)
     }
 }

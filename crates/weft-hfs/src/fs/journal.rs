@@ -1,4 +1,4 @@
-//! The journal beside a volume: HFS has no place for one inside.
+//! The journal beside a volume: the HFS format has no space for an internal one.
 
 use super::Raw;
 use super::store::engine_error;
@@ -13,15 +13,16 @@ use weft_patch::jbd2::{
 };
 use weft_patch::{Engine, Options};
 
-/// JBD2's smallest block. A volume with an odd number of 512-byte blocks loses nothing by it: the
-/// last one is not used.
+/// JBD2's smallest block size. On a volume with an odd number of 512-byte blocks nothing is lost:
+/// its last block is not used.
 const BLOCK_BYTES: u32 = 1024;
 
 fn log_error(e: &weft_patch::jbd2::Error) -> Error {
     Error::corrupt("journal", 0, e.to_string())
 }
 
-/// Names the volume on a device: HFS has no uuid, so by what does not change of it.
+/// Returns an identifier of the volume on a device, made of constant fields of its MDB, as HFS has
+/// no UUID.
 fn identity(device: &dyn BlockDevice) -> Result<[u8; 16]> {
     let mut raw = [0; 512];
     Raw(device).read_at(&mut raw, MDB_BLOCK * 512)?;
@@ -34,8 +35,8 @@ fn identity(device: &dyn BlockDevice) -> Result<[u8; 16]> {
     Ok(id)
 }
 
-/// Makes an empty journal of the whole of `journal`, for the volume on `device`. What was there is
-/// lost.
+/// Makes an empty journal on the whole of `journal`, for the volume on `device`. The old content of
+/// `journal` is lost.
 ///
 /// # Errors
 /// [`Error::Invalid`] if it is too small; device errors.
@@ -52,14 +53,14 @@ pub fn format_journal(device: &dyn BlockDevice, journal: &dyn BlockDevice) -> Re
         users: Vec::new(),
     })
     .map_err(|e| Error::Invalid(e.to_string()))?;
-    // The log must not hold blocks of an older one, whose numbers might fit.
+    // The log must not hold blocks of an older log, whose sequence numbers might fit.
     journal.write_zeroes(0, u64::from(len_blocks) * u64::from(BLOCK_BYTES)).map_err(fail)?;
     journal.flush().map_err(fail)?;
     journal.write_at(&block, 0).map_err(fail)?;
     journal.flush().map_err(fail)
 }
 
-/// Whether a journal is there; an error if it is another volume's.
+/// Returns true if a journal exists; returns an error if it belongs to another volume.
 fn is_there(device: &dyn BlockDevice, journal: &dyn BlockDevice) -> Result<bool> {
     let mut raw = [0; SUPERBLOCK_BYTES];
     Raw(journal).read_at(&mut raw, 0)?;
@@ -73,8 +74,8 @@ fn is_there(device: &dyn BlockDevice, journal: &dyn BlockDevice) -> Result<bool>
     Ok(true)
 }
 
-/// Replays what a crash has left in the journal. Says whether there was anything: then the volume
-/// needs no other recovery.
+/// Replays the changes that a crash has left in the journal. Returns true if there were any: then
+/// the volume needs no other recovery.
 pub(super) fn replay(
     device: &Arc<dyn BlockDevice>,
     journal: &Arc<dyn BlockDevice>,
@@ -91,8 +92,9 @@ pub(super) fn replay(
     Ok(done.transactions > 0)
 }
 
-/// Replays what a crash has left in the journal beside a volume, before something else than
-/// [`Hfs::open`](super::Hfs::open), such as a check, looks at it. Says whether there was anything.
+/// Replays the changes that a crash has left in the journal beside a volume, for tools that read
+/// the volume without [`Hfs::open`](super::Hfs::open), such as a check. Returns true if there were
+/// any.
 ///
 /// # Errors
 /// [`Error::Invalid`] for another volume's journal, [`Error::Corrupt`] for a damaged one;
@@ -104,7 +106,7 @@ pub fn replay_journal(
     replay(device, journal)
 }
 
-/// An engine that commits through the journal, which is made if there is none.
+/// Makes an engine that commits through the journal, which is created if it does not exist.
 pub(super) fn engine(
     device: &Arc<dyn BlockDevice>,
     journal: &Arc<dyn BlockDevice>,

@@ -10,17 +10,17 @@ use weft_vfs::{Handle, OpenFlags};
 /// An item of a folder.
 pub type ItemInfo = (Name, CatalogRecord);
 
-/// What a volume says of itself.
+/// The volume's master directory block.
 pub type VolumeInfo = Mdb;
 
 impl Hfs {
-    /// What the volume says of itself now.
+    /// Returns the volume's master directory block with its current values.
     #[must_use]
     pub fn volume_info(&self) -> VolumeInfo {
         self.lock().vol.current_mdb().clone()
     }
 
-    /// Gives the volume another name of at most 27 bytes.
+    /// Renames the volume, to a name of at most 27 bytes.
     ///
     /// # Errors
     /// [`Error::NameTooLong`], [`Error::BadName`].
@@ -39,14 +39,14 @@ impl Hfs {
         })
     }
 
-    /// Finds an item.
+    /// Returns an item of a folder.
     ///
     /// # Errors
     /// [`Error::NotFound`].
     pub fn item(&self, parent: u32, name: &Name) -> Result<ItemInfo> {
         self.look(|st, s| {
             let (key, record) = st.vol.lookup(s, parent, name)?;
-            // A file in use may be newer in memory.
+            // The record of an open file may be newer in memory.
             let id = record.id().unwrap_or(0);
             match st.nodes.get(&id).and_then(|node| node.file.as_ref()) {
                 Some(file) => Ok((key.name, CatalogRecord::File(file.record))),
@@ -101,12 +101,12 @@ impl Hfs {
     /// Closes a fork.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no handle of this volume.
+    /// [`Error::Invalid`] if `handle` is not an open handle of this volume.
     pub fn close_fork(&self, handle: Handle) -> Result<()> {
         self.do_release(handle.0)
     }
 
-    /// Makes a node for a file, and gives its id.
+    /// Makes a node for a file, and returns its id.
     fn known_file(&self, parent: u32, name: &Name) -> Result<u32> {
         self.look(|st, s| {
             let (key, record) = st.vol.lookup(s, parent, name)?;
@@ -128,7 +128,7 @@ impl Hfs {
         result
     }
 
-    /// Reads bytes of a fork; returns how many, fewer only at the end.
+    /// Reads bytes of a fork; returns their number, smaller than `buf` only at the end.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`], [`Error::Corrupt`].
@@ -143,7 +143,8 @@ impl Hfs {
         self.with_known(parent, name, |id| self.do_read(id, fork, offset, buf))
     }
 
-    /// Writes bytes of a fork; returns how many, fewer only where the volume is full.
+    /// Writes bytes of a fork; returns their number, smaller than `data` only if the volume is
+    /// full.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
@@ -158,7 +159,7 @@ impl Hfs {
         self.with_known(parent, name, |id| self.do_write(id, fork, Some(offset), data))
     }
 
-    /// Makes a fork so many bytes long.
+    /// Makes a fork `len_bytes` long.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
@@ -172,7 +173,7 @@ impl Hfs {
         self.with_known(parent, name, |id| self.do_set_len(id, fork, len_bytes))
     }
 
-    /// Gives a fork space for so many bytes, without making it longer.
+    /// Allocates space for `len_bytes` to a fork, without making it longer.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
@@ -186,7 +187,7 @@ impl Hfs {
         })
     }
 
-    /// Changes a file's record but for its forks: dates, flags, Finder info.
+    /// Changes a file's record, except for its forks: dates, flags, Finder info.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`].
@@ -205,7 +206,7 @@ impl Hfs {
         })
     }
 
-    /// Changes a folder's record: dates and Finder info. The root's is changed by its id, 2.
+    /// Changes a folder's record: dates and Finder info. The root folder has id 2.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`].

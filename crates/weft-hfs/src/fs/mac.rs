@@ -1,8 +1,8 @@
 //! The upper interface: paths and open files, as Macintosh programs had them.
 //!
-//! A path is bytes of MacRoman with colons: `Volume:Folder:File` from the volume on, `:Folder:File`
-//! or `File` from a folder on, and each further colon in a row one folder up. Every call stands on
-//! one of the lower interface.
+//! A path is bytes of MacRoman with colons: `Volume:Folder:File` starts at the volume,
+//! `:Folder:File` or `File` at a folder, and each further colon in a row goes one folder up. Every
+//! call is built on one of the lower interface.
 
 use super::{Hfs, MacFile};
 use crate::layout::{CatalogKey, CatalogRecord, FInfo, FXInfo, Fork, Name, ROOT_ID};
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use std::sync::Arc;
 use weft_vfs::{OpenFlags, RenameFlags};
 
-/// A volume with a folder that paths begin in.
+/// A volume with a start folder for relative paths.
 #[derive(Debug, Clone)]
 pub struct Mac {
     fs: Arc<Hfs>,
@@ -19,19 +19,19 @@ pub struct Mac {
 }
 
 impl Mac {
-    /// Paths on a volume, from its root on.
+    /// Makes a start folder at the root of a volume.
     #[must_use]
     pub fn new(fs: Arc<Hfs>) -> Self {
         Self { fs, folder: ROOT_ID }
     }
 
-    /// The volume.
+    /// Returns the volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Hfs> {
         &self.fs
     }
 
-    /// Begins paths in another folder from now on.
+    /// Changes the start folder for relative paths.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`].
@@ -40,13 +40,13 @@ impl Mac {
         Ok(())
     }
 
-    /// The folder that holds what a path names, and its name; `None` for the volume itself.
+    /// Returns the parent folder and the name of the item at a path; `None` for the volume itself.
     fn resolve(&self, path: &[u8]) -> Result<Option<(u32, Name)>> {
         let mut parts: Vec<&[u8]> = path.split(|&b| b == b':').collect();
         let mut folder = self.folder;
         if path.contains(&b':') {
             match parts.first() {
-                // From here: the first colon separates nothing.
+                // A path relative to the start folder: the first colon separates nothing.
                 Some([]) => {}
                 Some(first) => {
                     let name = self.fs.volume_info().name;
@@ -59,7 +59,7 @@ impl Mac {
             }
             parts.remove(0);
         }
-        // A colon at the end says that it is a folder.
+        // A colon at the end marks a folder.
         if parts.last().is_some_and(|last| last.is_empty()) {
             parts.pop();
         }
@@ -136,7 +136,7 @@ impl Mac {
         self.fs.delete_item(parent, &name)
     }
 
-    /// Moves an item to another path, where nothing may be.
+    /// Moves an item to another path, at which no item may exist.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotFound`], [`Error::Invalid`] for a folder into itself.
@@ -153,7 +153,7 @@ impl Mac {
         self.fs.items(self.folder_at(path)?)
     }
 
-    /// What the catalog has of an item.
+    /// Returns the catalog record of an item.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -209,7 +209,7 @@ impl Hfs {
         self.remove_item(parent, name, None)
     }
 
-    /// Moves an item to another folder, gives it another name, or both.
+    /// Moves an item to another folder, renames it, or both.
     ///
     /// # Errors
     /// [`Error::Exists`] unless `replace`, [`Error::NotFound`], [`Error::Invalid`] for a folder

@@ -1,4 +1,4 @@
-//! An open fork with a place in it.
+//! An open fork with a current position.
 
 use super::Hfs;
 use crate::layout::{FORK_MAX_BYTES, Fork};
@@ -7,15 +7,15 @@ use std::io::SeekFrom;
 use std::sync::Arc;
 use weft_vfs::{FileSystem, Handle, Ino};
 
-/// So much is gathered of what is written in a row. An operation of the engine costs as much as
-/// copying some thousand bytes, so that 500 bytes at a time would be mostly operations.
+/// The most bytes of short sequential writes that are buffered. An operation of the engine costs as
+/// much as copying some thousand bytes, so that writes of 500 bytes would be mostly operations.
 const GATHER_BYTES: usize = 64 << 10;
-/// Writes from this size on are handed on as they are.
+/// Writes of this size or longer go to the volume directly.
 const LONG_BYTES: usize = 16 << 10;
 
-/// An open fork with a place in it. Short writes in a row are gathered, as by `stdio`: others see
-/// them, and a full volume is told, when [`flush`](Self::flush) or another call hands them on.
-/// Dropping the file closes it.
+/// An open fork with a current position. Short sequential writes are buffered, as by `stdio`: they
+/// become visible to others, and the error of a full volume is returned, when
+/// [`flush`](Self::flush) or another call writes the buffer. Dropping the file closes it.
 #[derive(Debug)]
 pub struct MacFile {
     fs: Arc<Hfs>,
@@ -23,7 +23,7 @@ pub struct MacFile {
     fork: Fork,
     handle: Handle,
     position: u64,
-    /// What is written and not handed on: it ends at the place.
+    /// Bytes that are not on the volume yet: they end at the current position.
     gathered: Vec<u8>,
 }
 
@@ -41,16 +41,16 @@ impl MacFile {
         Ok(if self.gathered.is_empty() { len } else { len.max(self.position) })
     }
 
-    /// The place, in bytes from the beginning.
+    /// Returns the current position, in bytes from the beginning.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Goes to a place in the fork; returns its offset.
+    /// Sets the current position; returns its offset.
     ///
     /// # Errors
-    /// [`Error::Invalid`] before the beginning; those of [`flush`](Self::flush).
+    /// [`Error::Invalid`] for a position before the beginning; those of [`flush`](Self::flush).
     pub fn seek(&mut self, to: SeekFrom) -> Result<u64> {
         self.flush()?;
         let (base, by) = match to {
@@ -63,7 +63,7 @@ impl MacFile {
         Ok(self.position)
     }
 
-    /// Reads from the place on, and goes on; returns how many bytes, 0 at the end.
+    /// Reads at the current position and advances it; returns the number of bytes, 0 at the end.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Device`]; those of [`flush`](Self::flush).
@@ -74,7 +74,8 @@ impl MacFile {
         Ok(got)
     }
 
-    /// Writes at the place, and goes on; returns how many bytes, fewer only on a full volume.
+    /// Writes at the current position and advances it; returns the number of bytes, smaller than
+    /// `data` only on a full volume.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`], [`Error::ReadOnly`]; those of
@@ -96,8 +97,8 @@ impl MacFile {
         Ok(put)
     }
 
-    /// Hands on what was gathered. What does not fit is given up, and the place is behind what
-    /// does.
+    /// Writes the buffered bytes. Bytes that do not fit are dropped, and the position is set after
+    /// those that do.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::ReadOnly`], [`Error::Device`].
@@ -113,7 +114,7 @@ impl MacFile {
         if put? < len { Err(Error::NoSpace) } else { Ok(()) }
     }
 
-    /// Makes the fork so many bytes long.
+    /// Makes the fork `len_bytes` long.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`]; those of [`flush`](Self::flush).
@@ -125,13 +126,13 @@ impl MacFile {
     /// Makes the file durable.
     ///
     /// # Errors
-    /// A write error that touched it; those of [`flush`](Self::flush).
+    /// A write error of the file; those of [`flush`](Self::flush).
     pub fn sync(&mut self) -> weft_vfs::Result<()> {
         self.flush()?;
         self.fs.fsync(Ino(u64::from(self.id)), false)
     }
 
-    /// Closes the fork; unlike dropping it, says what could not be written.
+    /// Closes the fork; unlike dropping it, returns the error of a failed write.
     ///
     /// # Errors
     /// Those of [`flush`](Self::flush).
@@ -142,7 +143,7 @@ impl MacFile {
 
 impl Drop for MacFile {
     fn drop(&mut self) {
-        // An error has nobody else to go to.
+        // A drop cannot return the error.
         if let Err(e) = self.flush() {
             tracing::error!("what was written last to file {} is lost: {e}", self.id);
         }

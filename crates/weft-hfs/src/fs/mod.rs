@@ -1,9 +1,9 @@
 //! An HFS volume as a [`FileSystem`], over the engine.
 //!
 //! Inode numbers are the ids of the catalog. As files have no threads, a file's number leads to it
-//! only while it is known here: while the front has a reference on it.
+//! only while its node is in memory: while the front end has a reference on it.
 //!
-//! A change takes an engine operation first and the state's lock second, and gives both back when
+//! A change begins an engine operation first and takes the state's lock second, and ends both when
 //! it is done.
 
 mod attr;
@@ -49,13 +49,13 @@ pub struct Hfs {
     device: Arc<dyn BlockDevice>,
     state: Mutex<State>,
     read_only: AtomicBool,
-    /// Seconds that local time is ahead of UTC.
+    /// Seconds by which local time is ahead of UTC.
     utc_offset_secs: i32,
-    /// What the time is, if not what the system's clock says.
+    /// A fixed time, in place of the system's clock.
     clock: Option<Time>,
-    /// Where the allocation blocks begin, and blocks of each.
+    /// The first block of the allocation blocks, and the number of blocks of each.
     geometry: (u64, u64),
-    /// File data is written in no order: `async`.
+    /// File data is not ordered: `async`.
     loose_data: bool,
     permissions: Permissions,
 }
@@ -69,31 +69,32 @@ impl fmt::Debug for Hfs {
     }
 }
 
-/// Blocks that an operation may change: paths of both trees with all their splits, the bitmap,
-/// header, map and MDB; and the data that is journaled with them, two blocks of the engine for each
-/// allocation block of a step.
+/// The most blocks that an operation may change: paths of both trees with all their splits, the
+/// bitmap, header, map and MDB; and the data that is journaled with them, two blocks of the engine
+/// for each allocation block of a step.
 const BLOCKS: u32 = 160 + 2 * STEP_ALLOC_BLOCKS as u32;
 
-/// Under a journal, how many allocation blocks of a fork one operation writes. A block of the journal
-/// that is not within one allocation block is journaled whatever it holds, and an operation must
-/// fit the log.
+/// The number of allocation blocks of a fork that one operation writes under a journal. A block of
+/// the journal that is not within one allocation block is journaled whatever its content, and an
+/// operation must fit the log.
 const STEP_ALLOC_BLOCKS: usize = 64;
 
 impl Hfs {
-    /// The engine under the volume: counters, policy.
+    /// Returns the engine under the volume, which has counters and the commit policy.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Whether changes are refused: asked for, by a lock on the volume, or since damage was found.
+    /// Returns true if changes are refused: by the mount options, by a lock on the volume, or since
+    /// damage was found.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Relaxed)
     }
 
-    /// What could not be read and was passed over: of the listings so far, and of opening. Each
-    /// thing once, in words.
+    /// Returns the damage that opening and the listings so far have passed over, in words, each
+    /// item once.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
         let st = self.lock();
@@ -101,7 +102,7 @@ impl Hfs {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere has been reported; each change of the volume is whole.
+        // The panic of another thread has been reported; each change of the volume is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,19 +110,19 @@ impl Hfs {
         self.clock.unwrap_or_else(Time::now)
     }
 
-    /// Seconds since 1904 in local time, as the volume keeps dates.
+    /// Converts a time to the volume's dates: seconds since 1904 in local time.
     fn date(&self, time: Time) -> u32 {
         let secs = time.secs.saturating_add(EPOCH_1904_SECS + i64::from(self.utc_offset_secs));
         u32::try_from(secs.clamp(0, i64::from(u32::MAX))).unwrap_or(0)
     }
 
-    /// The time of a date of the volume.
+    /// Converts a date of the volume to a time.
     fn time(&self, date: u32) -> Time {
         let secs = i64::from(date) - EPOCH_1904_SECS - i64::from(self.utc_offset_secs);
         Time { secs, nanos: 0 }
     }
 
-    /// Runs `f` with a store that is not changed.
+    /// Runs `f` with a store that it must not change.
     fn look<R>(&self, f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>) -> Result<R> {
         self.operate(0, f)
     }
@@ -137,8 +138,8 @@ impl Hfs {
         f(&mut st, &mut self.store(&mut op))
     }
 
-    /// Runs `f` as one operation. If space is short because what freed it is not durable, it is
-    /// made so, and `f` is run again: it must not have changed anything then.
+    /// Runs `f` as one operation. If space is short because its freeing is not durable, makes the
+    /// freeing durable and runs `f` again: a failed `f` must not have changed anything.
     fn change<R>(
         &self,
         mut f: impl FnMut(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
@@ -176,7 +177,8 @@ impl Hfs {
         if self.loose_data { store.with_loose_data() } else { store }
     }
 
-    /// Makes freed space available: what freed it becomes durable. Says whether there was any.
+    /// Makes the changes that freed space durable, so that it can be used. Returns true if there
+    /// was any.
     fn settle_pending(&self) -> Result<bool> {
         if !self.lock().vol.has_pending() {
             return Ok(false);

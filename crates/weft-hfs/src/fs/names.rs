@@ -12,15 +12,15 @@ use weft_vfs::{
     check_name,
 };
 
-/// A Unix name as a name of HFS, of an item that is there.
+/// Converts a Unix name to an HFS name for looking up an item.
 fn sought(name: &[u8]) -> FsResult<Name> {
     check_name(name)?;
-    // What MacRoman cannot say names nothing.
+    // A name that MacRoman cannot express belongs to no item.
     let name = macroman::name_from_unix(name).map_err(|_| FsError::NotFound)?;
     Ok(Name::any(&name)?)
 }
 
-/// A Unix name as a name of HFS, of an item that is to be.
+/// Converts a Unix name to an HFS name for a new item.
 fn given(name: &[u8]) -> FsResult<Name> {
     if matches!(name, b"." | b"..") {
         return Err(FsError::Exists);
@@ -36,7 +36,7 @@ pub(super) fn plain(ino: Ino) -> FsResult<u32> {
 }
 
 impl Hfs {
-    /// Looks an item up; `refs` references are taken on it.
+    /// Looks an item up, and takes `refs` references on it.
     fn find(&self, parent: u32, name: &[u8], refs: u64) -> FsResult<Entry> {
         if name == b"." || name == b".." {
             return Ok(self.look(|st, s| {
@@ -58,7 +58,7 @@ impl Hfs {
         })?)
     }
 
-    /// The entry of an item whose record was just read, and which has a node.
+    /// Returns the entry of an item whose record was just read, and which has a node.
     fn entry_of(
         &self,
         st: &mut State,
@@ -111,7 +111,7 @@ impl Hfs {
         Ok(self.remove_item(parent, &name, Some(folder))?)
     }
 
-    /// Removes an item, of one kind or of either.
+    /// Removes an item; `folder` restricts it to folders (`true`) or files (`false`).
     pub(super) fn remove_item(&self, parent: u32, name: &Name, folder: Option<bool>) -> Result<()> {
         self.change(|st, s| {
             let (key, record) = st.vol.lookup(s, parent, name)?;
@@ -133,7 +133,7 @@ impl Hfs {
         })
     }
 
-    /// An item has lost its name.
+    /// Records that `gone` removed the name of an item.
     fn gone(st: &mut State, s: &mut OpStore<'_, '_>, id: u32, gone: PatchId) -> Result<()> {
         if let Some(node) = st.nodes.get_mut(&id) {
             node.gone = Some(gone);
@@ -178,7 +178,7 @@ impl Hfs {
             if !replace && old_parent == new_parent && old_name == new_name {
                 return Err(Error::Exists);
             }
-            // The replaced file may be in use: its node has what is newest of it.
+            // The replaced file may be open: its node has the newest record.
             let target = match st.vol.lookup(s, new_parent, new_name) {
                 Ok((_, target)) => target.id().filter(|&t| t != id),
                 Err(_) => None,
@@ -218,10 +218,11 @@ impl Hfs {
         }
     }
 
-    /// Forgets a node nobody uses, and frees what it held if it is gone.
+    /// Drops the node of an unused item, and frees the item's blocks if it was removed.
     pub(super) fn end_life(&self, id: u32) {
-        // Freeing changes the bitmap in memory, and revokes what the log has: it must be announced.
-        // Whether it is needed is known only under the lock, behind the announcement.
+        // Freeing changes the bitmap in memory, and revokes blocks in the log: the operation must
+        // announce those blocks. Only under the lock, after the announcement, is it known whether
+        // blocks must be freed.
         let release = |max_blocks| {
             self.operate(max_blocks, |st, s| Ok(st.release(s, id, max_blocks == BLOCKS)))
         };
@@ -234,7 +235,8 @@ impl Hfs {
         }
     }
 
-    /// Lists a folder behind a cursor: 1 and 2 are those of `.` and `..`, others are ids.
+    /// Lists a folder from the entry after a cursor: 1 and 2 are those of `.` and `..`, others are
+    /// ids.
     pub(super) fn do_readdir(
         &self,
         ino: Ino,
@@ -242,7 +244,7 @@ impl Hfs {
         plus: bool,
         each: &mut dyn FnMut(DirEntry<'_>, Option<Entry>) -> bool,
     ) -> FsResult<()> {
-        // About as many as the kernel takes at once: the others are looked at in vain.
+        // About the number that the kernel takes at once: further items would be read in vain.
         const BATCH: usize = 32;
         let dir = plain(ino)?;
         let mut at = cursor.0;
@@ -293,7 +295,8 @@ impl Hfs {
                 for (name, record) in &batch {
                     cursors.insert(record.id().unwrap_or(0), *name);
                 }
-                // References on what is shown, given back if it was not wanted.
+                // Takes references on the entries, which are dropped if the caller does not want
+                // the entry.
                 let mut shown = Vec::new();
                 for (name, record) in batch {
                     let id = record.id().unwrap_or(0);
@@ -334,7 +337,8 @@ impl Hfs {
         }
     }
 
-    /// The name behind a cursor: as it was when the cursor was given, or as it is.
+    /// Returns the name that a cursor stands for: the name when the cursor was given out, or the
+    /// current one.
     fn cursor_name(
         st: &mut State,
         s: &mut OpStore<'_, '_>,
@@ -355,7 +359,7 @@ impl Hfs {
         Ok(found)
     }
 
-    /// What must be durable with an item.
+    /// Returns the changes that must be durable with an item.
     pub(super) fn sync_set(
         st: &mut State,
         s: &mut OpStore<'_, '_>,

@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 use weft_patch::PatchId;
 use weft_vfs::OpenFlags;
 
-/// A file or folder that is known.
+/// A file or folder in memory.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Of a file, its record and forks.
+    /// The record and forks of a file; `None` for a folder.
     pub file: Option<File>,
-    /// References of the front.
+    /// References that the front end has.
     pub refs: u64,
     /// Open handles.
     pub opens: u32,
-    /// What removed its name, once that is gone.
+    /// The change that removed the item's name, if it is removed.
     pub gone: Option<PatchId>,
 }
 
@@ -30,21 +30,21 @@ impl Node {
     }
 }
 
-/// Changes of names and records by item, those that may not be durable: what a sync of the item
-/// waits for. Whether anybody uses the item does not matter.
+/// Changes of names and records that may not be durable, by item: a sync of the item waits for
+/// them. They are kept whether or not the item is in use.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     of: HashMap<u32, SmallVec<[PatchId; 2]>>,
-    /// So many items are a reason to look for what has become durable.
+    /// The number of items at which durable changes are dropped.
     many: usize,
 }
 
 impl Changes {
-    /// Of one item; more are joined.
+    /// The most changes of one item; more are joined.
     const MOST: usize = 8;
     const FEW_ITEMS: usize = 1024;
 
-    /// Notes a change of an item.
+    /// Records a change of an item.
     pub fn note<S: Store<Patch = PatchId>>(
         &mut self,
         s: &mut S,
@@ -74,13 +74,13 @@ impl Changes {
         Ok(())
     }
 
-    /// Those of an item that are not durable.
+    /// Returns the changes of an item that are not durable.
     pub fn of<S: Store<Patch = PatchId>>(&self, s: &S, id: u32) -> Vec<PatchId> {
         let all = self.of.get(&id).map_or(&[][..], SmallVec::as_slice);
         all.iter().copied().filter(|&p| !s.is_durable(p)).collect()
     }
 
-    /// Forgets what has become durable.
+    /// Drops durable changes.
     pub fn settle<S: Store<Patch = PatchId>>(&mut self, s: &S) {
         self.of.retain(|_, changes| changes.iter().any(|&p| !s.is_durable(p)));
     }
@@ -94,7 +94,7 @@ pub(super) struct OpenFile {
     pub fork: Fork,
 }
 
-/// Everything the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 pub(super) struct State {
     pub vol: HfsVolume,
@@ -102,15 +102,15 @@ pub(super) struct State {
     pub changes: Changes,
     pub handles: HashMap<u64, OpenFile>,
     pub next_handle: u64,
-    /// Where listings have been: the names behind their cursors.
+    /// The names that the cursors of listings stand for.
     pub cursors: BTreeMap<u32, HashMap<u32, Name>>,
-    /// What was found to be damaged.
+    /// The damage that was found.
     pub damage: Option<String>,
-    /// What was passed over when the volume was opened, to be read only.
+    /// Damage that was passed over when the volume was opened read-only.
     pub at_opening: Vec<String>,
 }
 
-/// What an id leads to.
+/// The record of an id.
 #[derive(Debug)]
 pub(super) enum Known {
     Folder(DirectoryRecord),
@@ -135,7 +135,7 @@ impl State {
         self.damage.get_or_insert_with(|| error.to_string());
     }
 
-    /// A node for an item that was found, made if it is new.
+    /// Returns the node of an item that was found, and makes it if it is new.
     pub fn node_of(
         &mut self,
         parent: u32,
@@ -152,7 +152,7 @@ impl State {
         Ok(node)
     }
 
-    /// The node with an id, of a file or folder. Folders are found by their threads.
+    /// Returns the node of the file or folder with an id. Folders are found by their threads.
     pub fn node<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) -> Result<&mut Node> {
         if !self.nodes.contains_key(&id) {
             let (key, record) = match self.vol.folder(s, id) {
@@ -173,7 +173,7 @@ impl State {
         self.nodes.get_mut(&id).ok_or(Error::Stale(id))
     }
 
-    /// What is known of an item whose record was just read.
+    /// Returns the newest record of an item, of which the catalog's record was just read.
     pub fn known_of<S: Store<Patch = PatchId>>(
         &mut self,
         s: &mut S,
@@ -181,12 +181,12 @@ impl State {
     ) -> Result<Known> {
         match record {
             CatalogRecord::Directory(dir) => Ok(Known::Folder(*dir)),
-            // A file in use may be newer in memory.
+            // The record of an open file may be newer in memory.
             record => self.known(s, record.id().unwrap_or(0)),
         }
     }
 
-    /// What is known of an item.
+    /// Returns the newest record of an item.
     pub fn known<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) -> Result<Known> {
         let node = self.node(s, id)?;
         if let Some(file) = &node.file {
@@ -198,7 +198,7 @@ impl State {
         Ok(Known::Folder(self.vol.folder(s, id)?.1))
     }
 
-    /// A folder that items can be in.
+    /// Checks that an id is a folder that can hold items.
     pub fn folder<S: Store<Patch = PatchId>>(&mut self, s: &mut S, id: u32) -> Result<()> {
         if id == ROOT_ID {
             return Ok(());
@@ -210,7 +210,7 @@ impl State {
         if node.gone.is_some() { Err(Error::NotFound) } else { Ok(()) }
     }
 
-    /// Runs `f` with a file and the volume beside it.
+    /// Runs `f` with a file and its volume.
     pub fn with_file<S: Store<Patch = PatchId>, R>(
         &mut self,
         s: &mut S,
@@ -222,8 +222,8 @@ impl State {
         f(&mut self.vol, s, file.ok_or(Error::IsADirectory)?)
     }
 
-    /// Forgets a node nobody uses, and frees what it held. Says whether that is done: what holds
-    /// something is left as it is unless `may_free`.
+    /// Drops the node of an unused item, and frees its blocks. Returns false if blocks must be
+    /// freed and `may_free` is not set: the node is kept then.
     pub fn release<S: Store<Patch = PatchId>>(
         &mut self,
         s: &mut S,
@@ -260,9 +260,9 @@ mod tests {
     use weft_patch::{JournalMode, Options, Policy};
     use weft_vfs::FileSystem;
 
-    /// Between the look whether a file is gone and the operation that ends it, another may remove
-    /// it, and a third be the last to use it. Then what it held is not freed by an operation that
-    /// has announced no blocks.
+    /// Between the check whether a file is removed and the operation that drops its node, another
+    /// thread may remove it, and a third end its last use. Then its blocks are not freed by an
+    /// operation that has announced no blocks.
     #[test]
     fn what_is_removed_meanwhile_is_freed_by_an_operation_that_may() {
         let device = Arc::new(MemoryDevice::new(800 << 10));
@@ -281,12 +281,12 @@ mod tests {
         let free = || fs.lock().vol.free_now();
         let empty = free();
         let id = fs.create_item(ROOT_ID, &name, &New::FILE).unwrap();
-        // Blocks of 512 bytes share those of the log, and are journaled: freed, they are revoked.
+        // Blocks of 512 bytes share those of the log, and are journaled: freeing revokes them.
         fs.write_fork(ROOT_ID, &name, Fork::Data, 0, &[7; 20_000]).unwrap();
         fs.sync().unwrap();
         let open = fs.open_fork(ROOT_ID, &name, Fork::Data, OpenFlags::READ).unwrap();
         fs.delete_item(ROOT_ID, &name).unwrap();
-        // The handle goes, and with it the last use.
+        // Closes the handle, the last use of the file.
         let mut st = fs.lock();
         st.handles.remove(&open.0);
         st.nodes.get_mut(&id).unwrap().opens = 0;

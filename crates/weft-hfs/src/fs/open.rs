@@ -1,4 +1,4 @@
-//! Opening a volume and leaving it clean; making one.
+//! Opening, making and closing a volume.
 
 use super::cut::CutDevice;
 use super::node::State;
@@ -14,7 +14,7 @@ use weft_block::{BlockDevice, Overlay};
 use weft_patch::{Engine, JournalMode, Options as EngineOptions, Policy};
 use weft_vfs::Time;
 
-/// How to open a volume.
+/// Options for opening a volume.
 #[derive(Clone, Default)]
 pub struct OpenOptions {
     /// Refuse all changes, and write nothing. A volume that was not unmounted is recovered in
@@ -25,12 +25,12 @@ pub struct OpenOptions {
     /// The journal beside the volume, for a journal policy: made if the device is empty. A volume
     /// that has one must be opened with it.
     pub journal: Option<Arc<dyn BlockDevice>>,
-    /// Under the `Async` policy let the trees be written in no order either, which a power cut does not
-    /// leave whole: for those who prove that they would notice.
+    /// Under the `Async` policy, write the trees without order, too. A power cut then damages them.
+    /// For tests that must detect such damage.
     pub unordered_trees: bool,
-    /// Seconds that local time is ahead of UTC: HFS keeps local time.
+    /// Seconds by which local time is ahead of UTC: HFS keeps local time.
     pub utc_offset_secs: i32,
-    /// What the time is, for volumes that shall come out the same; `None`: the system's clock.
+    /// A fixed time, for reproducible volumes; `None`: the system's clock.
     pub clock: Option<Time>,
     /// The owner and the permissions of files and folders for which the volume stores none.
     pub permissions: Permissions,
@@ -46,16 +46,16 @@ impl std::fmt::Debug for OpenOptions {
     }
 }
 
-/// The time now, as the volume keeps dates: seconds since 1904 in a local time that is so many
-/// seconds ahead of UTC.
+/// Returns the current time as the volume keeps dates: seconds since 1904 in a local time that is
+/// `utc_offset_secs` seconds ahead of UTC.
 #[must_use]
 pub fn unix_now(utc_offset_secs: i32) -> u32 {
     let secs = Time::now().secs + EPOCH_1904_SECS + i64::from(utc_offset_secs);
     u32::try_from(secs.clamp(0, i64::from(u32::MAX))).unwrap_or(0)
 }
 
-/// Makes right what a crash has left on a volume that was not unmounted, by ordered writes: it can
-/// be interrupted too.
+/// Recovers a volume that was not unmounted. The writes are ordered: recovery can be interrupted,
+/// too.
 fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32, read_only: bool) -> Result<()> {
     let options =
         EngineOptions { policy: Policy::Soft, background: false, ..EngineOptions::default() };
@@ -90,9 +90,9 @@ fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32, read_only: bool)
     engine.shutdown().map_err(|e| engine_error(&e))
 }
 
-/// A device in memory over one that is only read, on which the volume can be opened: recovered, or
-/// as it is where that fails, or repaired where not even that can be read. Adds to `damage` what
-/// was wrong.
+/// Returns an overlay in memory over a read-only device on which the volume can be opened:
+/// recovered, or unchanged if recovery fails, or repaired if the volume cannot be read otherwise.
+/// Adds the problems to `damage`.
 fn salvaged(
     device: &Arc<dyn BlockDevice>,
     options: &OpenOptions,
@@ -126,11 +126,11 @@ fn salvaged(
     }
 }
 
-/// The engine's options for an order of writes.
+/// Returns the engine's options for ordered writes.
 ///
-/// Nodes of the trees hold records of many files, and splits and merges move them: a node that is
-/// written before the one that took its records over takes files away that were synced long ago. So
-/// the trees keep their order in `async`, too; what has none there is file data.
+/// Nodes of the trees hold records of many files, and splits and merges move them: if a node is
+/// written before the one that took over its records, files that were synced long ago are lost. So
+/// the trees keep their order in `async`, too; only file data is not ordered there.
 fn ordered(mut options: EngineOptions) -> EngineOptions {
     if options.policy == Policy::Async {
         options.policy = Policy::Soft;
@@ -139,19 +139,19 @@ fn ordered(mut options: EngineOptions) -> EngineOptions {
 }
 
 impl Hfs {
-    /// Opens the volume on a device. One that was not unmounted is recovered first: by its journal
-    /// if it has one, else by a pass over its trees.
+    /// Opens the volume on a device. A volume that was not unmounted is recovered first: by its
+    /// journal if it has one, else by a pass over its trees.
     ///
-    /// To be read only, a volume is opened as far as it can be: one that cannot be recovered as it
-    /// is, one with a damaged tree as a repair would leave it, one whose image is cut as far as
-    /// that goes. [`Hfs::damage`] tells of it.
+    /// In read-only mode a volume is opened as far as possible: one that cannot be recovered in its
+    /// present state, one with a damaged tree as a repair would leave it, one whose image is cut up
+    /// to the end of the image. [`Hfs::damage`] returns the problems.
     ///
     /// # Errors
     /// [`Error::NotHfs`], [`Error::Corrupt`], [`Error::Device`].
     pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
         let read_only = options.read_only || device.geometry().read_only;
         let mut damage = Vec::new();
-        // What must be recovered is recovered in memory if nothing may be written.
+        // In read-only mode the recovery takes place in memory.
         let device: Arc<dyn BlockDevice> = if read_only {
             let device = match CutDevice::around(&device) {
                 Some(cut) => {
@@ -220,7 +220,7 @@ impl Hfs {
             fs.lock().vol.set_read_only(true);
         } else {
             fs.change_once(|st, s| st.vol.mark(s, false).map(|_| ()))?;
-            // A volume in use must not look clean once anything else has changed.
+            // The mark of a volume in use must be durable before any other change.
             fs.engine.sync().map_err(|e| engine_error(&e))?;
         }
         Ok(Arc::new(fs))
@@ -231,7 +231,7 @@ impl Hfs {
         if self.is_read_only() {
             return Ok(());
         }
-        // Few at a time, that others are not held up and a journal has room.
+        // A few at a time, so that other operations are not delayed and a journal has room.
         while self.change_once(|st, s| st.vol.tidy(s, 16))? {}
         self.change_once(|st, s| st.vol.store_counts(s))?;
         self.engine.sync().map_err(|e| engine_error(&e))?;

@@ -1,4 +1,4 @@
-//! The file plug: each call handed to the module that does it.
+//! The file plug: each call is passed to the module that implements it.
 
 use super::Hfs;
 use super::names::plain;

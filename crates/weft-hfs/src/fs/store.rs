@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use weft_block::BlockDevice;
 use weft_patch::{BlockNr, Engine, Op, Owner, PatchId, Policy};
 
-/// Fresh blocks from this many on are made zero on the device, past the cache.
+/// From this number on, fresh blocks are zeroed on the device, past the cache.
 const ZERO_BLOCKS: u64 = 2048;
 
 /// An operation of the engine as a store of 512-byte blocks.
@@ -18,12 +18,12 @@ pub(super) struct OpStore<'a, 'e> {
     op: &'a mut Op<'e>,
     engine: &'e Engine,
     device: &'e dyn BlockDevice,
-    /// Blocks of the volume in one of the engine.
+    /// The number of the volume's blocks in one of the engine's.
     per: u64,
     atomic: bool,
-    /// Where the allocation blocks begin, and blocks of each.
+    /// The first block of the allocation blocks, and the number of blocks of each.
     geometry: (u64, u64),
-    /// Nothing waits for the data of files.
+    /// No change waits for the data of files.
     loose_data: bool,
 }
 
@@ -39,21 +39,21 @@ impl<'a, 'e> OpStore<'a, 'e> {
         Self { op, engine, device, per, atomic, geometry, loose_data: false }
     }
 
-    /// Lets nothing wait for the data of files. A sync of a file writes its data all the same: it
+    /// Makes no change wait for the data of files. A sync of a file still writes its data: the file
     /// owns the blocks.
     pub fn with_loose_data(mut self) -> Self {
         self.loose_data = true;
         self
     }
 
-    /// Where a block of the volume lies in the engine's.
+    /// Returns the engine's block that holds a block of the volume, and the byte offset in it.
     fn place(&self, block: u64) -> (BlockNr, usize) {
         let within = usize::try_from(block % self.per).unwrap_or(0);
         (BlockNr(block / self.per), within * BLOCK_BYTES)
     }
 
-    /// Whether a block of the engine lies within one allocation block. One that does not may hold
-    /// data and metadata; all of it is journaled then, as a block is either data or metadata.
+    /// Returns true if a block of the engine lies within one allocation block. Any other may hold
+    /// both data and metadata; it is journaled whole then, as a block is either data or metadata.
     fn is_pure(&self, nr: BlockNr) -> bool {
         let (first_block, per_alloc) = self.geometry;
         let (from, to) = (nr.0 * self.per, (nr.0 + 1) * self.per - 1);
@@ -97,7 +97,7 @@ impl Store for OpStore<'_, '_> {
         befores: &[PatchId],
     ) -> Result<PatchId> {
         let (nr, at) = self.place(block);
-        // A change within a node or a bitmap was decided by what else is in it.
+        // A change within a node or a bitmap depends on the rest of its block.
         let block = at..at + BLOCK_BYTES;
         let written = self.op.write_relying(nr, at + offset, bytes, &[block], befores);
         written.map_err(|e| engine_error(&e))
@@ -129,7 +129,8 @@ impl Store for OpStore<'_, '_> {
     ) -> Result<PatchId> {
         let padded: Vec<u8>;
         let (mut rest, start, fresh) = if fresh && self.per > 1 {
-            // A block of the engine may be another file's by half: what is to be zero is written.
+            // Half of a block of the engine may belong to another file: the zeroes are written
+            // explicitly.
             let len = (offset + bytes.len()).next_multiple_of(BLOCK_BYTES);
             let mut all = vec![0; len];
             crate::layout::put(&mut all, offset, bytes);
@@ -168,7 +169,7 @@ impl Store for OpStore<'_, '_> {
         static CHUNK: [u8; 64 * BLOCK_BYTES] = [0; 64 * BLOCK_BYTES];
         let tree = matches!(owner, EXTENTS_ID | CATALOG_ID);
         if count >= ZERO_BLOCKS || (self.atomic && tree) {
-            // What shares a block of the engine with others goes through it.
+            // Blocks that share a block of the engine with others are written through the engine.
             let (mut block, mut count) = (block, count);
             let mut edges: SmallVec<[PatchId; 4]> = SmallVec::new();
             while count > 0 && !self.is_pure(self.place(block).0) {
@@ -204,7 +205,7 @@ impl Store for OpStore<'_, '_> {
         let size = self.engine_bytes();
         let first = nr.0 * size as u64 + (at + offset % BLOCK_BYTES) as u64;
         let end = first + buf.len() as u64;
-        // What the cache does not have is read in long pieces.
+        // Blocks that are not in the cache are read in long pieces.
         let mut done = first;
         let mut missing = first;
         while done < end {
@@ -267,7 +268,7 @@ impl OpStore<'_, '_> {
     }
 }
 
-/// A device of weft as the core sees one.
+/// A device of weft as a device of the core.
 pub(crate) struct Raw<'d>(pub &'d dyn BlockDevice);
 
 pub(super) fn device_error(e: &weft_block::Error) -> Error {

@@ -16,7 +16,7 @@ impl MacVolume for Hfs {
             let known = st.known(s, id)?;
             let name = match st.nodes.get(&id).and_then(|node| node.file.as_ref()) {
                 Some(file) => file.name,
-                // A folder that is gone has no thread.
+                // A removed folder has no thread.
                 None => st.vol.folder(s, id).map_or(Name::EMPTY, |(key, _)| key.name),
             };
             Ok((known, name))

@@ -7,10 +7,10 @@ use crate::Error;
 use crate::layout::{DInfo, DXInfo, FInfo, FXInfo, Fork, get};
 use weft_vfs::{Error as FsError, Ino, Result as FsResult, XattrSet};
 
-/// Linux takes no longer value.
+/// The longest value that Linux accepts.
 const VALUE_MAX_BYTES: usize = 64 << 10;
 
-/// The attributes there are.
+/// The supported attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
     ResourceFork,
@@ -30,7 +30,7 @@ fn which(name: &[u8]) -> Option<Which> {
     NAMES.iter().find(|(n, _)| *n == name).map(|(_, which)| *which)
 }
 
-/// The 32 bytes of an item's Finder info.
+/// Returns the 32 bytes of an item's Finder info.
 pub(super) fn finder_info(known: &Known) -> [u8; 32] {
     let mut raw = [0; 32];
     let (first, second) = match known {
@@ -118,7 +118,8 @@ impl Hfs {
                 if matches!(known, Known::Folder(_)) {
                     return Err(FsError::Unsupported("a folder has no resource fork"));
                 }
-                // Space first: an attribute is there as a whole or as it was.
+                // Allocates the space first: the attribute is either written whole or left as it
+                // was.
                 self.change(|st, s| {
                     st.with_file(s, id, |vol, s, file| {
                         vol.grow(s, file, Fork::Resource, value.len() as u64)
@@ -178,7 +179,7 @@ impl Hfs {
     }
 }
 
-/// A type or creator, of which zeroes are none.
+/// Returns a type or creator; a code of zeroes counts as none.
 fn short(code: [u8; 4]) -> Vec<u8> {
     if code == [0; 4] { Vec::new() } else { code.to_vec() }
 }

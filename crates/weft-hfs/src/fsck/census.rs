@@ -1,4 +1,4 @@
-//! What the records of the trees say, and what of it does not fit together.
+//! The items of a volume, by the records of its trees, and the inconsistencies among them.
 
 use super::Problem;
 use super::walk::Found;
@@ -20,17 +20,17 @@ pub(crate) struct Census {
     pub folders: BTreeMap<u32, (CatalogKey, DirectoryRecord)>,
     pub files: BTreeMap<u32, (CatalogKey, FileRecord)>,
     pub threads: BTreeMap<u32, ThreadRecord>,
-    /// Records of items that have another one.
+    /// Second records of items that have another one.
     pub duplicates: Vec<(CatalogKey, CatalogRecord)>,
     /// Records of the extents file.
     pub overflow: BTreeMap<(u32, Fork), BTreeMap<u32, ExtentRecord>>,
     pub problems: Vec<Problem>,
-    /// Oddities that every Mac lives with.
+    /// Oddities that no Mac objects to.
     pub notes: Vec<Problem>,
 }
 
 impl Census {
-    /// Takes the records of both trees.
+    /// Collects the records of both trees.
     pub fn new(catalog: &[Found], extents: &[Found]) -> Self {
         let mut census = Self::default();
         for found in catalog {
@@ -105,7 +105,8 @@ impl Census {
         }
     }
 
-    /// Of two records of an item, the one that is not marked stays; the second has been put in.
+    /// Resolves two records of an item: the unmarked one stays in the census, where the second was
+    /// inserted.
     fn double(
         &mut self,
         a: CatalogKey,
@@ -132,7 +133,7 @@ impl Census {
         self.duplicates.push((key, goes));
     }
 
-    /// Checks items against each other, and against the counts of the MDB.
+    /// Checks the items for consistency among each other and with the counts of the MDB.
     pub fn check_items(&mut self, mdb: &Mdb) {
         let mut found = Vec::new();
         let mut valence: BTreeMap<u32, u32> = BTreeMap::new();
@@ -160,7 +161,7 @@ impl Census {
                 found.push(Problem::BadName { id, parent: key.parent, name: key.name });
             }
             let thread = self.threads.get(&id);
-            // No Mac minds where it leads, as long as it is one.
+            // Macs ignore the thread's target, as long as the thread is a valid one.
             let sound = thread.is_some_and(|t| t.of_file != folder && !t.name.is_empty());
             let leads = thread.is_some_and(|t| t.parent == key.parent && t.name == key.name);
             match &record {
@@ -238,13 +239,13 @@ impl Census {
         self.problems.append(&mut found);
     }
 
-    /// All items that count.
+    /// Returns all items without duplicates.
     pub fn items(&self) -> impl Iterator<Item = (CatalogKey, CatalogRecord)> {
         let folders = self.folders.values().map(|(k, d)| (*k, CatalogRecord::Directory(*d)));
         folders.chain(self.files.values().map(|(k, f)| (*k, CatalogRecord::File(*f))))
     }
 
-    /// Checks extents, and returns which allocation blocks are in use.
+    /// Checks extents, and returns the allocation blocks that are in use.
     pub fn check_extents(&mut self, mdb: &Mdb) -> Vec<bool> {
         let mut owners = Owners {
             used: vec![false; usize::from(mdb.alloc_blocks)],
@@ -302,15 +303,15 @@ impl Census {
     }
 }
 
-/// Names that HFS itself refuses have a colon or are empty; Apple's checker takes no dots alone. A
-/// NUL is only unwise.
+/// Returns true if a name is legal: HFS itself refuses a colon and an empty name, Apple's checker
+/// dots alone. A NUL is only unwise.
 fn legal(name: &Name) -> bool {
     !name.is_empty() && !name.as_bytes().contains(&b':') && !name.is_dots()
 }
 
 fn wrong_fields(record: &CatalogRecord) -> impl Iterator<Item = &'static str> {
     let checks = match record {
-        // Desktop DB and Desktop DF of System 7 have a filTyp, and dirResrv is nobody's business.
+        // Desktop DB and Desktop DF of System 7 have a filTyp, and no system reads dirResrv.
         CatalogRecord::File(file) => [
             (file.fork(Fork::Data).start_block != 0, "filStBlk"),
             (file.fork(Fork::Resource).start_block != 0, "filRStBlk"),
@@ -324,7 +325,7 @@ fn wrong_fields(record: &CatalogRecord) -> impl Iterator<Item = &'static str> {
     checks.into_iter().filter(|(wrong, _)| *wrong).map(|(_, field)| field)
 }
 
-/// Who has which allocation blocks.
+/// The allocation blocks that are in use, and conflicts over them.
 struct Owners {
     used: Vec<bool>,
     problems: Vec<Problem>,
@@ -332,7 +333,7 @@ struct Owners {
 }
 
 impl Owners {
-    /// Slots behind the last extent of a record are zero.
+    /// Checks that the slots after the last extent of a record are zero.
     fn slots(&mut self, id: u32, fork: Fork, record: &ExtentRecord) {
         let used = record.iter().take_while(|e| e.count > 0).count();
         if record.iter().skip(used).any(|e| *e != Extent::default()) {
@@ -354,7 +355,7 @@ impl Owners {
         blocks.fill(true);
     }
 
-    /// The extents of a fork of `want` allocation blocks.
+    /// Claims the extents of a fork of `want` allocation blocks, and checks their number.
     fn fork(
         &mut self,
         id: u32,
@@ -370,7 +371,7 @@ impl Owners {
             let before = at;
             self.slots(id, fork, &extents);
             for extent in extents.iter().take_while(|e| e.count > 0) {
-                // Those behind the end are the fork's too.
+                // Extents beyond the end belong to the fork, too.
                 self.claim(id, fork, *extent);
                 if extent.end() as usize == self.used.len() {
                     self.problems.push(Problem::LastBlock { id, fork });
@@ -387,7 +388,8 @@ impl Owners {
             let what = "it has fewer blocks than its space";
             self.problems.push(Problem::Lengths { id, fork, what });
         } else if at > want {
-            // A whole record of the extents file more would be left over. Of a file no Mac minds.
+            // A whole superfluous record of the extents file would be a problem. For a file no Mac
+            // objects.
             let what = "it has more blocks than its space";
             let list = if id < FIRST_ID { &mut self.problems } else { &mut self.notes };
             list.push(Problem::Lengths { id, fork, what });

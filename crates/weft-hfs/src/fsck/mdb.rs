@@ -1,4 +1,4 @@
-//! What is wrong with an MDB, and with its copy.
+//! Checks of an MDB and of its copy.
 
 use super::Problem;
 use crate::layout::{Attributes, Extent, Mdb};
@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use alloc::format;
 use alloc::vec::Vec;
 
-/// Checks the MDB of a volume on a device of `blocks`, and the copy of it.
+/// Checks the MDB of a volume on a device of `blocks`, and its copy.
 pub(super) fn check<S: Store>(
     s: &mut S,
     mdb: &Mdb,
@@ -81,7 +81,7 @@ fn fields(mdb: &Mdb, problems: &mut Vec<Problem>) {
 
 fn copy<S: Store>(s: &mut S, mdb: &Mdb, blocks: u64, problems: &mut Vec<Problem>) -> Result<()> {
     let Some(at) = mdb.copy_block(blocks) else {
-        // The device is long enough for what lies before it: `Problem::Cut` has told otherwise.
+        // The device is too short for a copy: `Problem::Cut` reports that.
         return Ok(());
     };
     let copy = match Mdb::parse(s.read(at)?) {

@@ -1,9 +1,9 @@
 //! Checking a volume, and repairing it.
 //!
-//! A check reads and never writes. It walks both trees by their index, puts all items and extents
-//! together, and says of everything that could be derived from something else whether it is what
-//! it must be. What Apple's checker refuses is a problem here too, and what it passes is none: the
-//! rules are facts of Apple's `fsck_hfs` (627) and of *Inside Macintosh: Files*.
+//! A check reads and never writes. It walks both trees by their index, collects all items and
+//! extents, and checks each derived structure against its source. A condition that Apple's checker
+//! refuses is a problem here too, and one that it accepts is none: the rules are facts of Apple's
+//! `fsck_hfs` (627) and of *Inside Macintosh: Files*.
 
 pub(crate) mod census;
 mod mdb;
@@ -24,32 +24,32 @@ use alloc::vec::Vec;
 use census::Census;
 use walk::{Walk, shape};
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What is wrong.
+    /// The problems of the volume.
     pub problems: Vec<Problem>,
-    /// Oddities that real disks have and no Mac minds: a repair sets them right, but only if there
-    /// is anything else to repair.
+    /// Oddities that real disks have and no Mac objects to: a repair corrects them, but only if the
+    /// volume has problems, too.
     pub notes: Vec<Problem>,
-    /// Files there are.
+    /// The number of files.
     pub files: u32,
-    /// Folders there are, with the root.
+    /// The number of folders, with the root.
     pub folders: u32,
-    /// Allocation blocks in use.
+    /// The number of allocation blocks in use.
     pub used_blocks: u32,
-    /// Whether the volume was unmounted.
+    /// The volume was unmounted cleanly.
     pub unmounted: bool,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Returns true if there are no problems.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// The problem for which a repair leaves the whole image as it is: that it is cut.
+    /// Returns the problem of a cut image, which a repair leaves as it is.
     #[must_use]
     pub fn cut(&self) -> Option<&Problem> {
         self.problems.iter().find(|p| matches!(p, Problem::Cut { .. }))
@@ -59,13 +59,13 @@ impl Report {
 /// Checks the volume on a device.
 ///
 /// # Errors
-/// [`Error::NotHfs`]; [`Error::Corrupt`] if there is no tree to walk; [`Error::Device`].
+/// [`Error::NotHfs`]; [`Error::Corrupt`] if no tree can be opened; [`Error::Device`].
 pub fn check_on<D: Device>(device: D) -> Result<Report> {
     let blocks = device.len_blocks();
     check_store(&mut Bare::new(ZeroBeyond(device)), blocks)
 }
 
-/// A device behind whose end there are zeroes: an image may be cut.
+/// A device that reads as zero beyond its end: an image may be cut.
 struct ZeroBeyond<D>(D);
 
 impl<D: Device> Device for ZeroBeyond<D> {
@@ -141,13 +141,13 @@ fn check_volume<S: Store>(s: &mut S, mdb: Mdb, blocks: u64) -> Result<Report> {
     }
     let [catalog, extents] = walks.as_slice() else { return Ok(report) };
     let mut census = Census::new(&catalog.records, &extents.records);
-    // Of a tree without a header nothing was walked.
+    // A tree without a header was not walked.
     let headless = [&volume.catalog, &volume.extents].map(|tree| tree.headless.is_some());
     if !headless[0] {
         census.check_items(&mdb);
     }
     let used = if headless == [false; 2] { census.check_extents(&mdb) } else { Vec::new() };
-    // Where records are out of reach, nothing can be said of what follows from all of them.
+    // If records are unreachable, structures that follow from all records cannot be checked.
     let whole = catalog.damage.is_empty() && extents.damage.is_empty();
     report.problems.append(&mut census.problems);
     report.notes.append(&mut census.notes);
@@ -196,7 +196,7 @@ fn check_bitmap<S: Store>(
             right: free,
         });
     }
-    // Apple's checker compares 1024 bits at a time: those of no block are clear.
+    // Apple's checker compares 1024 bits at a time: bits without a block must be clear.
     let first = u32::from(volume.mdb.alloc_blocks);
     let last_block = u64::from(volume.mdb.bitmap_block) + volume.mdb.bitmap_blocks() - 1;
     let raw = s.read(last_block)?;

@@ -1,78 +1,80 @@
-//! What can be wrong with a volume.
+//! The problems that a volume can have.
 
 use crate::btree::TreeKind;
 use crate::layout::{BAD_BLOCKS_ID, CATALOG_ID, EXTENTS_ID, Fork, Name};
 use alloc::string::String;
 use core::fmt;
 
-/// One thing that is wrong, with the structure and the place.
+/// A problem, with the structure and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the fields are what the sentences below say of them
+#[allow(missing_docs)] // the messages below name the fields
 pub enum Problem {
-    /// What keeps the volume from being looked at at all.
+    /// A defect that prevents any check of the volume.
     Unreadable { what: String },
-    /// A field of the MDB.
+    /// A wrong field of the MDB.
     Mdb { what: String },
     /// The image ends before the volume does.
     Cut { blocks: u64, least: u64 },
-    /// Sizes that Apple's checker does not take. They are the volume's for good.
+    /// Sizes that Apple's checker does not accept. They cannot be changed.
     Geometry { what: String },
-    /// The copy of the MDB.
+    /// A wrong copy of the MDB.
     Copy { what: &'static str },
-    /// A node that cannot be read; what was below it is out of reach.
+    /// A node that cannot be read; the nodes below it are unreachable.
     Node { tree: TreeKind, node: u32, block: u64, what: String },
-    /// Records of a node that its index does not lead to: they are other nodes', or gone.
+    /// Records of a node that the index does not lead to: they belong to other nodes, or were
+    /// removed.
     Stale { tree: TreeKind, node: u32, block: u64, count: usize },
     /// An index key that is not the first key below it.
     IndexKey { tree: TreeKind, node: u32, block: u64, index: usize },
     /// A link that leads to another node than the next or previous one of its level.
     Link { tree: TreeKind, node: u32, block: u64 },
-    /// The map says otherwise than the tree.
+    /// A bit of the map that contradicts the tree.
     Map { tree: TreeKind, node: u32, used: bool },
-    /// The map has bits for nodes behind the end of the file, or goes on behind them.
+    /// The map has bits for nodes beyond the end of the file, or continues after them.
     MapTail { tree: TreeKind },
     /// A free node that is not zero.
     FreeNode { tree: TreeKind, node: u32, block: u64 },
-    /// A field of a tree's header.
+    /// A wrong field of a tree's header.
     Header { tree: TreeKind, field: &'static str, found: u32, right: u32 },
-    /// A record of a tree that cannot be read; in the catalog it is of something in folder `parent`.
+    /// A record of a tree that cannot be read; in the catalog it belongs to an item of folder
+    /// `parent`.
     Record { tree: TreeKind, parent: u32, block: u64, what: String },
-    /// Two records of one item; this is the one that goes.
+    /// Two records of one item; this is the one that a repair removes.
     Duplicate { id: u32, parent: u32, name: Name },
-    /// A record that was to go when its item was moved, and is the only one.
+    /// A record marked for removal by a move, and the only one of its item.
     Marked { id: u32, parent: u32, name: Name },
     /// A folder without thread, or with one that leads elsewhere.
     Thread { id: u32, missing: bool },
-    /// A thread of nothing.
+    /// A thread without an item.
     LoneThread { id: u32 },
-    /// A file says it has a thread and has none.
+    /// A file whose flags claim a thread that does not exist.
     ThreadFlag { id: u32, parent: u32, name: Name },
     /// A thread and items of a folder that has no record.
     Folder { id: u32, parent: u32, name: Name },
     /// An item in a folder that does not exist.
     Orphan { id: u32, parent: u32, name: Name },
-    /// A folder that counts its items wrongly.
+    /// A folder with a wrong count of its items.
     Valence { id: u32, found: u16, right: u16 },
-    /// A count in the MDB.
+    /// A wrong count in the MDB.
     Count { what: &'static str, found: u32, right: u32 },
-    /// A field that is reserved, or has one value only.
+    /// A wrong value in a field that is reserved or has only one valid value.
     Field { id: u32, parent: u32, name: Name, field: &'static str },
-    /// A name that no item can have.
+    /// A name that is not valid for any item.
     BadName { id: u32, parent: u32, name: Name },
     /// A fork whose lengths contradict each other or its extents.
     Lengths { id: u32, fork: Fork, what: &'static str },
-    /// A record of the extents file of no file, or of blocks behind the end of a fork.
+    /// A record of the extents file that belongs to no file, or to blocks beyond the end of a fork.
     Extents { id: u32, fork: Fork, block: u32, lone: bool },
-    /// An unused slot of extents that is not zero, or one that is used behind it.
+    /// An unused slot of extents that is not zero, or a used one after it.
     Slot { id: u32, fork: Fork },
-    /// An extent that has the last allocation block, which Apple's checker takes for damage.
+    /// An extent that has the last allocation block, which Apple's checker reports as damage.
     LastBlock { id: u32, fork: Fork },
     /// An extent beyond the end of the volume.
     Range { id: u32, fork: Fork, start: u16, count: u16 },
-    /// Blocks that two forks have.
+    /// Blocks that belong to two forks.
     Overlap { id: u32, fork: Fork, start: u16, count: u16 },
-    /// Blocks of which the bitmap says otherwise than the extents.
+    /// Blocks whose state in the bitmap contradicts the extents.
     Bitmap { first: u32, count: u32, used: bool },
 }
 
@@ -94,7 +96,7 @@ fn fork_name(fork: Fork) -> &'static str {
     }
 }
 
-/// A fork, in words: those of the trees have no forks to tell apart.
+/// A fork, in words: the files of the trees are named without a fork.
 struct Of(u32, Fork);
 
 impl fmt::Display for Of {
@@ -224,13 +226,13 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    /// Whether a repair does anything about it.
+    /// Returns true if a repair corrects the problem.
     #[must_use]
     pub fn is_repairable(&self) -> bool {
         !matches!(self, Self::Cut { .. } | Self::Geometry { .. })
     }
 
-    /// What a repair does about it.
+    /// Returns the action of a repair for the problem.
     #[must_use]
     pub fn fix(&self) -> &'static str {
         match self {

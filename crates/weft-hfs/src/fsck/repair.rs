@@ -1,22 +1,22 @@
-//! Repair: everything that follows from the leaves is made anew.
+//! Repair: rebuilds all structures that follow from the leaves.
 //!
-//! The records of both trees are taken from the leaves, also from those no index leads to where an
-//! index is damaged. What contradicts itself among them is settled (see [`Problem::fix`]), and
-//! from what is left the trees, the bitmap, and the counts are written.
+//! The records of both trees are taken from the leaves, also from unreferenced leaves if an index
+//! is damaged. Contradictions among them are resolved (see [`Problem::fix`]), and from the
+//! remaining records the trees, the bitmap, and the counts are written.
 //!
 //! # What a power cut leaves
 //!
-//! A repair that was cut is run again, and comes to the same end. A tree that is sound stays. Any
-//! other is written anew, into blocks that nobody has:
+//! An interrupted repair is run again, and has the same result. A sound tree stays. Any other is
+//! written anew, into blocks that are not in use:
 //!
-//! 1. The MDB is marked inconsistent, so that nobody changes the volume until the repair has ended.
+//! 1. The MDB is marked inconsistent, so that no system changes the volume before the repair ends.
 //! 2. The bitmap is written, with the blocks of the old trees and of the new.
-//! 3. The new trees are written, and flushed. All that the repair has read is still there.
-//! 4. One write of the MDB leads to them. From here on the volume is repaired.
-//! 5. Then follow the bitmap without the old trees, and the copy of the MDB.
+//! 3. The new trees are written, and flushed. The data that the repair has read is still unchanged.
+//! 4. One write of the MDB makes them the volume's trees. From here on the volume is repaired.
+//! 5. The bitmap without the old trees and the copy of the MDB are written.
 //!
-//! On a volume that is too full for that the trees are written where they are, and a cut may cost
-//! records: [`Repaired::in_place`] says so.
+//! On a volume without enough free space for that, the trees are written in place, and a power cut
+//! may cost records: [`Repaired::in_place`] is set then.
 
 mod write;
 
@@ -38,22 +38,22 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// What a repair has done.
+/// The result of a repair.
 #[derive(Debug, Clone, Default)]
 pub struct Repaired {
-    /// What was wrong before.
+    /// The check before the repair.
     pub before: Report,
-    /// What is wrong still.
+    /// The check after the repair.
     pub after: Report,
-    /// There was no room beside the trees: a power cut in the meantime might have cost records.
+    /// There was no space for new trees: a power cut during the repair might have cost records.
     pub in_place: bool,
 }
 
-/// Checks the volume on a device and repairs what is wrong.
+/// Checks the volume on a device and repairs its problems.
 ///
 /// # Errors
 /// [`Error::NotHfs`] if not even the copy of the MDB can be read; [`Error::Corrupt`] if the MDB
-/// leads nowhere; [`Error::NoSpace`]; [`Error::Device`]. An image that is cut is left as it is.
+/// leads to no trees; [`Error::NoSpace`]; [`Error::Device`]. An image that is cut is left as it is.
 pub fn repair_on<D: Device>(device: D) -> Result<Repaired> {
     let blocks = device.len_blocks();
     let mut s = Bare::new(ZeroBeyond(device));
@@ -76,7 +76,7 @@ pub fn repair_on<D: Device>(device: D) -> Result<Repaired> {
     Ok(Repaired { before, after, in_place })
 }
 
-/// Checks the volume on a device and repairs what is wrong.
+/// Checks the volume on a device and repairs its problems.
 ///
 /// # Errors
 /// As [`repair_on`].
@@ -87,7 +87,7 @@ pub fn repair(device: &dyn weft_block::BlockDevice) -> Result<Repaired> {
     Ok(repaired)
 }
 
-/// Opens a volume by its MDB, or by the copy of it.
+/// Opens a volume by its MDB, or by the MDB's copy.
 fn open_any<S: Store>(s: &mut S, blocks: u64) -> Result<Volume<S::Patch>> {
     let sane = |volume: Volume<S::Patch>| {
         let mdb = &volume.mdb;
@@ -105,7 +105,7 @@ fn open_any<S: Store>(s: &mut S, blocks: u64) -> Result<Volume<S::Patch>> {
         let copy = blocks.checked_sub(2).ok_or(Error::NotHfs { found: 0 })?;
         let raw = s.read(copy)?;
         let Ok(mut mdb) = Mdb::parse(raw) else { return Err(first) };
-        // What it does not follow is counted anew.
+        // The copy may be out of date: the counts are made anew.
         mdb.attributes.remove(Attributes::UNMOUNTED);
         Volume::open_trees(s, mdb, blocks, true).and_then(sane).map_err(|_| first)
     })
@@ -113,16 +113,16 @@ fn open_any<S: Store>(s: &mut S, blocks: u64) -> Result<Volume<S::Patch>> {
 
 type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The records of a tree's leaves: those its index leads to, and where that is damaged, those of
-/// all leaves. And whether all of the tree is as it must be.
+/// Returns the records of a tree's leaves: those that its index leads to, or those of all leaves if
+/// the index is damaged; and true if the whole tree is sound.
 fn gather<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
     s: &mut S,
     tree: &Tree<P>,
     unmounted: bool,
 ) -> Result<(Vec<Found>, bool)> {
     let walk = Walk::new(s, tree);
-    // After a power cut there may be records that the index does not lead to, and do not count. On
-    // a volume that was unmounted there are none: there, the index is at fault.
+    // After a power cut a tree may have stale records, which its index does not lead to. On a
+    // volume that was unmounted there are none: there, the index is damaged.
     let left_over = !unmounted || (walk.stale.is_empty() && walk.empty.is_empty());
     if walk.damage.is_empty() && left_over {
         let stored = Header::parse(s.read(tree.block_of(0)?)?);
@@ -142,23 +142,23 @@ fn gather<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
             all.push(Found { key, value, node, block });
         }
     }
-    // Stable: of equal keys the one that the index led to comes first.
+    // A stable sort: of equal keys the one that the index led to comes first.
     all.sort_by(|a, b| tree.kind.compare(&a.key, &b.key));
     all.dedup_by(|b, a| tree.kind.compare(&a.key, &b.key).is_eq());
     Ok((all, false))
 }
 
-/// What the volume will be.
+/// The repaired volume.
 struct Rebuild {
     census: Census,
     mdb: Mdb,
     /// All extents of each fork, of the catalog and of the bad blocks.
     forks: BTreeMap<(u32, Fork), Vec<Extent>>,
     used: Vec<bool>,
-    /// No more blocks than this are free in a row. A hostile volume has hundreds of thousands of
-    /// extents that are looked for in vain.
+    /// No run of free blocks is longer than this. A hostile volume has hundreds of thousands of
+    /// extents for which the search fails.
     longest_free: u32,
-    /// The records that catalog and extents tree have now, and whether the trees are sound.
+    /// The records that catalog and extents tree have now, and the soundness of the trees.
     found: [Vec<Found>; 2],
     sound: [bool; 2],
 }
@@ -170,7 +170,8 @@ impl Rebuild {
         let mdb = volume.mdb.clone();
         let used = vec![false; usize::from(mdb.alloc_blocks)];
         let census = Census::new(&catalog, &extents);
-        // A tree that stays has a file of exactly its nodes, and not the last allocation block.
+        // A tree that stays has a file of exactly its nodes, and does not have the last allocation
+        // block.
         let size = u64::from(mdb.alloc_block_bytes);
         let whole = |tree: &Tree<S::Patch>| {
             let blocks: u64 = tree.extents.iter().map(|e| u64::from(e.count)).sum();
@@ -201,7 +202,7 @@ impl Rebuild {
         }
     }
 
-    /// The opposite of [`claim`](Self::claim).
+    /// Reverts [`claim`](Self::claim).
     fn give_back(&mut self, extent: Extent) {
         let range = usize::from(extent.start)..extent.end() as usize;
         if let Some(blocks) = self.used.get_mut(range) {
@@ -210,12 +211,12 @@ impl Rebuild {
         self.longest_free = u32::MAX;
     }
 
-    /// Who has which blocks, of those that may be taken: the last one of the volume may not.
+    /// Returns the used blocks among those that may be allocated: the volume's last block may not.
     fn takeable(&self) -> &[bool] {
         self.used.split_last().map_or(&[], |(_, rest)| rest)
     }
 
-    /// The first of `count` blocks in a row that nobody has.
+    /// Returns the first block of a run of `count` free blocks.
     fn free_run(&mut self, count: u16) -> Option<u16> {
         if u32::from(count) > self.longest_free {
             return None;
@@ -231,7 +232,7 @@ impl Rebuild {
         None
     }
 
-    /// Every item in a folder, every folder with a thread, and nothing else.
+    /// Puts every item into a folder, gives every folder a thread, and removes all other threads.
     fn settle_items(&mut self) -> Result<()> {
         let census = &mut self.census;
         let now = self.mdb.modified;
@@ -260,13 +261,13 @@ impl Rebuild {
         let least = highest.saturating_add(1);
         self.mdb.next_id = self.mdb.next_id.clamp(least, least.saturating_add(NEXT_ID_AHEAD));
 
-        // What is in no folder, or in a ring of folders, gets a folder of its own.
+        // Items in no folder, or in a ring of folders, get a folder of their own.
         let lost: Vec<u32> = census
             .items()
             .filter_map(|(key, record)| record.id().map(|id| (id, key)))
             .filter(|&(id, key)| id != ROOT_ID && !leads_to_root(census, key.parent))
             .filter(|&(_, key)| {
-                // Only the top of what is lost; of a ring, all of it.
+                // Only the tops of lost subtrees, but all items of a ring.
                 !census.folders.contains_key(&key.parent) || in_ring(census, key.parent)
             })
             .map(|(id, _)| id)
@@ -289,7 +290,7 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Names that are possible, and differ within each folder.
+    /// Makes all names valid, and distinct within each folder.
     fn settle_names(&mut self) -> Result<()> {
         let census = &mut self.census;
         let folders = census.folders.iter_mut().map(|(id, (key, _))| (*id, key));
@@ -313,7 +314,7 @@ impl Rebuild {
                     break;
                 };
                 if order(a, b).is_eq() {
-                    // The id makes it its own; room is made for it at the end.
+                    // The id makes the name unique; the name is shortened to hold it.
                     let tail = format!(" #{id}");
                     let keep = Name::MAX_BYTES.saturating_sub(tail.len()).min(b.name.len());
                     let mut bytes = b.name.as_bytes().get(..keep).unwrap_or(&[]).to_vec();
@@ -328,7 +329,7 @@ impl Rebuild {
         }
     }
 
-    /// Threads, counts and reserved fields.
+    /// Corrects threads, counts and reserved fields.
     fn settle_records(&mut self) {
         let census = &mut self.census;
         let mut valence: BTreeMap<u32, u16> = BTreeMap::new();
@@ -371,7 +372,7 @@ impl Rebuild {
         }
     }
 
-    /// Each fork with blocks of its own.
+    /// Gives each fork blocks of its own.
     fn settle_forks<S: Store>(&mut self, s: &mut S, volume: &Volume<S::Patch>) -> Result<()> {
         let size = self.mdb.alloc_block_bytes;
         for (id, tree) in [(EXTENTS_ID, &volume.extents), (CATALOG_ID, &volume.catalog)] {
@@ -389,7 +390,7 @@ impl Rebuild {
             let kept = all.into_iter().filter(|&extent| self.claim(extent)).collect();
             self.forks.insert((BAD_BLOCKS_ID, Fork::Data), kept);
         }
-        // First all that is sound, so that what is not cannot take it away.
+        // First all sound extents, so that damaged ones cannot take their blocks.
         let ids: Vec<u32> = self.census.files.keys().copied().collect();
         let mut doubled = BTreeSet::new();
         for id in ids {
@@ -428,7 +429,8 @@ impl Rebuild {
         }
         for &(id, fork, i) in &doubled {
             if !self.copy_extent(s, volume, (id, fork), i)? {
-                // The fork ends here. What it had behind is given back, unless it is another's.
+                // The fork ends here. Its later blocks are freed, unless they belong to another
+                // fork.
                 let Some(extents) = self.forks.get_mut(&(id, fork)) else { continue };
                 for (behind, extent) in extents.split_off(i).into_iter().enumerate() {
                     if !doubled.contains(&(id, fork, i + behind)) {
@@ -447,7 +449,7 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Moves what is in the last allocation block elsewhere, if there is room.
+    /// Moves the content of the last allocation block to another block, if one is free.
     fn clear_last_block<S: Store>(&mut self, s: &mut S, volume: &Volume<S::Patch>) -> Result<()> {
         let end = u32::from(self.mdb.alloc_blocks);
         let has_it = |of: &(u32, Fork), extents: &[Extent]| {
@@ -458,7 +460,7 @@ impl Rebuild {
         else {
             return Ok(());
         };
-        // That block becomes an extent of its own, which is given another block.
+        // The last block becomes an extent of its own, which is then copied.
         let Some(extents) = self.forks.get_mut(&of) else { return Ok(()) };
         let Some(i) = extents.iter().position(|e| e.end() == end) else { return Ok(()) };
         let Some(whole) = extents.get(i).copied() else { return Ok(()) };
@@ -474,8 +476,8 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Gives an extent whose blocks are another's blocks of its own, with the same content. False if
-    /// there are none.
+    /// Copies an extent whose blocks belong to another fork to free blocks. Returns false if there
+    /// are not enough.
     fn copy_extent<S: Store>(
         &mut self,
         s: &mut S,
@@ -504,7 +506,7 @@ impl Rebuild {
     }
 }
 
-/// Makes the lengths of a fork fit its extents.
+/// Adjusts the lengths of a fork to its extents.
 fn fit(file: &mut FileRecord, fork: Fork, extents: &[Extent], size: u32) {
     let blocks: u32 = extents.iter().map(|e| u32::from(e.count)).sum();
     let sizes = file.fork_mut(fork);
@@ -516,7 +518,7 @@ fn fit(file: &mut FileRecord, fork: Fork, extents: &[Extent], size: u32) {
     }
 }
 
-/// Whether a folder lies, by however many others, in the root.
+/// Returns true if a folder lies, directly or through others, in the root.
 fn leads_to_root(census: &Census, folder: u32) -> bool {
     let mut at = folder;
     for _ in 0..=census.folders.len() {
@@ -531,7 +533,7 @@ fn leads_to_root(census: &Census, folder: u32) -> bool {
     false
 }
 
-/// Whether going up from a folder never ends.
+/// Returns true if the path upwards from a folder is endless.
 fn in_ring(census: &Census, folder: u32) -> bool {
     let mut at = folder;
     for _ in 0..=census.folders.len() {

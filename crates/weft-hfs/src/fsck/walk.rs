@@ -1,4 +1,4 @@
-//! Walking a tree by its index, whatever state it is in.
+//! Walking a tree by its index, also if it is damaged.
 
 use super::Problem;
 use crate::Result;
@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 use hashbrown::HashSet;
 
-/// A record, and where it was found.
+/// A record, and its location.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub key: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct Found {
     pub block: u64,
 }
 
-/// An index key that is not what it must be.
+/// A wrong index key.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyOff {
     pub node: u32,
@@ -29,21 +29,22 @@ pub(crate) struct KeyOff {
     pub right: Vec<u8>,
 }
 
-/// What a walk has seen.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
     /// The nodes of each level in order, leaves first.
     pub levels: Vec<Vec<u32>>,
-    /// Nodes of index and leaves.
+    /// Reachable index and leaf nodes.
     pub used: HashSet<u32>,
-    /// Nodes that have records of others, and which are theirs.
+    /// Nodes that contain stale records: the node, the range of its own records, and the count of
+    /// all.
     pub stale: Vec<(u32, core::ops::Range<usize>, usize)>,
     pub keys_off: Vec<KeyOff>,
-    /// Nodes all of whose records are the next one's, with the keys of their entries.
+    /// Nodes without records of their own, with the keys of their entries.
     pub empty: Vec<(u32, u16, Vec<u8>)>,
-    /// The records that count.
+    /// The records that the index leads to.
     pub records: Vec<Found>,
-    /// What cannot be walked.
+    /// Damage that stopped the walk in a part of the tree.
     pub damage: Vec<Problem>,
 }
 
@@ -53,9 +54,9 @@ struct Part {
     height: u16,
     /// The key of the entry.
     start: Vec<u8>,
-    /// Keys before this are another's.
+    /// Keys before this belong to another node.
     low: Option<Vec<u8>>,
-    /// Keys from here on are another's.
+    /// Keys from here on belong to another node.
     end: Option<Vec<u8>>,
 }
 
@@ -80,7 +81,7 @@ impl Walk {
                 &Part { node: root, height: depth, start: Vec::new(), low: None, end: None },
             );
         }
-        // The records of the whole tree rise; where nodes overlap, something is wrong with it.
+        // The keys of the whole tree ascend; overlapping nodes are damage.
         for i in 1..walk.records.len() {
             let (Some(a), Some(b)) = (walk.records.get(i - 1), walk.records.get(i)) else { break };
             if tree.kind.compare(&a.key, &b.key) != Ordering::Less {
@@ -96,7 +97,7 @@ impl Walk {
         walk
     }
 
-    /// Visits a node and all below it; returns the first key of its leaves. The depth of the
+    /// Visits a node and all nodes below it; returns the first key of its leaves. The depth of the
     /// recursion is that of the tree, which is bounded.
     fn visit<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
         &mut self,
@@ -133,12 +134,12 @@ impl Walk {
         let end = (0..count).take_while(|&i| is_mine(i)).count();
         let front = part.low.as_ref().map_or(0, |low| {
             let before = (0..end).take_while(|&i| kind.compare(view.key(i), low).is_lt()).count();
-            // An entry reaches up to the next one.
+            // The range of an entry extends to the next entry.
             let exact = before < end && kind.compare(view.key(before), low).is_eq();
             if leaf || exact { before } else { before.saturating_sub(1) }
         });
         if front >= end {
-            // A merge was cut off after its records were removed.
+            // A power cut interrupted a merge after the node's records were removed.
             self.empty.push((node, part.height, part.start.clone()));
             return None;
         }
@@ -186,7 +187,7 @@ impl Walk {
     }
 }
 
-/// A node of index or leaf, checked.
+/// Reads and checks an index or leaf node.
 pub(crate) fn read_node<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
     s: &mut S,
     tree: &Tree<P>,
@@ -197,7 +198,7 @@ pub(crate) fn read_node<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::De
     View::parse(tree.kind, raw).map(|view| NodeBuf::of(&view))
 }
 
-/// What is wrong with links, map, header and free nodes of a tree that was walked.
+/// Returns the problems in links, map, header and free nodes of a tree that was walked.
 pub(crate) fn shape<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
     s: &mut S,
     tree: &Tree<P>,

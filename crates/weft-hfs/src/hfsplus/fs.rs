@@ -1,5 +1,5 @@
-//! The file plug's calls, all of those that read. What writes is refused by default; only setting
-//! an attribute is refused here, as by default a file system has none.
+//! The reading calls of the file plug. Writing calls are refused by default; only setting an
+//! attribute is refused here, as by default a file system has no attributes.
 
 use super::layout::{Item, be16};
 use super::volume::{Fork, Volume, io};
@@ -23,7 +23,7 @@ const LINKED_FILES: &str = "␀␀␀␀HFS+ Private Data";
 /// The longest target of a symbolic link, in bytes.
 const TARGET_MAX_BYTES: u64 = 4095;
 
-/// How to open a volume.
+/// Options for opening a volume.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenOptions {
     /// The owner and the permissions of files and folders for which the volume stores none.
@@ -42,7 +42,7 @@ impl HfsPlus {
     /// Opens the volume on a device, or the one embedded in the HFS volume there.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if there is none, or its header or a tree's cannot be used; [`Error::Io`].
+    /// [`Error::Corrupt`] if there is none, or if its header or a tree's is invalid; [`Error::Io`].
     pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
         let place = find(&*device)
             .map_err(|e| io(&e))?
@@ -60,13 +60,13 @@ impl HfsPlus {
         Ok(Arc::new(Self { volume, place, options }))
     }
 
-    /// Where on the device it lies, and whether in a wrapper.
+    /// Returns the location of the volume on the device, and whether it is in a wrapper.
     #[must_use]
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// The volume's name, in UTF-8: that of its root folder.
+    /// Returns the volume's name, in UTF-8: that of its root folder.
     #[must_use]
     pub fn name(&self) -> String {
         self.volume.name_of(ROOT).map(|name| shown(&name)).unwrap_or_default()
@@ -90,7 +90,7 @@ impl HfsPlus {
         if item.is_folder { Ok(item.id) } else { Err(Error::NotADirectory) }
     }
 
-    /// What a hard link leads to; anything else as it is.
+    /// Returns the target of a hard link; any other item unchanged.
     fn linked(&self, item: Item) -> Result<Item> {
         if item.is_folder || item.finder_info[..8] != *b"hlnkhfs+" {
             return Ok(item);
@@ -155,7 +155,7 @@ impl HfsPlus {
         }
     }
 
-    /// Names and items of a folder, with the private folders of hard links left out.
+    /// Returns names and items of a folder, without the private folders of hard links.
     fn list(&self, folder: u32) -> Result<Vec<(String, Item)>> {
         let mut all = Vec::new();
         self.volume.each_in(folder, &mut |name, record| {
@@ -165,7 +165,7 @@ impl HfsPlus {
                 && let Some(item) = Item::parse(record)?
             {
                 let name = shown(name);
-                // Folders of hard links to folders end in a return.
+                // The name of the folder of hard links to folders ends in a carriage return.
                 if name != ".HFS+ Private Directory Data␍" && name.len() <= NAME_MAX_BYTES {
                     all.push((name, item));
                 }
@@ -199,7 +199,7 @@ impl HfsPlus {
         Ok(())
     }
 
-    /// Extended attributes by their names on Linux.
+    /// Returns extended attributes by their names on Linux.
     fn attributes(&self, item: &Item) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut all = Vec::new();
         if item.finder_info != [0; 32] {
@@ -220,11 +220,11 @@ fn utf8(name: &[u8]) -> String {
     char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
 }
 
-/// A name as Unix sees it.
+/// Converts a name to a Unix name.
 fn shown(name: &[u8]) -> String {
     let plain = |c: char| match c {
         '/' => ':',
-        // A slash in a name would be none; on the volume it is a colon.
+        // A Unix name cannot have the slash that a colon on the volume would become.
         ':' => '\u{a789}',
         '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(c)).unwrap_or(c),
         '\x7f' => '\u{2421}',

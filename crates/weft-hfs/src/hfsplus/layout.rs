@@ -1,4 +1,4 @@
-//! What lies where: the volume header, forks, nodes of trees, records of the catalog.
+//! The on-disk structures: the volume header, forks, nodes of trees, records of the catalog.
 
 use weft_vfs::{Error, Result};
 
@@ -25,7 +25,7 @@ pub(super) struct Extent {
     pub count: u32,
 }
 
-/// Eight extents as they stand in a record; the first that is empty ends them.
+/// Returns the eight extents of a record; the first empty one ends them.
 pub(super) fn extents(bytes: &[u8]) -> impl Iterator<Item = Extent> + '_ {
     bytes
         .chunks_exact(8)
@@ -34,7 +34,7 @@ pub(super) fn extents(bytes: &[u8]) -> impl Iterator<Item = Extent> + '_ {
         .take_while(|e| e.count > 0)
 }
 
-/// What a record says of a fork.
+/// The length and extents of a fork, as a record has them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ForkData {
     pub len_bytes: u64,
@@ -60,7 +60,7 @@ const JOURNALED: u32 = 1 << 13;
 /// The volume header.
 #[derive(Debug, Clone)]
 pub(super) struct Header {
-    /// The block with the journal's place, of a volume that has a journal.
+    /// The block with the location of the journal, if the volume has one.
     pub journal_info: Option<u32>,
     pub created: u32,
     pub modified: u32,
@@ -105,7 +105,7 @@ impl Header {
         if !unit.is_power_of_two() || unit < 512 {
             return bad(format!("allocation blocks of {unit} bytes"));
         }
-        // The last block may be cut short; a whole image that is cut can be read as far as it goes.
+        // The last block may be cut short; an image that is cut can be read up to its end.
         if u64::from(header.blocks) * u64::from(unit) < 1536 || len_bytes < 1536 {
             return bad(format!("{} allocation blocks", header.blocks));
         }
@@ -125,7 +125,7 @@ impl Node {
         Self { number, bytes }
     }
 
-    /// -1 leaf, 0 index, 1 header, 2 map.
+    /// Returns the kind: -1 leaf, 0 index, 1 header, 2 map.
     pub fn kind(&self) -> i8 {
         self.bytes.get(8).map_or(0, |b| b.cast_signed())
     }
@@ -135,11 +135,11 @@ impl Node {
     }
 
     pub fn count(&self) -> usize {
-        // More do not fit: each has an offset.
+        // Each record has an offset: a node has no more records than offsets fit.
         usize::from(be16(&self.bytes, 10)).min(self.bytes.len() / 2)
     }
 
-    /// Key (without its length) and data of a record.
+    /// Returns key (without its length) and data of a record.
     pub fn record(&self, index: usize) -> Result<(&[u8], &[u8])> {
         let offset = |i: usize| {
             let at = self.bytes.len().checked_sub(2 * (i + 1))?;
@@ -157,7 +157,7 @@ impl Node {
     }
 }
 
-/// The name in a key or a thread: a count of UTF-16 units, then those.
+/// Returns the name in a key or a thread: a count of UTF-16 units, then the units.
 pub(super) fn name(bytes: &[u8]) -> &[u8] {
     let len = usize::from(be16(bytes, 0)) * 2;
     bytes.get(2..2 + len).unwrap_or_default()
@@ -175,7 +175,7 @@ pub(super) struct Item {
     pub uid: u32,
     pub gid: u32,
     pub mode: u16,
-    /// What the permissions keep beside: the number of a hard link's file, or its count of links.
+    /// `special` of the permissions: the number of a hard link's file, or its count of links.
     pub special: u32,
     pub finder_info: [u8; 32],
     pub data: ForkData,

@@ -1,14 +1,14 @@
-//! HFS Plus, to read: the volume that hides in an HFS wrapper, or stands alone.
+//! Reading HFS Plus volumes, embedded in an HFS wrapper or on their own.
 //!
 //! Source: Apple Technical Note TN1150, "HFS Plus Volume Format". Names come out in UTF-8, composed
-//! (NFC), with `:` and `/` swapped as on HFS; a name is found as it is listed, in the case that it
-//! has. Both forks, Finder information and extended attributes are there, as on HFS. Symbolic links
-//! and hard links to files are followed as macOS keeps them. A journal is not replayed: what it
-//! holds that is not in place yet is not seen.
+//! (NFC), with `:` and `/` swapped as on HFS; a look-up needs the name as it is listed, in its
+//! exact case. Both forks, Finder information and extended attributes are there, as on HFS.
+//! Symbolic links and hard links to files are followed as macOS keeps them. A journal is not
+//! replayed: changes that are only in the journal are not seen.
 //!
-//! Everything is checked as it is read: a node, an extent or a length that lies is an error that
-//! names it, no walk is longer than the tree has nodes, and no fork has more extents than the
-//! volume blocks.
+//! Everything is checked as it is read: an invalid node, extent or length is an error that names
+//! it, no walk is longer than the tree has nodes, and no fork has more extents than the volume
+//! blocks.
 
 mod fs;
 mod layout;
@@ -19,18 +19,18 @@ pub use fs::{HfsPlus, OpenOptions};
 
 use weft_block::BlockDevice;
 
-/// Where an HFS Plus volume lies on a device.
+/// The location of an HFS Plus volume on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Its first byte.
+    /// The offset of its first byte.
     pub start_bytes: u64,
     /// Its length in bytes.
     pub len_bytes: u64,
-    /// Whether it is embedded in an HFS volume.
+    /// The volume is embedded in an HFS volume.
     pub wrapped: bool,
 }
 
-/// Looks for an HFS Plus volume: by itself, or embedded in an HFS volume (`drEmbedSigWord`).
+/// Finds an HFS Plus volume: on its own, or embedded in an HFS volume (`drEmbedSigWord`).
 ///
 /// # Errors
 /// Those of reading the device.

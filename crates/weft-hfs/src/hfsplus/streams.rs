@@ -1,6 +1,6 @@
 //! HFS Plus as a [`MacVolume`], to read.
 //!
-//! Its dates are UTC and come out so: the local time they were made in is not kept.
+//! Dates are returned in UTC, as stored: the local time of their creation is not kept.
 
 use super::fs::HfsPlus;
 use super::volume::Fork;
@@ -13,7 +13,7 @@ impl MacVolume for HfsPlus {
     fn meta(&self, ino: Ino) -> Result<Meta> {
         let item = self.item(ino)?;
         Ok(Meta {
-            // A thread would have to be read for it; who asks has the name.
+            // Returning it would cost reading a thread; the caller has the name.
             name: Vec::new(),
             finder_info: item.finder_info,
             created: item.created,

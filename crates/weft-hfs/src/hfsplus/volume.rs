@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weft_block::BlockDevice;
 use weft_vfs::{Error, Result};
 
-/// Deeper trees would have more leaves than there are numbers.
+/// A deeper tree would have more leaves than there are node numbers.
 const DEPTH_MAX: usize = 16;
 const EXTENTS_ID: u32 = 3;
 const CATALOG_ID: u32 = 4;
 const ATTRIBUTES_ID: u32 = 8;
-/// The longest attribute that is read, in bytes: what Linux takes.
+/// The longest attribute that is read, in bytes: the limit of Linux.
 const ATTRIBUTE_MAX_BYTES: u64 = 64 << 10;
 
 /// One of the two forks of a file, as keys of the extents tree name it.
@@ -40,7 +40,7 @@ struct Tree {
     root: u32,
 }
 
-/// Takes a record in two parts; whether it wants more.
+/// Takes a record in two parts; returns true to continue.
 type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<bool>;
 
 type Recent = Option<(u32, Fork, Arc<Mapped>)>;
@@ -87,9 +87,9 @@ impl Volume {
         Ok(Self { device, header, overflow, catalog, attributes, recent: Mutex::default() })
     }
 
-    /// Whether the journal holds changes that are not at their places, as after a crash; also where
-    /// that cannot be told. (TN1150, "Journal": the info block names the journal's place, whose
-    /// header says where its transactions begin and end.)
+    /// Returns true if the journal holds changes that are not in place, as after a crash, or if
+    /// that is unknown. (TN1150, "Journal": the info block gives the journal's location; the
+    /// journal's header has the start and end of its transactions.)
     pub fn has_pending_journal(&self) -> bool {
         const IN_FS: u32 = 1;
         let Some(block) = self.header.journal_info else { return false };
@@ -100,7 +100,7 @@ impl Volume {
         let unit = u64::from(self.header.block_bytes);
         let Some(info) = read(u64::from(block) * unit) else { return true };
         if be32(&info, 0) & IN_FS == 0 {
-            // On another device: nobody here can tell.
+            // The journal is on another device: its state is unknown.
             return true;
         }
         let Some(journal) = read(be64(&info, 36)) else { return true };
@@ -112,7 +112,7 @@ impl Volume {
         match journal.first_chunk() {
             Some(b"JNLx") => number(8, false) != number(16, false),
             Some(b"xLNJ") => number(8, true) != number(16, true),
-            // The flag says that the journal was never used.
+            // The flag is set if the journal was never used.
             _ => be32(&info, 0) & (1 << 2) == 0,
         }
     }
@@ -121,7 +121,7 @@ impl Volume {
         Place { device: &*self.device, header: &self.header }
     }
 
-    /// Calls `each` with name (in UTF-16) and record of everything in a folder, the folder's own
+    /// Calls `each` with name (in UTF-16) and record of each item of a folder, the folder's own
     /// thread first, until it returns `false`.
     pub fn each_in(&self, folder: u32, each: Each<'_>) -> Result<()> {
         let order = |key: &[u8]| be32(key, 0).cmp(&folder).then(be16(key, 4).cmp(&0));
@@ -133,7 +133,7 @@ impl Volume {
         })
     }
 
-    /// The item with an id: by its thread, which names its folder and itself.
+    /// Returns the item with an id, by its thread, which has its folder and name.
     pub fn item(&self, id: u32) -> Result<Item> {
         let mut thread = None;
         self.each_in(id, &mut |own, record| {
@@ -154,7 +154,7 @@ impl Volume {
         found.ok_or_else(|| corrupt(format!("catalog: the thread of item {id} leads to nothing")))
     }
 
-    /// The name (in UTF-16) that the thread of an item gives it.
+    /// Returns the name (in UTF-16) of an item, by its thread.
     pub fn name_of(&self, id: u32) -> Result<Vec<u8>> {
         let mut found = None;
         self.each_in(id, &mut |own, record| {
@@ -166,7 +166,7 @@ impl Volume {
         found.ok_or(Error::Stale(id.into()))
     }
 
-    /// Reads a fork into `buf`; returns how many bytes there were.
+    /// Reads a fork into `buf`; returns the number of bytes read.
     pub fn read(&self, item: &Item, fork: Fork, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let mapped = self.mapped(item, fork)?;
         let left = mapped.len_bytes.saturating_sub(offset);
@@ -188,8 +188,8 @@ impl Volume {
         Ok(mapped)
     }
 
-    /// Calls `each` with name (in UTF-16) and value of every extended attribute of an item. Those
-    /// that are longer than Linux takes are left out.
+    /// Calls `each` with name (in UTF-16) and value of every extended attribute of an item, except
+    /// for those longer than Linux accepts.
     pub fn each_attribute(&self, id: u32, each: &mut dyn FnMut(&[u8], Vec<u8>)) -> Result<()> {
         let Some(tree) = &self.attributes else { return Ok(()) };
         let order = |key: &[u8]| be32(key, 2).cmp(&id).then(be16(key, 10).cmp(&0));
@@ -225,7 +225,7 @@ impl Volume {
     }
 }
 
-/// What reading needs: also before there is a [`Volume`].
+/// The context for reading, which is needed before there is a [`Volume`], too.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     device: &'a dyn BlockDevice,
@@ -233,7 +233,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// A fork with the extents that the extents tree has of it.
+    /// Returns a fork with its further extents from the extents tree.
     fn map(&self, overflow: Option<&Tree>, id: u32, fork: Fork, data: &ForkData) -> Result<Mapped> {
         let mut all = data.extents.clone();
         let unit = u64::from(self.header.block_bytes);
@@ -268,7 +268,7 @@ impl Place<'_> {
         Ok(Mapped { len_bytes: data.len_bytes, extents: all })
     }
 
-    /// Reads what must all be there.
+    /// Fills `buf`; all of its bytes must exist.
     fn read(&self, fork: &Mapped, label: &str, offset: u64, buf: &mut [u8]) -> Result<()> {
         let unit = u64::from(self.header.block_bytes);
         let (mut first, mut at, mut rest) = (0_u64, offset, buf);
@@ -323,8 +323,8 @@ impl Place<'_> {
         Ok(Node::new(number, bytes))
     }
 
-    /// Calls `each` with key and data of the records from the first one on that `order` does not
-    /// find less than what is looked for, until it returns `false`.
+    /// Calls `each` with key and data of the records from the first one that `order` does not find
+    /// less than the searched key, until it returns `false`.
     fn scan(&self, tree: &Tree, order: &dyn Fn(&[u8]) -> Ordering, each: Each<'_>) -> Result<()> {
         if tree.root == 0 {
             return Ok(());
@@ -336,7 +336,7 @@ impl Place<'_> {
             if depth > DEPTH_MAX {
                 return Err(corrupt(format!("{}: it is deeper than {DEPTH_MAX}", tree.label)));
             }
-            // The last child that does not begin behind what is looked for.
+            // The last child that does not begin after the searched key.
             let mut child = None;
             for index in 0..node.count() {
                 let (key, data) = node.record(index)?;

@@ -1,12 +1,13 @@
-//! AppleSingle and AppleDouble: a table of entries, each a piece of the file.
+//! AppleSingle and AppleDouble: a table of entries, each a part of the file.
 //!
 //! AppleSingle holds both forks; AppleDouble (`._name` beside `name`) all but the data fork.
 //! Sources: "AppleSingle/AppleDouble Formats for Foreign Files", Apple 1990 (version 2), its
 //! version 1 for A/UX, and RFC 1740.
 //!
 //! Tolerated, as they occur: entries in any order, unknown ones (ProDOS, MS-DOS, AFP), Finder
-//! information that goes on behind its 32 bytes (macOS keeps extended attributes there, signature
-//! `ATTR`), and the resource fork that macOS writes for a file without one, which is empty here.
+//! information that continues after its 32 bytes (macOS keeps extended attributes there, signature
+//! `ATTR`), and the resource fork that macOS writes for a file without one, which counts as empty
+//! here.
 
 use super::error::{Error, Result, corrupt};
 use super::meta::{Fork, Meta};
@@ -16,7 +17,7 @@ use std::io::{Read, Seek, Write};
 const SINGLE: u32 = 0x0005_1600;
 const DOUBLE: u32 = 0x0005_1607;
 const STRUCTURE: &str = "AppleSingle header";
-/// Entries that are looked at; the specification knows 15.
+/// The most entries that are read; the specification defines 15.
 const ENTRIES_MAX: u16 = 256;
 /// The longest name and comment that are read, in bytes.
 const TEXT_MAX_BYTES: u64 = 32 << 10;
@@ -24,7 +25,7 @@ const TEXT_MAX_BYTES: u64 = 32 << 10;
 const YEAR_2000: i64 = 3_029_529_600;
 /// "Not set", among version 2's dates.
 const NO_DATE: u32 = 0x8000_0000;
-/// The header of the resource fork that macOS writes where there is none, and what follows it.
+/// The length of the resource fork that macOS writes for a file without one, and the text in it.
 const BLANK_BYTES: u64 = 286;
 const BLANK: &[u8] = b"This resource fork intentionally left blank   ";
 
@@ -40,12 +41,12 @@ mod id {
     pub const MAC_INFO: u32 = 10;
 }
 
-/// Which of the two formats.
+/// One of the two formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// All in one file.
+    /// AppleSingle: all entries in one file.
     Single,
-    /// All but the data fork.
+    /// AppleDouble: all entries except for the data fork.
     Double,
 }
 
@@ -58,7 +59,7 @@ pub enum Version {
     V2,
 }
 
-/// What the table of entries says.
+/// The content of the table of entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// AppleSingle or AppleDouble.
@@ -67,13 +68,13 @@ pub struct Header {
     pub version: Version,
     /// The file. An AppleDouble's data fork is elsewhere: its length is 0 here.
     pub meta: Meta,
-    /// Where the data fork begins, in bytes.
+    /// The offset of the data fork, in bytes.
     pub data_at: u64,
-    /// Where the resource fork begins, in bytes.
+    /// The offset of the resource fork, in bytes.
     pub resource_at: u64,
 }
 
-/// What the first four bytes announce.
+/// Returns the format that the first four bytes identify.
 #[must_use]
 pub fn kind_of(magic: &[u8]) -> Option<Kind> {
     match be32(magic, 0) {
@@ -83,10 +84,11 @@ pub fn kind_of(magic: &[u8]) -> Option<Kind> {
     }
 }
 
-/// Reads the table of entries and the small ones of them.
+/// Reads the table of entries and the small entries.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if the file is of neither format or an entry is not in it; [`Error::Io`].
+/// [`Error::Corrupt`] if the file is of neither format or an entry lies outside the file;
+/// [`Error::Io`].
 pub fn open<R: Read + Seek>(from: &mut R) -> Result<Header> {
     let file_bytes = len_of(from)?;
     let bad = |problem: String| corrupt(STRUCTURE, 0, problem);
@@ -141,7 +143,7 @@ fn entry_of<R: Read + Seek>(
             }
             *if id == id::NAME { &mut meta.name } else { &mut meta.comment } = small(len)?;
         }
-        // Made, changed, backed up, as on the Macintosh, then flags.
+        // Dates of creation, change and backup, as on the Macintosh, then flags.
         id::FILE_INFO if header.version == Version::V1 && len >= 16 => {
             let info = small(16)?;
             meta.created = be32(&info, 0);
@@ -149,7 +151,7 @@ fn entry_of<R: Read + Seek>(
             meta.backed_up = be32(&info, 8);
             meta.locked = info[15] & 1 != 0;
         }
-        // Made, changed, backed up, read.
+        // Dates of creation, change, backup and access.
         id::DATES if len >= 12 => {
             let dates = small(12)?;
             meta.created = from_year_2000(be32(&dates, 0));
@@ -176,7 +178,7 @@ fn from_year_2000(seconds: u32) -> u32 {
 }
 
 fn to_year_2000(date: u32) -> u32 {
-    // Before 1932 is not set either: 0 is the only such date that occurs.
+    // A date before 1932 counts as not set: 0 is the only such date that occurs.
     i32::try_from(i64::from(date) - YEAR_2000).map_or(NO_DATE, i32::cast_unsigned)
 }
 
@@ -201,7 +203,7 @@ pub fn write(
     Ok(())
 }
 
-/// All that stands before the forks, which follow each other: first the resource fork, then an
+/// Returns all bytes before the forks, which follow each other: first the resource fork, then an
 /// AppleSingle's data fork.
 ///
 /// # Errors
@@ -222,7 +224,7 @@ pub fn header(meta: &Meta, kind: Kind, version: Version) -> Result<Vec<u8>> {
             small.push((id::FILE_INFO, fields(&[dates[0], dates[1], dates[2], locked])));
         }
         Version::V2 => {
-            // The fourth, when it was last read, is not kept on a Macintosh.
+            // The fourth, the date of access, is not kept on a Macintosh.
             let dates = [dates[0], dates[1], dates[2], 0].map(to_year_2000);
             small.push((id::DATES, fields(&dates)));
             small.push((id::MAC_INFO, fields(&[locked])));
@@ -275,7 +277,7 @@ mod tests {
     use super::*;
     use std::io::Cursor;
 
-    /// A file of entries as they come.
+    /// Makes a file of these entries, in the given order.
     fn file(magic: u32, version: u32, entries: &[(u32, &[u8])]) -> Cursor<Vec<u8>> {
         let mut bytes = [magic.to_be_bytes(), version.to_be_bytes()].concat();
         bytes.extend(b"Mac OS X        ");
@@ -293,7 +295,7 @@ mod tests {
 
     #[test]
     fn what_macos_writes_is_understood() {
-        // Finder information with extended attributes behind it, and no resource fork.
+        // Finder information with extended attributes after it, and no resource fork.
         let mut info = b"TEXTttxt".to_vec();
         info.resize(34, 0);
         info.extend(b"ATTR and what it holds");

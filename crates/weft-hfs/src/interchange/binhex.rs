@@ -9,14 +9,14 @@ use super::meta::{Fork, Meta};
 use super::stream::{Crc, be16, be32, copy_announced};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// How every file announces itself. (macutils goes on in its own words.)
+/// The text with which every file begins. (macutils continues it in other words.)
 pub const ANNOUNCEMENT: &[u8] = b"(This file must be converted";
 const ALPHABET: &[u8; 64] = b"!\"#$%&'()*+,-012345689@ABCDEFGHIJKLMNPQRSTUVXYZ[`abcdefhijklmpqr";
 const LINE_CHARS: usize = 64;
 const RUN: u8 = 0x90;
 const STRUCTURE: &str = "BinHex stream";
 
-/// The value of each character; 64 for those that have none.
+/// The value of each character; 64 for a character outside the alphabet.
 const VALUES: [u8; 256] = {
     let mut values = [64; 256];
     let mut i = 0;
@@ -71,14 +71,14 @@ pub fn write(
     packer.finish()
 }
 
-/// The three layers, on the way out.
+/// The three layers, for packing.
 struct Packer<'a> {
     to: &'a mut dyn Write,
     column: usize,
-    /// The last bits that did not fill a character yet.
+    /// The last bits, which do not fill a character yet.
     bits: u32,
     bits_len: u32,
-    /// A byte and how often it came.
+    /// A byte and its number of occurrences in a row.
     run: Option<(u8, u8)>,
     crc: Crc,
 }
@@ -107,7 +107,7 @@ impl Packer<'_> {
         let Some((byte, count)) = std::mem::replace(&mut self.run, next) else { return };
         // A literal 90 is followed by 0.
         let literal: &[u8] = if byte == RUN { &[RUN, 0] } else { &[byte] };
-        // Three characters tell any run; a shorter one is written out.
+        // Any run takes three characters; a shorter run is written literally.
         if count > 3 {
             literal.iter().for_each(|&b| self.six(out, b));
             self.six(out, RUN);
@@ -160,18 +160,17 @@ impl Packer<'_> {
 
 // ---- unpacking ----
 
-/// A packed file that is being read.
+/// An open packed file.
 #[derive(Debug)]
 pub struct Unpacker<R> {
     chars: Chars<R>,
     meta: Meta,
-    /// What comes next: the first fork not yet passed.
+    /// The next fork in the stream.
     next: Option<Fork>,
 }
 
 impl<R: Read + Seek> Unpacker<R> {
-    /// Looks for the announcement (there may be the lines of a mail before it) and reads the
-    /// header.
+    /// Finds the announcement (which may follow the lines of a mail) and reads the header.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if there is none; [`Error::Checksum`]; [`Error::Io`].
@@ -200,17 +199,17 @@ impl<R: Read + Seek> Unpacker<R> {
         Ok(Self { chars, meta, next: Some(Fork::Data) })
     }
 
-    /// What the header says.
+    /// Returns the metadata of the header.
     #[must_use]
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// Copies a fork, in any order and as often as wanted, and checks its CRC.
+    /// Copies a fork, in any order and any number of times, and checks its CRC.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the file is cut short or has characters that are none;
-    /// [`Error::Checksum`]; [`Error::Io`].
+    /// [`Error::Corrupt`] if the file is cut short or has invalid characters; [`Error::Checksum`];
+    /// [`Error::Io`].
     pub fn copy_fork(&mut self, fork: Fork, to: &mut dyn Write) -> Result<()> {
         if self.next.is_none_or(|next| next > fork) {
             self.chars.rewind()?;
@@ -226,7 +225,7 @@ impl<R: Read + Seek> Unpacker<R> {
     }
 
     fn part(&mut self, fork: Fork, to: &mut dyn Write) -> Result<()> {
-        // If this fails, the place in the stream is not known.
+        // If this fails, the position in the stream is unknown.
         self.next = None;
         let mut crc = Crc::default();
         let mut left = self.meta.fork_bytes(fork);
@@ -249,7 +248,7 @@ impl<R: Read + Seek> Unpacker<R> {
     }
 }
 
-/// The three layers, on the way in.
+/// The three layers, for unpacking.
 #[derive(Debug)]
 struct Chars<R> {
     from: R,
@@ -259,7 +258,7 @@ struct Chars<R> {
     read_bytes: u64,
     bits: u32,
     bits_len: u32,
-    /// The byte before, and how often it comes again.
+    /// The previous byte, and its number of repetitions still to come.
     run: (Option<u8>, u8),
     ended: bool,
 }
@@ -299,14 +298,14 @@ impl<R: Read + Seek> Chars<R> {
         Ok(Some(byte))
     }
 
-    /// Goes behind the first colon that begins a line behind the announcement's.
+    /// Skips to after the first colon at the start of a line after the announcement's.
     fn find_start(&mut self) -> Result<()> {
         let mut seen = 0;
         let mut line_begins = false;
         while let Some(byte) = self.byte()? {
             let line_end = matches!(byte, b'\r' | b'\n');
             if seen < ANNOUNCEMENT.len() {
-                // No part of the announcement is one of its beginnings but the first character.
+                // No part of the announcement but its first character is also a beginning of it.
                 seen = if byte == ANNOUNCEMENT[seen] {
                     seen + 1
                 } else {
@@ -321,7 +320,7 @@ impl<R: Read + Seek> Chars<R> {
         Err(corrupt(STRUCTURE, self.read_bytes, "nothing between colons behind an announcement"))
     }
 
-    /// One byte of the second layer.
+    /// Returns one byte of the second layer.
     fn packed(&mut self) -> Result<u8> {
         while self.bits_len < 8 {
             let bad = |at, problem: String| Err(corrupt(STRUCTURE, at, problem));
@@ -347,7 +346,7 @@ impl<R: Read + Seek> Chars<R> {
         Ok((self.bits >> self.bits_len) as u8)
     }
 
-    /// One byte of the first layer.
+    /// Returns one byte of the first layer.
     fn unpacked(&mut self) -> Result<u8> {
         loop {
             if let (Some(byte), left @ 1..) = self.run {
@@ -361,7 +360,7 @@ impl<R: Read + Seek> Chars<R> {
                     if self.run.0.is_none() {
                         return Err(corrupt(STRUCTURE, self.read_bytes, "a run of nothing"));
                     }
-                    // The byte itself has come already.
+                    // The byte itself has been returned already.
                     self.run.1 = count - 1;
                     continue;
                 }
@@ -468,7 +467,7 @@ mod tests {
                 continue;
             }
             let failed = fork(&bad, Fork::Data).and_then(|_| fork(&bad, Fork::Resource)).is_err();
-            // The last character may carry bits that mean nothing.
+            // The last character may carry unused bits.
             assert!(failed || at == packed.len() - 3, "byte {at}");
             assert!(fork(&packed[..at], Fork::Resource).is_err(), "cut at {at}");
         }

@@ -1,4 +1,4 @@
-//! Why a file could not be packed or unpacked.
+//! Errors of packing and unpacking.
 
 use crate::macroman;
 use std::io;
@@ -6,39 +6,39 @@ use std::io;
 /// The result of packing or unpacking.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a file could not be packed or unpacked.
+/// The reason why a file could not be packed or unpacked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The bytes are not what the format asks for.
+    /// The bytes are not valid in the format.
     #[error("{structure} at byte {at}: {problem}")]
     Corrupt {
         /// The structure's name, such as `"MacBinary header"`.
         structure: &'static str,
-        /// Where it begins, in bytes.
+        /// The offset of the structure, in bytes.
         at: u64,
-        /// What is wrong with it.
+        /// The problem with the structure.
         problem: String,
     },
     /// A checksum is wrong: the content is not what was packed.
     #[error("{structure}: its checksum is {found:#06x} and should be {expected:#06x}")]
     Checksum {
-        /// What was summed, such as `"BinHex data fork"`.
+        /// The summed structure, such as `"BinHex data fork"`.
         structure: &'static str,
-        /// What the file says.
+        /// The checksum in the file.
         expected: u16,
-        /// What comes of the content.
+        /// The checksum of the content.
         found: u16,
     },
-    /// A format has no place for what it was given.
+    /// The format cannot hold the given file.
     #[error("{format} cannot hold {what}")]
     CannotHold {
         /// The format's name.
         format: &'static str,
-        /// What, with its size.
+        /// The part that does not fit, with its size.
         what: String,
     },
     /// A fork does not have the length it was announced with.
@@ -46,12 +46,12 @@ pub enum Error {
     Length {
         /// `"data"` or `"resource"`.
         fork: &'static str,
-        /// What the [`Meta`](super::Meta) said.
+        /// The length in the [`Meta`](super::Meta).
         announced: u64,
-        /// How many bytes there were; one more than announced if there were too many.
+        /// The number of bytes read; one more than announced if there were too many.
         found: u64,
     },
-    /// A text is not UTF-8, or has a character that MacRoman has not. The place is in bytes.
+    /// A text is not UTF-8, or has a character that MacRoman does not have. The offset is in bytes.
     #[error("the text cannot be converted: {0}")]
     Text(#[from] macroman::Error),
 }

@@ -1,6 +1,6 @@
-//! Type and creator of a plain file by its extension, for what comes in from other systems.
+//! Type and creator of a plain file from another system, by its extension.
 //!
-//! A guess for the Finder's sake only: nothing is converted by it, and a file of no known
+//! The guess is only for the Finder: no file is converted because of it, and a file of unknown
 //! extension is `????`, not text. The pairs are those that common programs of the time registered
 //! with Apple and that file sharing and CD mastering used.
 
@@ -147,10 +147,11 @@ const TABLE: &[(&str, &[u8; 4], &[u8; 4])] = &[
     ("zoo", b"Zoo ", b"Booz"),
 ];
 
-/// The type and creator of what nothing is known of.
+/// The type and creator of a file with an unknown extension.
 pub const UNKNOWN: ([u8; 4], [u8; 4]) = (*b"????", *b"????");
 
-/// Type and creator of a plain file of this name, in any case of letters.
+/// Returns type and creator of a plain file of this name. The case of the extension does not
+/// matter.
 ///
 /// ```
 /// use weft_hfs::interchange::extension::{UNKNOWN, guess};

@@ -1,19 +1,19 @@
-//! MacBinary: a header of 128 bytes, then both forks and the comment, each filled up to 128.
+//! MacBinary: a header of 128 bytes, then both forks and the comment, each padded to 128 bytes.
 //!
 //! Sources: the MacBinary standards of 1985 (I), 1987 (II) and 1996 (III). II adds the low half of
 //! the Finder's flags, the comment and a CRC of the header; III adds the signature `mBIN`, the
-//! script of the name and the extended Finder flags. I has no signature at all: it is recognised
-//! by what must be zero and by its lengths.
+//! script of the name and the extended Finder flags. I has no signature at all: it is recognised by
+//! the bytes that must be zero and by its lengths.
 
 use super::error::{Error, Result, corrupt};
 use super::meta::{Fork, Meta};
 use super::stream::{Crc, be16, be32, copy_announced, len_of, pad, read_range};
 use std::io::{Read, Seek, Write};
 
-/// Length of the header, and the unit everything is filled up to, in bytes.
+/// Length of the header, and the unit of padding, in bytes.
 const UNIT: u64 = 128;
 const STRUCTURE: &str = "MacBinary header";
-/// The longest fork that version I is believed to have: more is no MacBinary but chance.
+/// The longest plausible fork of version I: a header with a longer one is no MacBinary.
 const OLD_FORK_MAX_BYTES: u64 = 0x7f_ffff;
 
 /// The version of the format.
@@ -27,7 +27,7 @@ pub enum Version {
     III,
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The version of the format.
@@ -44,7 +44,7 @@ impl Header {
     /// Reads a header. `file_bytes` is the length of the whole file.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is none, or the forks do not fit in the file.
+    /// [`Error::Corrupt`] if it is no header, or the forks do not fit in the file.
     pub fn parse(bytes: &[u8; 128], file_bytes: u64) -> Result<Self> {
         let bad = |problem: &str| Err(corrupt(STRUCTURE, 0, problem));
         if bytes[0] != 0 || bytes[74] != 0 {
@@ -59,7 +59,7 @@ impl Header {
         let version = match (signed, summed) {
             (true, true) => Version::III,
             (false, true) => Version::II,
-            // The signature is only believed with the sum; without both, what II added is zero.
+            // The signature counts only with the checksum; without both, the fields of II are zero.
             _ if bytes[82] == 0 && bytes[99..126].iter().all(|&b| b == 0) => Version::I,
             _ => return bad("neither its checksum is right nor is it of version I"),
         };
@@ -98,7 +98,7 @@ impl Header {
                 return bad("its lengths are not those of version I");
             }
         }
-        // The last fork need not be filled up.
+        // The last fork need not be padded.
         let inside = |at: u64, len: u64| len == 0 || at + len <= file_bytes;
         if !inside(header.data_at(), data) || !inside(header.resource_at(), resource) {
             return bad("the forks reach past the end of the file");
@@ -106,13 +106,13 @@ impl Header {
         Ok(header)
     }
 
-    /// Where the data fork begins, in bytes.
+    /// Returns the offset of the data fork, in bytes.
     #[must_use]
     pub fn data_at(&self) -> u64 {
         UNIT + u64::from(self.secondary_bytes).next_multiple_of(UNIT)
     }
 
-    /// Where the resource fork begins, in bytes.
+    /// Returns the offset of the resource fork, in bytes.
     #[must_use]
     pub fn resource_at(&self) -> u64 {
         self.data_at() + self.meta.data_bytes.next_multiple_of(UNIT)

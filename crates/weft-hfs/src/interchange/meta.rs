@@ -1,11 +1,11 @@
-//! What a Macintosh file has beside the content of its forks.
+//! The metadata of a Macintosh file.
 
 /// One of the two forks of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fork {
-    /// What other systems call the file.
+    /// The data fork: the content of the file on other systems.
     Data,
-    /// Icons, menus, code: what the Resource Manager reads.
+    /// The resource fork, which the Resource Manager reads: icons, menus, code.
     Resource,
 }
 
@@ -20,8 +20,8 @@ impl Fork {
     }
 }
 
-/// What a Macintosh file has beside the content of its forks. The interchange formats each hold
-/// a part of it: what one has no place for is left out, and comes back as [`Meta::default`] has it.
+/// The metadata of a Macintosh file. Each interchange format holds a part of it: fields that a
+/// format cannot hold are left out, and come back as in [`Meta::default`].
 ///
 /// Dates are seconds since 1904-01-01 00:00 local time, as HFS stores them; 0 if not set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,17 +31,17 @@ pub struct Meta {
     /// `FInfo` and `FXInfo` (Inside Macintosh: Macintosh Toolbox Essentials, "Finder Interface"):
     /// type, creator, flags, location, folder; icon, script, extended flags, comment, home folder.
     pub finder_info: [u8; 32],
-    /// When the file was made.
+    /// The date of creation.
     pub created: u32,
-    /// When its content was last changed.
+    /// The date of the last change of the content.
     pub modified: u32,
-    /// When it was last backed up.
+    /// The date of the last backup.
     pub backed_up: u32,
-    /// Whether it is locked against changes.
+    /// The file is locked against changes.
     pub locked: bool,
     /// The comment of the Finder's information window, in MacRoman.
     pub comment: Vec<u8>,
-    /// Length of the data fork in bytes. Of a text that is still to be converted, the most.
+    /// Length of the data fork in bytes. For a text that is still to be converted, the upper bound.
     pub data_bytes: u64,
     /// Length of the resource fork in bytes.
     pub resource_bytes: u64,
@@ -66,19 +66,19 @@ impl Default for Meta {
 }
 
 impl Meta {
-    /// The file type: four characters of MacRoman.
+    /// Returns the file type: four characters of MacRoman.
     #[must_use]
     pub fn file_type(&self) -> [u8; 4] {
         [self.finder_info[0], self.finder_info[1], self.finder_info[2], self.finder_info[3]]
     }
 
-    /// The creator: the signature of the application that opens the file.
+    /// Returns the creator: the signature of the application that opens the file.
     #[must_use]
     pub fn creator(&self) -> [u8; 4] {
         [self.finder_info[4], self.finder_info[5], self.finder_info[6], self.finder_info[7]]
     }
 
-    /// The Finder's flags: invisible 4000, bundle 2000, name locked 1000, stationery 0800,
+    /// Returns the Finder's flags: invisible 4000, bundle 2000, name locked 1000, stationery 0800,
     /// custom icon 0400, inited 0100, alias 8000.
     #[must_use]
     pub fn finder_flags(&self) -> u16 {
@@ -91,7 +91,7 @@ impl Meta {
         self.finder_info[4..8].copy_from_slice(&creator);
     }
 
-    /// Length of a fork in bytes.
+    /// Returns the length of a fork in bytes.
     #[must_use]
     pub fn fork_bytes(&self, fork: Fork) -> u64 {
         match fork {

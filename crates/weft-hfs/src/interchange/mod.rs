@@ -1,5 +1,5 @@
-//! Macintosh files as other systems keep them: both forks and the Finder's information packed in
-//! one file, or beside it.
+//! Macintosh files on other systems: both forks and the Finder's information packed in one file, or
+//! beside it.
 //!
 //! | format | file | holds |
 //! |---|---|---|
@@ -10,8 +10,8 @@
 //! | data | `name` | the data fork |
 //! | [`text`] | `name` | the data fork, as UTF-8 with LF |
 //!
-//! [`write()`] packs, [`Reader`] unpacks, [`detect`] tells what a file is by its content. All work
-//! with bounded memory. What comes in as a plain file gets its type from its [`extension`].
+//! [`write()`] packs, [`Reader`] unpacks, [`detect`] recognises the format of a file by its
+//! content. All work with bounded memory. A plain file gets its type from its [`extension`].
 //!
 //! ```
 //! use std::io::Cursor;
@@ -45,7 +45,7 @@ pub use meta::{Fork, Meta};
 use std::io::{Read, Seek, SeekFrom, Write};
 use stream::{copy_announced, copy_range, len_of, read_up_to};
 
-/// How a file is packed.
+/// The format of a packed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// MacBinary of any version; III is written.
@@ -56,14 +56,14 @@ pub enum Format {
     AppleDouble,
     /// BinHex 4.0.
     BinHex,
-    /// The data fork alone, as it is.
+    /// The data fork alone, unchanged.
     Data,
     /// The data fork alone, converted as text.
     Text,
 }
 
 impl Format {
-    /// All formats, in the order of [`name`](Self::name)s that a person would list.
+    /// All formats, in the order of the list in a help text.
     pub const ALL: [Self; 6] = [
         Self::MacBinary,
         Self::AppleDouble,
@@ -73,7 +73,7 @@ impl Format {
         Self::Text,
     ];
 
-    /// What a person calls it: `macbinary`, `appledouble`, `applesingle`, `binhex`, `data`,
+    /// Returns the name for users: `macbinary`, `appledouble`, `applesingle`, `binhex`, `data`,
     /// `text`.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -87,7 +87,7 @@ impl Format {
         }
     }
 
-    /// The name of a packed file: `name.bin`, `._name`, and so on.
+    /// Returns the name of a packed file: `name.bin`, `._name`, and so on.
     ///
     /// ```
     /// use weft_hfs::interchange::Format;
@@ -117,7 +117,8 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// Tells how a file is packed, by its content alone. What is nothing else is [`Format::Data`].
+/// Recognises the format of a file by its content alone. A file of no other format is
+/// [`Format::Data`].
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -141,8 +142,8 @@ pub fn detect<R: Read + Seek>(from: &mut R) -> Result<Format> {
     Ok(if hexed { Format::BinHex } else { Format::Data })
 }
 
-/// Packs a file. An AppleDouble is written without its data fork, [`Format::Data`] and
-/// [`Format::Text`] without anything else.
+/// Packs a file. An AppleDouble is written without its data fork; [`Format::Data`] and
+/// [`Format::Text`] write the data fork only.
 ///
 /// # Errors
 /// [`Error::CannotHold`] before anything is written; [`Error::Length`] if a fork is not as long
@@ -165,7 +166,7 @@ pub fn write(
     }
 }
 
-/// A packed file that is being unpacked.
+/// An open packed file.
 #[derive(Debug)]
 pub struct Reader<R> {
     content: Content<R>,
@@ -174,7 +175,7 @@ pub struct Reader<R> {
 
 #[derive(Debug)]
 enum Content<R> {
-    /// Forks as ranges of a file: where each begins.
+    /// Forks as ranges of a file, by their offsets.
     Ranges {
         from: R,
         data_at: u64,
@@ -185,11 +186,11 @@ enum Content<R> {
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Reads what is before the forks. The plain formats have no name and no type: see
+    /// Reads the part before the forks. The plain formats have no name and no type: see
     /// [`extension`].
     ///
     /// # Errors
-    /// [`Error::Corrupt`] and [`Error::Checksum`] if it is not of that format; [`Error::Io`].
+    /// [`Error::Corrupt`] and [`Error::Checksum`] if the file is not of that format; [`Error::Io`].
     pub fn open(format: Format, mut from: R) -> Result<Self> {
         let plain = |from: &mut R| -> Result<Meta> {
             Ok(Meta { data_bytes: len_of(from)?, ..Meta::default() })
@@ -221,16 +222,16 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Self { content, meta })
     }
 
-    /// What the file has beside its forks, and their lengths.
+    /// Returns the metadata of the file, with the lengths of its forks.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// Copies a fork, in any order and as often as wanted. Returns its length in bytes.
+    /// Copies a fork, in any order and any number of times. Returns its length in bytes.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] and [`Error::Checksum`] if it is damaged, [`Error::Text`] if it cannot
-    /// be converted, [`Error::Io`]. A part of it may have been written by then.
+    /// [`Error::Corrupt`] and [`Error::Checksum`] if the fork is damaged, [`Error::Text`] if it
+    /// cannot be converted, [`Error::Io`]. A part of it may have been written by then.
     pub fn copy_fork(&mut self, fork: Fork, to: &mut dyn Write) -> Result<u64> {
         let len_bytes = self.meta.fork_bytes(fork);
         match &mut self.content {

@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Copies a fork that was announced with `announced` bytes, and makes sure that it has them.
+/// Copies a fork that was announced with `announced` bytes, and checks that it has them.
 pub(super) fn copy_announced(
     fork: Fork,
     announced: u64,
@@ -29,7 +29,7 @@ pub(super) fn copy_announced(
     }
 }
 
-/// Copies up to `len_bytes` bytes; returns how many there were.
+/// Copies up to `len_bytes` bytes; returns the number of copied bytes.
 pub(super) fn copy(from: &mut dyn Read, to: &mut dyn Write, len_bytes: u64) -> Result<u64> {
     let mut buffer = vec![0; BUFFER_BYTES.min(usize::try_from(len_bytes).unwrap_or(BUFFER_BYTES))];
     let mut done = 0;
@@ -45,7 +45,7 @@ pub(super) fn copy(from: &mut dyn Read, to: &mut dyn Write, len_bytes: u64) -> R
     Ok(done)
 }
 
-/// Fills `buf` as far as the input goes; returns how many bytes came.
+/// Fills `buf` as far as the input lasts; returns the number of bytes read.
 pub(super) fn read_up_to(from: &mut dyn Read, buf: &mut [u8]) -> Result<usize> {
     let mut done = 0;
     while done < buf.len() {
@@ -59,7 +59,7 @@ pub(super) fn read_up_to(from: &mut dyn Read, buf: &mut [u8]) -> Result<usize> {
     Ok(done)
 }
 
-/// Writes zeroes up to the next multiple of `unit` behind `len_bytes`.
+/// Writes zeroes up to the next multiple of `unit` after `len_bytes`.
 pub(super) fn pad(to: &mut dyn Write, len_bytes: u64, unit: u64) -> Result<()> {
     let zeroes = len_bytes.next_multiple_of(unit) - len_bytes;
     Ok(to.write_all(&vec![0; usize::try_from(zeroes).unwrap_or_default()])?)
@@ -82,7 +82,7 @@ pub(super) fn read_range<R: Read + Seek>(
     Ok(bytes)
 }
 
-/// Copies a range of a file, which must be all there.
+/// Copies a range of a file; all of the range must exist.
 pub(super) fn copy_range<R: Read + Seek>(
     from: &mut R,
     structure: &'static str,
@@ -98,17 +98,17 @@ pub(super) fn copy_range<R: Read + Seek>(
     Ok(())
 }
 
-/// Length of a file.
+/// Returns the length of a file in bytes.
 pub(super) fn len_of<R: Seek>(from: &mut R) -> Result<u64> {
     Ok(from.seek(SeekFrom::End(0))?)
 }
 
-/// The big-endian number in the two bytes at `at`; 0 past the end.
+/// Returns the big-endian number in the two bytes at `at`; 0 past the end.
 pub(super) fn be16(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
 }
 
-/// The big-endian number in the four bytes at `at`; 0 past the end.
+/// Returns the big-endian number in the four bytes at `at`; 0 past the end.
 pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from(be16(bytes, at)) << 16 | u32::from(be16(bytes, at + 2))
 }

@@ -1,8 +1,8 @@
-//! Text, MacRoman with CR at the line ends, as UTF-8 with LF, and back.
+//! Conversion of text: MacRoman with CR at the line ends to UTF-8 with LF, and back.
 //!
-//! Out of the Macintosh CR and LF change places, so that nothing is lost: a byte LF, which no
-//! Macintosh text has, comes out as CR. Into it, CR LF counts as one line end, and a byte order
-//! mark at the beginning is passed over.
+//! From the Macintosh, CR and LF are swapped, so that nothing is lost: a byte LF, which no
+//! Macintosh text has, comes out as CR. To the Macintosh, CR LF counts as one line end, and a byte
+//! order mark at the beginning is skipped.
 
 use super::error::{Error, Result};
 use super::stream::read_up_to;
@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// Converts text of a Macintosh. Returns how many bytes were written.
+/// Converts text of a Macintosh. Returns the number of bytes written.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -30,11 +30,11 @@ pub fn to_unix(from: &mut dyn Read, to: &mut dyn Write) -> Result<u64> {
     }
 }
 
-/// Converts UTF-8 text, composed or not. Returns how many bytes were written: at most as many as
-/// were read.
+/// Converts UTF-8 text, composed or not. Returns the number of bytes written, at most the number
+/// read.
 ///
 /// # Errors
-/// [`Error::Text`] with the place of what cannot be converted; [`Error::Io`].
+/// [`Error::Text`] with the offset of the invalid character; [`Error::Io`].
 pub fn from_unix(from: &mut dyn Read, to: &mut dyn Write) -> Result<u64> {
     let mut buffer: Vec<u8> = Vec::new();
     let (mut passed, mut written) = (0, 0);
@@ -74,16 +74,16 @@ pub fn from_unix(from: &mut dyn Read, to: &mut dyn Write) -> Result<u64> {
     }
 }
 
-/// Where a text can be cut so that both parts convert by themselves: before its last character
-/// that neither combines with the one before nor ends a CR LF.
+/// Returns the offset at which a text can be cut so that both parts convert independently: before
+/// its last character that neither combines with the one before nor ends a CR LF.
 fn last_break(text: &str) -> usize {
     let joins = |c: char| c == '\n' || ('\u{300}'..'\u{370}').contains(&c);
-    // So many marks or empty lines in a row are cut anywhere.
+    // A longer row of marks or empty lines is cut anywhere.
     let found = text.char_indices().rev().take(CHUNK_BYTES / 2).find(|&(_, c)| !joins(c));
     found.map_or(text.len(), |(at, _)| at)
 }
 
-/// CR LF and LF become CR, a CR alone LF.
+/// Replaces CR LF and LF by CR, and a single CR by LF.
 fn one_line_end(bytes: &mut Vec<u8>) {
     let mut to = 0;
     let mut from = 0;
@@ -173,7 +173,7 @@ mod tests {
     proptest! {
         #[test]
         fn macintosh_text_comes_back(text: Vec<u8>) {
-            // LF CR would come back as one line end.
+            // LF CR would be converted back to one line end.
             let text: Vec<u8> = text.into_iter().filter(|&b| b != b'\n').collect();
             prop_assert_eq!(mac(&unix(&text)).unwrap(), text);
         }

@@ -1,24 +1,24 @@
-//! Big-endian numbers in a slice. Callers have checked the length: what lies outside reads as 0
-//! and is not written.
+//! Big-endian numbers in a slice. Callers have checked the length: bytes outside the slice read as
+//! 0 and are not written.
 
 use core::ops::Range;
 
-/// The 16-bit number at byte `at`.
+/// Returns the 16-bit number at byte `at`.
 pub(crate) fn get16(raw: &[u8], at: usize) -> u16 {
     raw.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u16::from_be_bytes(*b))
 }
 
-/// The 32-bit number at byte `at`.
+/// Returns the 32-bit number at byte `at`.
 pub(crate) fn get32(raw: &[u8], at: usize) -> u32 {
     raw.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b))
 }
 
-/// The byte at `at`.
+/// Returns the byte at `at`.
 pub(crate) fn get8(raw: &[u8], at: usize) -> u8 {
     raw.get(at).copied().unwrap_or(0)
 }
 
-/// `N` bytes from `at` on.
+/// Returns `N` bytes from `at` on.
 pub(crate) fn get<const N: usize>(raw: &[u8], at: usize) -> [u8; N] {
     raw.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -30,9 +30,10 @@ pub(crate) fn put(raw: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// The bytes from the first to the last that differ; `None` if none do. Both have the same length.
+/// Returns the range from the first to the last byte that differ; `None` if none do. Both slices
+/// have the same length.
 pub(crate) fn changed(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
-    // Most of it is the same: a few words at a time.
+    // Most bytes are equal: compares a few words at a time.
     const STEP: usize = 16;
     let differs = |(a, b): (&u8, &u8)| a != b;
     let mut pairs = old.chunks(STEP).zip(new.chunks(STEP)).enumerate();

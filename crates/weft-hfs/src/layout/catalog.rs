@@ -17,8 +17,8 @@ pub const FILE_BYTES: usize = 102;
 /// Bytes of a thread record.
 pub const THREAD_BYTES: usize = 46;
 
-/// What weft puts into the last reserved word of a record while its item is being moved, without
-/// a journal: of two records of one item, the marked one is the old one. See
+/// The value that weft puts into the last reserved word of a record while its item is being moved,
+/// without a journal: of two records of one item, the marked one is the old one. See
 /// [`volume`](crate::volume).
 pub const MOVE_MARK: u32 = 0x7765_6674;
 
@@ -32,7 +32,7 @@ pub struct CatalogKey {
 }
 
 impl CatalogKey {
-    /// Bytes of the longest encoded key, its length byte included: that of every index key.
+    /// Bytes of the longest encoded key, its length byte included; every index key has this length.
     pub const MAX_BYTES: usize = 38;
 
     /// The key of an item.
@@ -50,7 +50,7 @@ impl CatalogKey {
     /// Reads an encoded key.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with what is wrong.
+    /// [`Error::Invalid`] with the problem.
     pub fn parse(raw: &[u8]) -> Result<Self> {
         let len = usize::from(get8(raw, 0));
         let name = Name::parse(raw, 6, Name::MAX_BYTES);
@@ -63,7 +63,7 @@ impl CatalogKey {
         }
     }
 
-    /// The encoded key, and how many bytes of it count.
+    /// Returns the encoded key, and the number of its valid bytes.
     #[must_use]
     pub fn encode(&self) -> ([u8; Self::MAX_BYTES], usize) {
         let mut raw = [0; Self::MAX_BYTES];
@@ -78,7 +78,7 @@ impl CatalogKey {
         (raw, 7 + len)
     }
 
-    /// Compares encoded keys. A name that is too long for its key ends with it.
+    /// Compares encoded keys. A name that is longer than its key is cut at the key's end.
     #[must_use]
     pub fn compare(a: &[u8], b: &[u8]) -> Ordering {
         let name = |raw: &'_ [u8]| {
@@ -97,7 +97,7 @@ impl CatalogKey {
 pub struct DirectoryRecord {
     /// `dirFlags`: none are defined on disk.
     pub flags: u16,
-    /// `dirVal`: items in it.
+    /// `dirVal`: number of items in the folder.
     pub valence: u16,
     /// `dirDirID`
     pub id: u32,
@@ -121,25 +121,25 @@ bitflags! {
     pub struct FileFlags: u8 {
         /// The file must not be changed.
         const LOCKED = 1;
-        /// It has a thread record.
+        /// The file has a thread record.
         const THREAD = 1 << 1;
         /// The record is in use.
         const USED = 1 << 7;
-        /// What others have set is kept.
+        /// Bits set by other systems are kept.
         const _ = !0;
     }
 }
 
-/// What a file record keeps of one fork.
+/// The lengths and first extents of one fork, as the file record stores them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ForkSizes {
     /// `filStBlk` or `filRStBlk`: must be 0.
     pub start_block: u16,
-    /// `filLgLen` or `filRLgLen`: its length in bytes.
+    /// `filLgLen` or `filRLgLen`: length in bytes.
     pub len_bytes: u32,
-    /// `filPyLen` or `filRPyLen`: the bytes it has space for.
+    /// `filPyLen` or `filRPyLen`: allocated space in bytes.
     pub space_bytes: u32,
-    /// `filExtRec` or `filRExtRec`: its first three extents.
+    /// `filExtRec` or `filRExtRec`: first three extents.
     pub extents: ExtentRecord,
 }
 
@@ -164,14 +164,14 @@ pub struct FileRecord {
     pub backed_up: u32,
     /// `filFndrInfo`
     pub xinfo: FXInfo,
-    /// `filClpSize`: its clump size in bytes, 0 for the volume's.
+    /// `filClpSize`: clump size in bytes, 0 for the volume's.
     pub clump_bytes: u16,
     /// `filResrv`: 0.
     pub reserved: u32,
 }
 
 impl FileRecord {
-    /// A fork.
+    /// Returns the fields of a fork.
     #[must_use]
     pub fn fork(&self, fork: Fork) -> &ForkSizes {
         let [data, resource] = &self.forks;
@@ -181,7 +181,7 @@ impl FileRecord {
         }
     }
 
-    /// A fork, to be changed.
+    /// Returns the fields of a fork, mutable.
     pub fn fork_mut(&mut self, fork: Fork) -> &mut ForkSizes {
         let [data, resource] = &mut self.forks;
         match fork {
@@ -191,10 +191,10 @@ impl FileRecord {
     }
 }
 
-/// Where an item is: what its id leads to (`cdrThdRec`, `cdrFThdRec`).
+/// The folder and the name of the item with a given id (`cdrThdRec`, `cdrFThdRec`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadRecord {
-    /// Whether the item is a file.
+    /// The item is a file.
     pub of_file: bool,
     /// `thdParID`
     pub parent: u32,
@@ -218,7 +218,7 @@ impl CatalogRecord {
     /// Reads a record.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with what is wrong.
+    /// [`Error::Invalid`] with the problem.
     pub fn parse(raw: &[u8]) -> Result<Self> {
         let (kind, need) = match get8(raw, 0) {
             kind @ 1 => (kind, DIRECTORY_BYTES),
@@ -268,7 +268,7 @@ impl CatalogRecord {
         })
     }
 
-    /// The encoded record, and how many bytes of it count.
+    /// Returns the encoded record, and the number of its valid bytes.
     #[must_use]
     pub fn encode(&self) -> ([u8; FILE_BYTES], usize) {
         let mut raw = [0; FILE_BYTES];
@@ -317,8 +317,8 @@ impl CatalogRecord {
         (raw, len)
     }
 
-    /// What of a record's bytes is not as this record is written, by the fields' names: what no field
-    /// here stands for.
+    /// Returns the names of the parts of an encoded record that differ from what
+    /// [`encode`](Self::encode) writes and that no field here holds.
     pub(crate) fn wrong_bytes(&self, raw: &[u8]) -> impl Iterator<Item = &'static str> + use<> {
         let len = match self {
             Self::Directory(_) => DIRECTORY_BYTES,
@@ -332,7 +332,7 @@ impl CatalogRecord {
         checks.into_iter().filter(|(wrong, _)| *wrong).map(|(_, field)| field)
     }
 
-    /// The id of the item, unless it is a thread.
+    /// Returns the id of the item; `None` for a thread.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         match self {
@@ -342,7 +342,8 @@ impl CatalogRecord {
         }
     }
 
-    /// Whether the item's old record is to go, see [`MOVE_MARK`].
+    /// Returns true if this is the old record of a moved item and must be removed, see
+    /// [`MOVE_MARK`].
     #[must_use]
     pub fn is_marked(&self) -> bool {
         match self {
@@ -374,7 +375,7 @@ mod tests {
             for kind in 1..=4 {
                 let mut raw = raw.clone();
                 raw[0] = kind;
-                // The name of a thread, and what is not kept.
+                // The name of a thread, and bytes that are not kept.
                 if kind > 2 {
                     raw[14] %= 32;
                 }

@@ -10,12 +10,12 @@ use core::cmp::Ordering;
 pub struct Extent {
     /// The first allocation block.
     pub start: u16,
-    /// How many there are; 0 ends an extent record.
+    /// The number of allocation blocks; 0 ends an extent record.
     pub count: u16,
 }
 
 impl Extent {
-    /// The allocation block behind it.
+    /// Returns the allocation block after the last one.
     #[must_use]
     pub fn end(&self) -> u32 {
         u32::from(self.start) + u32::from(self.count)
@@ -39,21 +39,21 @@ pub(super) fn put_extents(raw: &mut [u8], at: usize, extents: &ExtentRecord) {
     }
 }
 
-/// Which of the two streams of a file.
+/// One of the two streams of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Fork {
-    /// What other systems call the file.
+    /// The data fork: the content of the file on other systems.
     #[default]
     Data,
-    /// What the Resource Manager keeps in it.
+    /// The resource fork, kept by the Resource Manager.
     Resource,
 }
 
 impl Fork {
-    /// Both.
+    /// Both forks.
     pub const ALL: [Self; 2] = [Self::Data, Self::Resource];
 
-    /// 0 or 1.
+    /// Returns 0 for the data fork, 1 for the resource fork.
     #[must_use]
     pub fn index(self) -> usize {
         match self {
@@ -66,11 +66,11 @@ impl Fork {
 /// A key of the extents file (`ExtKeyRec`): sorted by file, then fork, then block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExtentKey {
-    /// Whose extents.
+    /// The file that has the extents.
     pub file_id: u32,
-    /// Of which fork.
+    /// The fork that has the extents.
     pub fork: Fork,
-    /// The allocation block of the fork that the record begins with.
+    /// The fork's allocation block at which the record begins.
     pub block: u16,
 }
 
@@ -81,7 +81,7 @@ impl ExtentKey {
     /// Reads an encoded key.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with what is wrong.
+    /// [`Error::Invalid`] with the problem.
     pub fn parse(raw: &[u8]) -> Result<Self> {
         let (len, fork) = (get8(raw, 0), get8(raw, 1));
         if raw.len() < Self::BYTES || len != 7 {
@@ -95,7 +95,7 @@ impl ExtentKey {
         Ok(Self { file_id: get32(raw, 2), fork, block: get16(raw, 6) })
     }
 
-    /// The encoded key.
+    /// Returns the encoded key.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut raw = [7, 0, 0, 0, 0, 0, 0, 0];
@@ -114,13 +114,13 @@ impl ExtentKey {
         part(a).cmp(&part(b))
     }
 
-    /// Reads the extents of a record.
+    /// Reads the extents of a record; `None` if it is too short.
     #[must_use]
     pub fn parse_record(raw: &[u8]) -> Option<ExtentRecord> {
         (raw.len() >= EXTENT_RECORD_BYTES).then(|| parse_extents(raw, 0))
     }
 
-    /// The encoded extents of a record.
+    /// Returns the encoded extents of a record.
     #[must_use]
     pub fn encode_record(extents: &ExtentRecord) -> [u8; EXTENT_RECORD_BYTES] {
         let mut raw = [0; EXTENT_RECORD_BYTES];

@@ -1,4 +1,4 @@
-//! What the Finder keeps about files and folders: `FInfo`, `FXInfo`, `DInfo`, `DXInfo`, 16 bytes
+//! The Finder's information on files and folders: `FInfo`, `FXInfo`, `DInfo`, `DXInfo`, 16 bytes
 //! each. Source: *Inside Macintosh: Macintosh Toolbox Essentials*, chapter 7, "Finder Interface".
 
 use super::{get, get8, get16, get32, put, put16, put32};
@@ -19,16 +19,16 @@ pub mod finder_flags {
     pub const IS_ALIAS: u16 = 0x8000;
 }
 
-/// A place in a window.
+/// A position in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Point {
-    /// Down.
+    /// The vertical coordinate, downwards.
     pub v: i16,
-    /// Right.
+    /// The horizontal coordinate, to the right.
     pub h: i16,
 }
 
-/// A window's place.
+/// The rectangle of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 #[allow(missing_docs)]
 pub struct Rect {
@@ -51,7 +51,7 @@ fn put_point(raw: &mut [u8], at: usize, point: Point) {
     put16(raw, at + 2, point.h.cast_unsigned());
 }
 
-/// What the Finder knows of a file (`FInfo`).
+/// The Finder's information on a file (`FInfo`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct FInfo {
     /// `fdType`
@@ -60,9 +60,9 @@ pub struct FInfo {
     pub creator: [u8; 4],
     /// `fdFlags`, see [`finder_flags`].
     pub flags: u16,
-    /// `fdLocation`: the icon's place.
+    /// `fdLocation`: the icon's position.
     pub location: Point,
-    /// `fdFldr`: the window it is in.
+    /// `fdFldr`: the window that shows it.
     pub folder: i16,
 }
 
@@ -79,7 +79,7 @@ impl FInfo {
         }
     }
 
-    /// The 16 bytes.
+    /// Returns the 16 bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; 16] {
         let mut raw = [0; 16];
@@ -92,20 +92,20 @@ impl FInfo {
     }
 }
 
-/// What else the Finder knows of a file (`FXInfo`).
+/// The Finder's extended information on a file (`FXInfo`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct FXInfo {
     /// `fdIconID`
     pub icon_id: i16,
     /// `fdUnused`
     pub unused: [u8; 6],
-    /// `fdScript`: of the name.
+    /// `fdScript`: script of the name.
     pub script: i8,
     /// `fdXFlags`
     pub x_flags: i8,
-    /// `fdComment`: the id of the comment.
+    /// `fdComment`: id of the comment.
     pub comment_id: i16,
-    /// `fdPutAway`: the folder it was taken from.
+    /// `fdPutAway`: folder that the file was taken from.
     pub put_away: u32,
 }
 
@@ -123,7 +123,7 @@ impl FXInfo {
         }
     }
 
-    /// The 16 bytes.
+    /// Returns the 16 bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; 16] {
         let mut raw = [0; 16];
@@ -136,16 +136,16 @@ impl FXInfo {
     }
 }
 
-/// What the Finder knows of a folder (`DInfo`).
+/// The Finder's information on a folder (`DInfo`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct DInfo {
-    /// `frRect`: its window.
+    /// `frRect`: the folder's window.
     pub rect: Rect,
     /// `frFlags`, see [`finder_flags`].
     pub flags: u16,
-    /// `frLocation`: the icon's place.
+    /// `frLocation`: the icon's position.
     pub location: Point,
-    /// `frView`: how its items are shown.
+    /// `frView`: view of the items.
     pub view: i16,
 }
 
@@ -166,7 +166,7 @@ impl DInfo {
         }
     }
 
-    /// The 16 bytes.
+    /// Returns the 16 bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; 16] {
         let mut raw = [0; 16];
@@ -181,20 +181,20 @@ impl DInfo {
     }
 }
 
-/// What else the Finder knows of a folder (`DXInfo`).
+/// The Finder's extended information on a folder (`DXInfo`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct DXInfo {
-    /// `frScroll`: where its window is scrolled to.
+    /// `frScroll`: scroll position of the window.
     pub scroll: Point,
     /// `frOpenChain`: the chain of open folders.
     pub open_chain: u32,
-    /// `frScript`: of the name.
+    /// `frScript`: script of the name.
     pub script: i8,
     /// `frXFlags`
     pub x_flags: i8,
-    /// `frComment`: the id of the comment.
+    /// `frComment`: id of the comment.
     pub comment_id: i16,
-    /// `frPutAway`: the folder it was taken from.
+    /// `frPutAway`: folder that the folder was taken from.
     pub put_away: u32,
 }
 
@@ -212,7 +212,7 @@ impl DXInfo {
         }
     }
 
-    /// The 16 bytes.
+    /// Returns the 16 bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; 16] {
         let mut raw = [0; 16];

@@ -1,4 +1,4 @@
-//! The master directory block: what a volume says of itself.
+//! The master directory block (MDB): the volume's header.
 
 use super::extent::{parse_extents, put_extents};
 use super::{
@@ -8,26 +8,26 @@ use crate::{Error, Result};
 use alloc::format;
 use bitflags::bitflags;
 
-/// The block of the MDB. Its copy is the last block but one of the volume.
+/// The block of the MDB. The copy is in the last block but one of the volume.
 pub const MDB_BLOCK: u64 = 2;
 /// Bytes of the MDB; the rest of its block is zero.
 pub const MDB_BYTES: usize = 162;
 /// `BD`
 pub const SIGNATURE_HFS: u16 = 0x4244;
-/// `H+`, of the volume embedded in a wrapper.
+/// `H+`, the signature of an HFS+ volume embedded in a wrapper.
 pub const SIGNATURE_HFS_PLUS: u16 = 0x482b;
 
-/// The longest clump of files in bytes, where an allocation block is not longer. Apple's checker
-/// has it so.
+/// The longest clump of files in bytes, unless an allocation block is longer. Apple's checker
+/// enforces the limit.
 pub const CLUMP_MAX_BYTES: u32 = 1 << 20;
-/// How far behind the highest id in use Apple's checker takes `drNxtCNID`.
+/// The greatest distance of `drNxtCNID` from the highest id in use that Apple's checker accepts.
 pub const NEXT_ID_AHEAD: u32 = 4096;
 
 bitflags! {
     /// `drAtrb`
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Attributes: u16 {
-        /// None of these is defined on the disk.
+        /// Bits that are not defined on the disk.
         const RESERVED = 0x7f;
         /// Locked by hardware.
         const HARDWARE_LOCK = 1 << 7;
@@ -39,7 +39,7 @@ bitflags! {
         const INCONSISTENT = 1 << 11;
         /// Locked by software.
         const SOFTWARE_LOCK = 1 << 15;
-        /// What others have set is kept.
+        /// Bits set by other systems are kept.
         const _ = !0;
     }
 }
@@ -57,7 +57,7 @@ pub struct Mdb {
     pub root_files: u16,
     /// `drVBMSt`: first block of the bitmap.
     pub bitmap_block: u16,
-    /// `drAllocPtr`: where to look for free space first.
+    /// `drAllocPtr`: start of the search for free space.
     pub alloc_hint: u16,
     /// `drNmAlBlks`: allocation blocks of the volume.
     pub alloc_blocks: u16,
@@ -65,7 +65,7 @@ pub struct Mdb {
     pub alloc_block_bytes: u32,
     /// `drClpSiz`: default clump size in bytes.
     pub clump_bytes: u32,
-    /// `drAlBlSt`: block where the allocation blocks begin.
+    /// `drAlBlSt`: first block of the allocation blocks.
     pub first_block: u16,
     /// `drNxtCNID`: the next unused id.
     pub next_id: u32,
@@ -75,9 +75,9 @@ pub struct Mdb {
     pub name: Name,
     /// `drVolBkUp`: date of the last backup.
     pub backed_up: u32,
-    /// `drVSeqNum`: number in a set of backups.
+    /// `drVSeqNum`: sequence number in a set of backups.
     pub sequence: u16,
-    /// `drWrCnt`: counts changes.
+    /// `drWrCnt`: number of changes.
     pub write_count: u32,
     /// `drXTClpSiz`: clump size of the extents file, in bytes.
     pub extents_clump_bytes: u32,
@@ -106,7 +106,7 @@ pub struct Mdb {
 }
 
 impl Mdb {
-    /// Reads an MDB. Only what cannot be read at all is refused; see [`check`](Self::check).
+    /// Reads an MDB. Refuses only an MDB that cannot be read at all; see [`check`](Self::check).
     ///
     /// # Errors
     /// [`Error::NotHfs`], [`Error::Corrupt`] for a name that is too long.
@@ -157,7 +157,7 @@ impl Mdb {
         })
     }
 
-    /// The encoded MDB.
+    /// Returns the encoded MDB.
     #[must_use]
     pub fn encode(&self) -> [u8; MDB_BYTES] {
         let mut raw = [0; MDB_BYTES];
@@ -197,52 +197,52 @@ impl Mdb {
         raw
     }
 
-    /// Whether this is the wrapper around an HFS+ volume.
+    /// Returns true if this is the wrapper around an HFS+ volume.
     #[must_use]
     pub fn is_wrapper(&self) -> bool {
         self.embed_signature == SIGNATURE_HFS_PLUS
     }
 
-    /// Blocks of the bitmap.
+    /// Returns the number of blocks of the bitmap.
     #[must_use]
     pub fn bitmap_blocks(&self) -> u64 {
         u64::from(self.alloc_blocks).div_ceil(8 * BLOCK_BYTES as u64)
     }
 
-    /// Blocks of an allocation block.
+    /// Returns the number of blocks of an allocation block.
     #[must_use]
     pub fn blocks_per_alloc(&self) -> u64 {
         u64::from(self.alloc_block_bytes) / BLOCK_BYTES as u64
     }
 
-    /// The block behind the last allocation block.
+    /// Returns the block after the last allocation block.
     #[must_use]
     pub fn end_block(&self) -> u64 {
         u64::from(self.first_block) + u64::from(self.alloc_blocks) * self.blocks_per_alloc()
     }
 
-    /// Blocks of the bitmap as Apple's checker counts them: for as many allocation blocks as the
-    /// whole volume would have.
+    /// Returns the number of bitmap blocks as Apple's checker counts them: for as many allocation
+    /// blocks as the whole volume would have.
     #[must_use]
     pub fn bitmap_blocks_of(volume_blocks: u64, blocks_per_alloc: u64) -> u64 {
         (volume_blocks / blocks_per_alloc.max(1)).div_ceil(8 * BLOCK_BYTES as u64)
     }
 
-    /// The clump of files where none is asked for: four allocation blocks, or one where those are
-    /// too long.
+    /// Returns the default clump size of files: four allocation blocks, or one if four are longer
+    /// than [`CLUMP_MAX_BYTES`].
     #[must_use]
     pub fn default_clump(alloc_block_bytes: u32) -> u32 {
         let four = alloc_block_bytes.saturating_mul(4);
         if four <= CLUMP_MAX_BYTES { four } else { alloc_block_bytes }
     }
 
-    /// No clump is longer than a quarter of the volume.
+    /// Returns the longest clump in bytes, a quarter of the volume.
     #[must_use]
     pub fn clump_limit(&self) -> u64 {
         u64::from(self.alloc_blocks / 4) * u64::from(self.alloc_block_bytes)
     }
 
-    /// Whether Apple's checker takes a clump size of files.
+    /// Returns true if Apple's checker accepts a clump size of files.
     #[must_use]
     pub fn takes_file_clump(&self, bytes: u32) -> bool {
         let size = self.alloc_block_bytes;
@@ -251,27 +251,27 @@ impl Mdb {
             && (bytes == size || bytes <= CLUMP_MAX_BYTES && u64::from(bytes) <= self.clump_limit())
     }
 
-    /// Whether Apple's checker takes a clump size of a tree's file.
+    /// Returns true if Apple's checker accepts a clump size of a tree's file.
     #[must_use]
     pub fn takes_tree_clump(&self, bytes: u32) -> bool {
         bytes.is_multiple_of(self.alloc_block_bytes) && u64::from(bytes) <= self.clump_limit()
     }
 
-    /// Where the copy of the MDB lies: in the last block but one of the volume. `None` if
-    /// allocation blocks lie there, as in an image that is cut: it must not be written then.
+    /// Returns the block of the MDB's copy, the last but one of the volume. `None` if allocation
+    /// blocks lie there, as in an image that is cut: the copy must not be written then.
     #[must_use]
     pub fn copy_block(&self, device_blocks: u64) -> Option<u64> {
         device_blocks.checked_sub(2).filter(|&copy| copy >= self.end_block())
     }
 
-    /// Blocks of the volume, as far as the MDB tells: the allocation blocks, the copy of the MDB and
-    /// a block behind it. A device with fewer holds an image that is cut.
+    /// Returns the least number of blocks of the volume, by the MDB: the allocation blocks, the
+    /// copy of the MDB and a block after it. A device with fewer holds an image that is cut.
     #[must_use]
     pub fn least_blocks(&self) -> u64 {
         self.end_block().saturating_add(2)
     }
 
-    /// Refuses a geometry that cannot be worked with, on a device of `device_blocks`.
+    /// Refuses a geometry that is invalid on a device of `device_blocks`.
     ///
     /// # Errors
     /// [`Error::Corrupt`].

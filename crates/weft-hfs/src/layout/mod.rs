@@ -1,4 +1,4 @@
-//! What lies where on an HFS volume, as plain types.
+//! The on-disk structures of an HFS volume, as plain types.
 //!
 //! Source: Apple, *Inside Macintosh: Files* (1992), chapter 2, "Data Organization on Volumes".
 //! Field names in the documentation are the ones used there. All numbers are big-endian; a
@@ -48,5 +48,5 @@ pub const FIRST_ID: u32 = 16;
 /// Most bytes of a fork.
 pub const FORK_MAX_BYTES: u32 = i32::MAX.unsigned_abs();
 
-/// Seconds from 1904, where HFS counts from, to 1970.
+/// Seconds from 1904, the HFS epoch, to 1970.
 pub const EPOCH_1904_SECS: i64 = 2_082_844_800;

@@ -10,8 +10,8 @@ pub const VOLUME_NAME_MAX_BYTES: usize = 27;
 
 /// The name of a file or folder: 0 to 31 bytes (only a thread's key has none), no colon.
 ///
-/// Two names are equal if their bytes are; whether they name the same item is
-/// [`order`](Self::order)'s to say.
+/// Two names are equal if their bytes are; names of the same item compare as equal in
+/// [`order`](Self::order).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Name {
     len: u8,
@@ -22,13 +22,14 @@ impl Name {
     /// Most bytes of a name.
     pub const MAX_BYTES: usize = 31;
 
-    /// The name of nothing, as it stands in the key of a thread.
+    /// The empty name in the key of a thread.
     pub const EMPTY: Self = Self { len: 0, bytes: [0; Self::MAX_BYTES] };
 
-    /// A name to be given to an item.
+    /// Makes a name for an item.
     ///
     /// # Errors
-    /// [`Error::NameTooLong`], or [`Error::BadName`] for an empty name, `.` and `..`, a colon or a NUL.
+    /// [`Error::NameTooLong`], or [`Error::BadName`] for an empty name, `.` and `..`, a colon or a
+    /// NUL.
     pub fn new(bytes: &[u8]) -> Result<Self> {
         if bytes.is_empty() {
             return Err(Error::BadName("it is empty"));
@@ -46,7 +47,7 @@ impl Name {
         Ok(name)
     }
 
-    /// A name as a volume may have it, however strange.
+    /// Makes a name that a volume may hold, including those that [`new`](Self::new) refuses.
     ///
     /// # Errors
     /// [`Error::NameTooLong`].
@@ -60,7 +61,7 @@ impl Name {
         Ok(name)
     }
 
-    /// The Pascal string at byte `at`; `None` if it is longer than `max_bytes`.
+    /// Returns the Pascal string at byte `at`; `None` if it is longer than `max_bytes`.
     pub(super) fn parse(raw: &[u8], at: usize, max_bytes: usize) -> Option<Self> {
         let len = usize::from(get8(raw, at));
         if len > max_bytes {
@@ -69,31 +70,31 @@ impl Name {
         Self::any(raw.get(at + 1..at + 1 + len)?).ok()
     }
 
-    /// Whether it is `.` or `..`.
+    /// Returns true if the name is `.` or `..`.
     #[must_use]
     pub fn is_dots(&self) -> bool {
         matches!(self.as_bytes(), b"." | b"..")
     }
 
-    /// Its bytes, in MacRoman.
+    /// Returns the bytes of the name, in MacRoman.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the name has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The order of names in a folder.
+    /// Compares two names by their order in a folder.
     #[must_use]
     pub fn order(&self, other: &Self) -> Ordering {
         crate::relstring::compare(self.as_bytes(), other.as_bytes())

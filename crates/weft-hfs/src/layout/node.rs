@@ -1,16 +1,16 @@
-//! Nodes of a B*-tree: 512 bytes each, so that a device writes one whole or not at all.
+//! Nodes of a B*-tree: 512 bytes each, so that a device writes a node whole or not at all.
 
 use super::{get8, get16, get32, put, put16, put32};
 
 /// Bytes of a node.
 pub const NODE_BYTES: usize = 512;
-/// Where the records of a node begin.
+/// Offset of the first record in a node.
 pub const RECORDS_OFFSET: usize = 14;
-/// Where the header record lies in node 0.
+/// Offset of the header record in node 0.
 pub const HEADER_RECORD_OFFSET: usize = 14;
-/// Where in node 0 the kind of tree stands (`btreeType` of TN1150), which is 0 on HFS.
+/// Offset in node 0 of the kind of tree (`btreeType` of TN1150), which is 0 on HFS.
 pub const HEADER_TYPE_OFFSET: usize = HEADER_RECORD_OFFSET + 36;
-/// Where the map record lies in node 0.
+/// Offset of the map record in node 0.
 pub const HEADER_MAP_OFFSET: usize = 248;
 /// Bytes of the map record in node 0: it covers 2048 nodes.
 pub const HEADER_MAP_BYTES: usize = 256;
@@ -24,14 +24,14 @@ pub enum NodeKind {
     Index,
     /// Node 0.
     Header,
-    /// More of the map of nodes.
+    /// A further part of the map of nodes.
     Map,
     /// Records.
     Leaf,
 }
 
 impl NodeKind {
-    /// The byte on disk.
+    /// Returns the byte on disk.
     #[must_use]
     pub fn byte(self) -> u8 {
         match self {
@@ -42,7 +42,7 @@ impl NodeKind {
         }
     }
 
-    /// What a byte says.
+    /// Returns the kind that a byte stands for.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
@@ -58,9 +58,9 @@ impl NodeKind {
 /// The first 14 bytes of a node (`NodeDescriptor`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeDescriptor {
-    /// `ndFLink`: the next node of its level, 0 at the end.
+    /// `ndFLink`: next node of its level, 0 at the end.
     pub next: u32,
-    /// `ndBLink`: the previous one.
+    /// `ndBLink`: previous node of its level.
     pub prev: u32,
     /// `ndType`
     pub kind: NodeKind,
@@ -71,7 +71,7 @@ pub struct NodeDescriptor {
 }
 
 impl NodeDescriptor {
-    /// Reads one; `None` for a kind of node that there is not.
+    /// Reads a descriptor; `None` for an unknown kind of node.
     #[must_use]
     pub fn parse(raw: &[u8]) -> Option<Self> {
         Some(Self {
@@ -83,7 +83,7 @@ impl NodeDescriptor {
         })
     }
 
-    /// Writes it to the front of a node.
+    /// Writes the descriptor to the start of a node.
     pub fn encode_into(&self, raw: &mut [u8]) {
         put32(raw, 0, self.next);
         put32(raw, 4, self.prev);
@@ -98,7 +98,7 @@ impl NodeDescriptor {
 pub struct Header {
     /// `bthDepth`: levels, 0 for an empty tree.
     pub depth: u16,
-    /// `bthRoot`: its root node.
+    /// `bthRoot`: root node.
     pub root: u32,
     /// `bthNRecs`: leaf records.
     pub records: u32,
@@ -112,12 +112,12 @@ pub struct Header {
     pub key_bytes: u16,
     /// `bthNNodes`: nodes of the file.
     pub nodes: u32,
-    /// `bthFree`: those not in use.
+    /// `bthFree`: free nodes.
     pub free_nodes: u32,
 }
 
 impl Header {
-    /// Bytes of the header record that carry something.
+    /// Used bytes of the header record.
     pub const BYTES: usize = 30;
 
     /// Reads the header record of node 0.
@@ -137,7 +137,7 @@ impl Header {
         }
     }
 
-    /// The bytes of the header record.
+    /// Returns the bytes of the header record.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut raw = [0; Self::BYTES];
@@ -153,7 +153,7 @@ impl Header {
         raw
     }
 
-    /// A whole node 0, of a tree that has this header and no map bits set but its own.
+    /// Returns a whole node 0 of a tree with this header and only node 0 marked as used in the map.
     #[must_use]
     pub fn encode_node(&self) -> [u8; NODE_BYTES] {
         let mut raw = [0; NODE_BYTES];

@@ -1,36 +1,37 @@
-//! Checking a volume, and setting right what can be.
+//! Checking and repairing a volume.
 
 use super::volume::Volume;
 use weft_block::BlockDevice;
 use weft_vfs::Result;
 
-/// What was found on a volume.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// What a power cut leaves, and an open sets right by itself: structure, place, what is wrong.
+    /// Inconsistencies that a power cut leaves, and that an open corrects: structure, location,
+    /// problem.
     pub loose: Vec<String>,
-    /// Everything else that is wrong.
+    /// All other problems.
     pub damage: Vec<String>,
-    /// Whether all of it has been set right.
+    /// All of the problems have been corrected.
     pub repaired: bool,
-    /// Files on the volume, after repair.
+    /// The number of files on the volume, after the repair.
     pub files: usize,
 }
 
 impl Report {
-    /// Whether nothing at all was found.
+    /// Returns true if the check found no problems.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.loose.is_empty() && self.damage.is_empty()
     }
 }
 
-/// Checks a volume that nobody has open. With `repair`, sets right what is wrong: forks are cut
-/// where they leave their file or enter another, names and numbers that are there twice are made
-/// unique, and map, counts and the copy of the master directory block are written anew.
+/// Checks a volume that is not open. With `repair`, corrects the problems: forks are cut where
+/// their chains leave the file or enter another, duplicate names and numbers are made unique, and
+/// map, counts and the copy of the master directory block are rewritten.
 ///
 /// # Errors
-/// [`weft_vfs::Error::Corrupt`] if there is no volume, or nothing that tells where its parts are.
+/// [`weft_vfs::Error::Corrupt`] if there is no volume, or no valid master directory block.
 pub fn check(device: &dyn BlockDevice, repair: bool) -> Result<Report> {
     let mut volume = Volume::read(device)?;
     let mut report = Report {
@@ -49,7 +50,7 @@ pub fn check(device: &dyn BlockDevice, repair: bool) -> Result<Report> {
     Ok(report)
 }
 
-/// Gives files whose name or number is another's, or none, one of their own.
+/// Gives files with an invalid or duplicate name or number new ones.
 fn make_unique(volume: &mut Volume) {
     let mut numbers = std::collections::BTreeSet::new();
     for file in &mut volume.files {
@@ -69,7 +70,7 @@ fn make_unique(volume: &mut Volume) {
                 f.entry.version == version && crate::relstring::compare(&f.entry.name, name).is_eq()
             })
         };
-        // Its place in the block is no longer than it was: the last characters become a number.
+        // The entry must not become longer: the last characters are replaced by a number.
         let original = entry.name.clone();
         let mut tries = 0_u32;
         while taken(&entry.name) {
@@ -83,7 +84,7 @@ fn make_unique(volume: &mut Volume) {
             }
         }
     }
-    // A name of one character can be used up.
+    // A name of one character may have no free replacement: its file is dropped.
     let mut seen = std::collections::BTreeSet::new();
     volume.files.retain(|f| {
         let folded: Vec<u8> = f.entry.name.iter().map(|&b| crate::relstring::weight(b)).collect();

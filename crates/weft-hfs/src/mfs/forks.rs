@@ -6,13 +6,13 @@ use super::volume::fork_mut;
 use weft_patch::BlockNr;
 use weft_vfs::{Error, Result};
 
-/// A fork has no more bytes: the Macintosh counts with a sign.
+/// The most bytes of a fork: the Macintosh uses signed numbers.
 const FORK_MAX_BYTES: u64 = 0x7fff_ffff;
-/// What is written in one operation, in bytes.
+/// The most bytes that one operation writes.
 const STEP_BYTES: usize = 64 << 10;
 
 impl Mfs {
-    /// Reads a fork into `buf`; returns how many bytes there were.
+    /// Reads a fork into `buf`; returns the number of bytes read.
     pub(super) fn read_fork(
         &self,
         ino: u64,
@@ -47,7 +47,8 @@ impl Mfs {
         Ok(len)
     }
 
-    /// Writes into a fork; fewer bytes only where the volume is full.
+    /// Writes into a fork; returns the number of bytes, smaller than `data` only if the volume is
+    /// full.
     pub(super) fn write_fork(
         &self,
         ino: u64,
@@ -90,14 +91,14 @@ impl Mfs {
                 if need(end) > free && later > 0 {
                     return Ok(None);
                 }
-                // What fits is written.
+                // Writes only as much as fits.
                 let end = if need(end) > free { (have + free) as u64 * unit } else { end };
                 if end <= at {
                     return Err(Error::NoSpace);
                 }
                 let data = &data[..(end - at) as usize];
                 let mut befores = state.extend(op, ino, which, need(end))?;
-                // Between the end and what is written there are zeroes.
+                // The gap between the end and the written range becomes zero.
                 let mut gap = len;
                 while gap < at {
                     let n = (at - gap).min(STEP_BYTES as u64);
@@ -116,7 +117,8 @@ impl Mfs {
         self.with_space(once)
     }
 
-    /// Runs what may find that blocks are free but for a sync; a second time after one.
+    /// Runs `once`, which returns `None` if it needs blocks whose freeing is not durable; runs it
+    /// again after a sync.
     fn with_space<R>(&self, once: impl Fn() -> Result<Option<R>>) -> Result<R> {
         for _ in 0..2 {
             if let Some(done) = once()? {
@@ -127,7 +129,7 @@ impl Mfs {
         Err(Error::NoSpace)
     }
 
-    /// Cuts a fork, or makes it longer with zeroes. All or nothing.
+    /// Cuts a fork, or extends it with zeroes. Either all of it is done or nothing.
     pub(super) fn set_len(&self, ino: u64, which: usize, len_bytes: u64) -> Result<()> {
         if len_bytes > FORK_MAX_BYTES {
             return Err(Error::TooLarge);
@@ -166,7 +168,7 @@ impl Mfs {
         self.with_space(once)
     }
 
-    /// Gives a file another resource fork, whole or not at all.
+    /// Replaces the resource fork of a file. Either all of it is done or nothing.
     pub(super) fn replace_resource(&self, ino: u64, content: &[u8]) -> Result<()> {
         let once = || {
             self.change(|state, op| {

@@ -20,23 +20,23 @@ use weft_vfs::{
 
 /// The inode number of the directory.
 pub(super) const ROOT: u64 = 1;
-/// The forks, as [`File`] counts them.
+/// The indexes of the forks in [`File`].
 pub(super) const DATA: usize = 0;
 pub(super) const RESOURCE: usize = 1;
 /// 1970-01-01 in seconds since 1904-01-01.
 const UNIX_EPOCH: i64 = 2_082_844_800;
 
-/// How to open a volume.
+/// Options for opening a volume.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
     /// Refuse all changes, and write nothing.
     pub read_only: bool,
-    /// Options of the engine. A journal is not needed and not used: a volume of this size is set
-    /// right in milliseconds.
+    /// Options of the engine. A journal is neither needed nor used: a volume of this size is
+    /// recovered in milliseconds.
     pub engine: EngineOptions,
-    /// Seconds that local time is ahead of UTC: MFS keeps local time.
+    /// Seconds by which local time is ahead of UTC: MFS keeps local time.
     pub utc_offset_secs: i32,
-    /// What the time is, for volumes that shall come out the same; `None`: the system's clock.
+    /// A fixed time, for reproducible volumes; `None`: the system's clock.
     pub clock: Option<Time>,
     /// The owner and the permissions of files and folders for which the volume stores none.
     pub permissions: Permissions,
@@ -66,8 +66,8 @@ impl fmt::Debug for Mfs {
 }
 
 impl Mfs {
-    /// Opens the volume on a device. What a power cut has left is set right; a volume with other
-    /// damage is opened for reading only.
+    /// Opens the volume on a device. Inconsistencies left by a power cut are corrected; a volume
+    /// with other damage is opened for reading only.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if there is no volume; [`Error::Invalid`] for a journal policy;
@@ -88,7 +88,7 @@ impl Mfs {
         }
         let device: Arc<dyn BlockDevice> =
             if read_only { Arc::new(Overlay::new(device)) } else { device };
-        // What has been deleted must not come to light when a block gets other entries.
+        // Deleted entries after the last one must not reappear when a block gets other entries.
         let as_left = volume.loose.is_empty() && volume.tails.is_empty();
         if !read_only && !as_left {
             volume.write(&*device)?;
@@ -107,32 +107,32 @@ impl Mfs {
         }))
     }
 
-    /// What keeps the volume from being written, if it is damage.
+    /// Returns the damage that makes the volume read-only, if any.
     #[must_use]
     pub fn damage(&self) -> &[String] {
         &self.damage
     }
 
-    /// Whether it refuses changes.
+    /// Returns true if the volume refuses changes.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// The engine below it.
+    /// Returns the engine under the volume.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The volume's name, in MacRoman.
+    /// Returns the volume's name, in MacRoman.
     #[must_use]
     pub fn volume_name(&self) -> Vec<u8> {
         self.lock().mdb.name.clone()
     }
 
-    /// Makes everything durable, brings the copy of the master directory block up to date and
-    /// stops the engine. Files that are open are closed.
+    /// Makes everything durable, updates the copy of the master directory block and stops the
+    /// engine. Open files are closed.
     ///
     /// # Errors
     /// Any write error.
@@ -166,7 +166,7 @@ impl Mfs {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic in an operation leaves a state that may be written at every moment.
+        // An operation that panics leaves a state that is valid to write at every step.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -183,7 +183,7 @@ impl Mfs {
             return Err(Error::ReadOnly);
         }
         let mut state = self.lock();
-        // Without a journal the bound is of no meaning.
+        // Without a journal the bound has no meaning.
         let mut op = self.engine.begin(0).map_err(engine_error)?;
         state.settle(&op);
         f(&mut state, &mut op)
@@ -251,7 +251,7 @@ impl Mfs {
         Ok(Entry { attr: self.attr(ino, file), generation: 0 })
     }
 
-    /// Names from a cursor on. Taken at once, as those they are shown to may call back.
+    /// Returns the names from a cursor on. They are copied, as the receiver may call back.
     pub(super) fn names_from(&self, cursor: DirCursor) -> Vec<(u64, Vec<u8>)> {
         let state = self.lock();
         let all = state.named().filter(|(ino, _)| *ino >= cursor.0);
@@ -270,7 +270,7 @@ impl Mfs {
         Err(Error::NotADirectory)
     }
 
-    /// The name of a new file.
+    /// Converts and checks the name of a new file.
     pub(super) fn new_name(name: &[u8]) -> Result<Vec<u8>> {
         weft_vfs::check_name(name)?;
         let name = name_from_unix(name).map_err(|e| match e {
@@ -288,7 +288,7 @@ impl Mfs {
             return Err(Error::NameTooLong);
         }
         let by_name = name_from_unix(name).ok().and_then(|name| state.find(&name));
-        // A name too long for Unix is shown cut, with its number.
+        // A name that is too long for Unix is listed in a shortened form, with its number.
         let cut = || state.named().find(|(ino, f)| shown(*ino, f) == name).map(|(ino, _)| ino);
         by_name.or_else(cut).ok_or(Error::NotFound)
     }
@@ -309,7 +309,7 @@ impl Mfs {
     }
 }
 
-/// A file's name as Unix sees it. One of over 255 bytes is cut and ends in the file's number.
+/// Returns a file's Unix name. A name of over 255 bytes is cut and ends in the file's number.
 pub(super) fn shown(ino: u64, file: &File) -> Vec<u8> {
     let mut name = name_to_unix(&file.entry.name);
     if name.len() > NAME_MAX_BYTES {

@@ -1,4 +1,4 @@
-//! What lies where on an MFS volume: master directory block, block map, directory entries.
+//! The on-disk structures of an MFS volume: master directory block, block map, directory entries.
 //!
 //! Source: Inside Macintosh II, pages 119 to 124. Blocks are of 512 bytes, numbers big-endian.
 //!
@@ -14,23 +14,23 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What stands at the beginning of block 2.
+/// The first word of block 2.
 pub const SIGNATURE: u16 = 0xd2d7;
-/// Where the volume information begins, in bytes.
+/// The offset of the volume information, in bytes.
 pub const MDB_OFFSET: u64 = 1024;
-/// Where the block map begins behind it, in bytes from the same place.
+/// The offset of the block map from the start of the volume information, in bytes.
 pub const MAP_OFFSET: usize = 64;
-/// The unit of everything but files, in bytes.
+/// The size of a block, the unit of everything but files, in bytes.
 pub const BLOCK_BYTES: usize = 512;
 /// The number of the first allocation block.
 pub const FIRST: u16 = 2;
-/// The most allocation blocks that numbers of 12 bits can name: 0, 1 and FFF mean something else.
+/// The most allocation blocks that numbers of 12 bits can name: 0, 1 and FFF have other meanings.
 pub const ALLOC_MAX: u16 = 0xfff - FIRST;
-/// A block of the map that is free.
+/// The map entry of a free block.
 pub const FREE: u16 = 0;
-/// The last block of a file.
+/// The map entry of the last block of a file.
 pub const LAST: u16 = 1;
-/// A block that the directory lies in.
+/// The map entry of a block that holds a part of the directory.
 pub const DIRECTORY: u16 = 0xfff;
 /// The longest name of a volume, in bytes.
 pub const VOLUME_NAME_MAX_BYTES: usize = 27;
@@ -40,9 +40,9 @@ const ENTRY_BYTES: usize = 51;
 /// The volume information in the master directory block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mdb {
-    /// When the volume was made, in seconds since 1904, local time.
+    /// The date of creation, in seconds since 1904, local time.
     pub created: u32,
-    /// When it was last backed up.
+    /// The date of the last backup.
     pub backed_up: u32,
     /// Bit 7: locked by hardware; bit 15: locked by software.
     pub attributes: u16,
@@ -56,7 +56,7 @@ pub struct Mdb {
     pub alloc_blocks: u16,
     /// Bytes of an allocation block: a multiple of 512.
     pub alloc_block_bytes: u32,
-    /// How much is allocated at a time, in bytes.
+    /// The unit of allocation of files, in bytes.
     pub clump_bytes: u32,
     /// The block where allocation block 2 begins.
     pub alloc_start: u16,
@@ -77,10 +77,10 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Mdb {
-    /// Reads the 64 bytes, and makes sure that all they speak of is on a device of `len_blocks`.
+    /// Reads the 64 bytes, and checks that all parts of the volume are on a device of `len_blocks`.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The problem with them.
     pub fn parse(bytes: &[u8], len_blocks: u64) -> Result<Self, String> {
         if bytes.len() < MAP_OFFSET || be16(bytes, 0) != SIGNATURE {
             return Err("its signature is missing".into());
@@ -126,7 +126,7 @@ impl Mdb {
         Ok(mdb)
     }
 
-    /// The 64 bytes.
+    /// Returns the 64 bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; MAP_OFFSET] {
         let mut bytes = Vec::with_capacity(MAP_OFFSET);
@@ -155,26 +155,26 @@ impl Mdb {
         whole
     }
 
-    /// 512-byte blocks in an allocation block.
+    /// Returns the number of 512-byte blocks in an allocation block.
     #[must_use]
     pub fn alloc_sectors(&self) -> u64 {
         u64::from(self.alloc_block_bytes) / BLOCK_BYTES as u64
     }
 
-    /// Blocks that the volume information and the map take, from block 2 on.
+    /// Returns the number of blocks of the volume information and the map, from block 2 on.
     #[must_use]
     pub fn map_blocks(&self) -> u64 {
         (MAP_OFFSET + Map::bytes_for(self.alloc_blocks)).div_ceil(BLOCK_BYTES) as u64
     }
 
-    /// The 512-byte block where an allocation block begins.
+    /// Returns the 512-byte block at which an allocation block begins.
     #[must_use]
     pub fn block_of(&self, alloc: u16) -> u64 {
         u64::from(self.alloc_start) + u64::from(alloc.saturating_sub(FIRST)) * self.alloc_sectors()
     }
 
-    /// The first of the last two blocks, where a copy of the volume information and the map goes
-    /// if they take no more, and nothing else lies there.
+    /// Returns the first of the last two blocks, which hold a copy of the volume information and
+    /// the map; `None` if the copy does not fit there, or other data is in the way.
     #[must_use]
     pub fn copy_block(&self, len_blocks: u64) -> Option<u64> {
         let files_end = self.block_of(FIRST + self.alloc_blocks);
@@ -183,7 +183,7 @@ impl Mdb {
         (files_end.max(directory_end) <= at && self.map_blocks() <= 2).then_some(at)
     }
 
-    /// Whether the volume may not be written.
+    /// Returns true if the volume must not be written.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.attributes & 0x8080 != 0
@@ -198,38 +198,38 @@ pub struct Map {
 }
 
 impl Map {
-    /// Bytes of a map of `blocks` allocation blocks.
+    /// Returns the number of bytes of a map of `blocks` allocation blocks.
     #[must_use]
     pub fn bytes_for(blocks: u16) -> usize {
         (usize::from(blocks) * 3).div_ceil(2)
     }
 
-    /// A map from its bytes; what they lack is free.
+    /// Makes a map from its bytes; missing entries are free.
     #[must_use]
     pub fn new(mut bytes: Vec<u8>, blocks: u16) -> Self {
         bytes.resize(Self::bytes_for(blocks), 0);
         Self { bytes, blocks }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the map.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The numbers of all allocation blocks.
+    /// Returns the numbers of all allocation blocks.
     #[must_use]
     pub fn numbers(&self) -> core::ops::Range<u16> {
         FIRST..FIRST + self.blocks
     }
 
-    /// Whether the number is an allocation block's.
+    /// Returns true if `alloc` is the number of an allocation block.
     #[must_use]
     pub fn has(&self, alloc: u16) -> bool {
         self.numbers().contains(&alloc)
     }
 
-    /// What the map says of a block; [`DIRECTORY`] of one that is not there.
+    /// Returns the map entry of a block; [`DIRECTORY`] for a block that does not exist.
     #[must_use]
     pub fn get(&self, alloc: u16) -> u16 {
         if !self.has(alloc) {
@@ -237,11 +237,12 @@ impl Map {
         }
         let (at, low) = Self::place(alloc);
         let both = be16(&self.bytes, at);
-        // An odd one ends with its byte; an even one that is the last has half a byte behind it.
+        // An odd entry ends with its byte; the last entry, if it is even, has half a byte after it.
         if low { both & 0xfff } else { both >> 4 }
     }
 
-    /// Sets it. Returns where the two bytes are that changed, from the beginning of the map.
+    /// Sets the entry of a block. Returns the range of the two changed bytes, from the beginning of
+    /// the map.
     pub fn set(&mut self, alloc: u16, value: u16) -> core::ops::Range<usize> {
         if !self.has(alloc) {
             return 0..0;
@@ -253,13 +254,13 @@ impl Map {
         at..at + 2
     }
 
-    /// The first byte of an entry, and whether it begins with that byte's low half.
+    /// Returns the first byte of an entry, and true if the entry begins in that byte's low half.
     fn place(alloc: u16) -> (usize, bool) {
         let index = usize::from(alloc - FIRST);
         (index * 3 / 2, index % 2 == 1)
     }
 
-    /// Free blocks.
+    /// Returns the number of free blocks.
     #[must_use]
     pub fn free(&self) -> u16 {
         self.numbers().filter(|&n| self.get(n) == FREE).count() as u16
@@ -269,9 +270,9 @@ impl Map {
 /// One fork, as a directory entry has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ForkEntry {
-    /// Its first allocation block; 0 if it has none.
+    /// The first allocation block; 0 for an empty fork.
     pub start: u16,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len_bytes: u32,
     /// The length of its allocation blocks in bytes.
     pub allocated_bytes: u32,
@@ -280,37 +281,38 @@ pub struct ForkEntry {
 /// A directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Whether the file is locked.
+    /// The file is locked.
     pub locked: bool,
-    /// Its version; 0 on all but a few volumes.
+    /// The version; 0 on all but a few volumes.
     pub version: u8,
-    /// What the Finder keeps: type, creator, flags, location, folder.
+    /// The Finder information: type, creator, flags, location, folder.
     pub finder_info: [u8; 16],
-    /// Its number, used once on a volume.
+    /// The file number, used once on a volume.
     pub number: u32,
     /// The data fork.
     pub data: ForkEntry,
     /// The resource fork.
     pub resource: ForkEntry,
-    /// When it was made.
+    /// The date of creation.
     pub created: u32,
-    /// When it was last changed.
+    /// The date of the last change.
     pub modified: u32,
-    /// Its name, 1 to 255 bytes of MacRoman.
+    /// The name, 1 to 255 bytes of MacRoman.
     pub name: Vec<u8>,
 }
 
 impl Entry {
-    /// Its length on the volume, in bytes: even, so that the next one is aligned.
+    /// Returns the length of the entry on the volume, in bytes: even, so that the next one is
+    /// aligned.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         (ENTRY_BYTES + self.name.len()).next_multiple_of(2)
     }
 
-    /// Reads the entry at the beginning of `bytes`; `None` if none is in use there.
+    /// Reads the entry at the beginning of `bytes`; `None` if no used entry is there.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem with it.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, String> {
         if bytes.len() < ENTRY_BYTES || bytes[0] & 0x80 == 0 {
             return Ok(None);
@@ -342,7 +344,7 @@ impl Entry {
         }))
     }
 
-    /// Appends its bytes.
+    /// Appends the bytes of the entry.
     pub fn encode(&self, to: &mut Vec<u8>) {
         let end = to.len() + self.len_bytes();
         to.push(0x80 | u8::from(self.locked));
@@ -362,8 +364,8 @@ impl Entry {
     }
 }
 
-/// Reads the entries of a directory block: up to the first that is not in use. What is wrong with
-/// the one that ended them, if something was.
+/// Reads the entries of a directory block, up to the first unused one. Also returns the problem of
+/// an invalid entry that ended them.
 #[must_use]
 pub fn parse_block(block: &[u8]) -> (Vec<Entry>, Option<String>) {
     let mut entries = Vec::new();

@@ -5,18 +5,18 @@ use super::volume::Volume;
 use weft_block::BlockDevice;
 use weft_vfs::{Error, Result};
 
-/// The smallest and the largest volume, in blocks of 512 bytes: less than 20 KiB has no use, and
-/// block numbers of the volume information have 16 bits.
+/// The smallest and the largest volume, in blocks of 512 bytes: a volume below 20 KiB has no use,
+/// and block numbers of the volume information have 16 bits.
 const BLOCKS: std::ops::RangeInclusive<u64> = 40..=65_535;
 
-/// What to make.
+/// The parameters of a new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MkfsOptions {
     /// The volume's name: 1 to 27 bytes of MacRoman.
     pub name: Vec<u8>,
-    /// When, in seconds since 1904, local time.
+    /// The date of creation, in seconds since 1904, local time.
     pub created: u32,
-    /// Blocks of the directory; `None` for as many as the Macintosh gives.
+    /// Blocks of the directory; `None` for the Macintosh's number.
     pub directory_blocks: Option<u16>,
 }
 
@@ -26,12 +26,13 @@ impl Default for MkfsOptions {
     }
 }
 
-/// Makes an empty volume of a whole device, laid out as the Macintosh does: 1 KiB allocation
-/// blocks as long as 12 bits count them, a directory of 12 blocks on 400 KB and 24 on more, the
-/// last two blocks for the copy of the master directory block.
+/// Makes an empty volume on a whole device, laid out as the Macintosh does: 1 KiB allocation blocks
+/// as long as 12 bits count them, a directory of 12 blocks on 400 KB and 24 on more, the last two
+/// blocks for the copy of the master directory block.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a size or a name that MFS cannot have; [`Error::ReadOnly`], [`Error::Io`].
+/// [`Error::Invalid`] for a size or a name that MFS does not allow; [`Error::ReadOnly`],
+/// [`Error::Io`].
 pub fn mkfs(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<()> {
     let geometry = device.geometry();
     let blocks = geometry.len_bytes / BLOCK_BYTES as u64;
@@ -96,7 +97,8 @@ pub fn mkfs(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<()> {
             .write_zeroes(at, len)
             .map_err(|e| Error::Io { errno: e.errno(), message: e.to_string() })
     };
-    // What another format left would be recognised: boot blocks, its superblocks, its last blocks.
+    // Clears the structures by which another format would be recognised: boot blocks, its
+    // superblocks, its last blocks.
     let len_bytes = geometry.len_bytes;
     zero(0, len_bytes.min(64 << 10))?;
     zero(super::volume::copy_offset(len_bytes), len_bytes - super::volume::copy_offset(len_bytes))?;

@@ -1,12 +1,12 @@
-//! MFS, the file system of the first Macintosh: one directory, no folders but those that the
-//! Finder draws, a block map of 12 bits a block that chains the blocks of each file.
+//! MFS, the file system of the first Macintosh: one directory, folders that only the Finder draws,
+//! and a block map of 12 bits a block that chains the blocks of each file.
 //!
-//! - [`layout`] is what lies where.
+//! - [`layout`] has the on-disk structures.
 //! - [`mkfs()`] makes a volume, [`check()`] checks and repairs one.
 //! - [`Mfs`] is a volume as a [`FileSystem`](weft_vfs::FileSystem).
 //!
-//! Its kind cannot be told from its size: MFS is on disks of 400, 800 and 1,440 KiB, and so is
-//! HFS.
+//! The format of a disk does not follow from its size: both MFS and HFS are on disks of 400, 800
+//! and 1,440 KiB.
 
 pub mod layout;
 

@@ -35,7 +35,7 @@ impl FileSystem for Mfs {
             file.refs == 0 && file.opens == 0 && file.gone.is_some()
         };
         if last {
-            // What fails here leaves blocks that the next open finds.
+            // Blocks that cannot be freed here are found by the next open.
             let _ = self.change(|state, op| state.release(op, ino.0));
         }
     }
@@ -53,7 +53,7 @@ impl FileSystem for Mfs {
             if set.size_bytes.is_some() {
                 return Err(Error::IsADirectory);
             }
-            // MFS keeps none of it for its directory.
+            // MFS stores no attributes of its directory.
             return if self.read_only { Err(Error::ReadOnly) } else { self.getattr(ino) };
         }
         if let Some(size) = set.size_bytes {
@@ -253,7 +253,7 @@ impl FileSystem for Mfs {
             }
         }
         for (ino, name) in self.names_from(cursor) {
-            // One that has been removed meanwhile is left out.
+            // An entry that has been removed meanwhile is left out.
             let Ok(entry) = self.entry(&mut self.lock(), ino) else { continue };
             let (kind, next) = (FileKind::Regular, DirCursor(ino + 1));
             if !each(DirEntry { ino: Ino(ino), kind, name: &name, next }, entry) {
@@ -268,7 +268,7 @@ impl FileSystem for Mfs {
         let state = self.lock();
         let free = u64::from(state.map.free());
         let files = state.named().count() as u64;
-        // As many entries as fit if each name had 13 bytes.
+        // The number of entries if each name had 13 bytes.
         let room = u64::from(state.mdb.directory_blocks) * (512 / 64);
         Ok(StatFs {
             block_bytes: state.mdb.alloc_block_bytes,

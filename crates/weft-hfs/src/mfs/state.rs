@@ -1,14 +1,14 @@
 //! Changes of a volume, in an order that a power cut cannot break.
 //!
-//! The directory is what counts: an entry is in one block of 512 bytes, which is written whole or
-//! not at all, and says how far its chains go. So
-//! - blocks are chained, and data is in them, before an entry speaks of them;
-//! - an entry lets go of blocks before the map does, and what was let go is used again only when
-//!   that is durable;
-//! - a file that moves from one directory block to another is in the new one first, under a higher
-//!   number, and then no longer in the old one.
+//! The directory is authoritative: an entry is in one block of 512 bytes, which is written whole or
+//! not at all, and has the lengths of its chains. So
+//! - blocks are chained, and data is in them, before an entry refers to them;
+//! - an entry drops blocks before the map frees them, and freed blocks are used again only when the
+//!   entry's change is durable;
+//! - a file that moves from one directory block to another is written to the new one first, under a
+//!   higher number, and then removed from the old one.
 //!
-//! Counts are written at sync: all of them can be counted.
+//! Counts are written at sync: all of them can be recomputed.
 
 use super::layout::{BLOCK_BYTES, Entry, FREE, LAST, MAP_OFFSET, Map, Mdb};
 use super::volume::{Known, Volume, encode_block, fork_mut};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use weft_patch::{BlockNr, Op, Owner, PatchId};
 use weft_vfs::{Error, Result};
 
-/// What comes before the numbers of files among inode numbers.
+/// The offset of file numbers among inode numbers.
 pub(super) const FIRST_INO: u64 = 16;
 
 /// A file in memory.
@@ -25,14 +25,14 @@ pub(super) struct File {
     pub entry: Entry,
     /// Allocation blocks of the data fork and the resource fork.
     pub chains: [Vec<u16>; 2],
-    /// References of the front, and open handles.
+    /// References of the front end, and open handles.
     pub refs: u64,
     pub opens: u64,
-    /// What removed its last name.
+    /// The change that removed the file's name.
     pub gone: Option<PatchId>,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 pub(super) struct State {
     pub mdb: Mdb,
@@ -41,13 +41,13 @@ pub(super) struct State {
     pub files: BTreeMap<u64, File>,
     /// The files of each directory block, in order, and the block as it was last written.
     directory: Vec<(Vec<u64>, [u8; BLOCK_BYTES])>,
-    /// Blocks that were let go, and by what.
+    /// Freed blocks, with the change that removed them from their entry.
     pending: Vec<(u16, PatchId)>,
     /// The volume information as it was last written.
     written_mdb: [u8; MAP_OFFSET],
 }
 
-/// Turns the engine's error into the plug's.
+/// Converts the engine's error to the plug's.
 pub(super) fn engine_error(error: weft_patch::Error) -> Error {
     match error {
         weft_patch::Error::ReadOnly => Error::ReadOnly,
@@ -60,7 +60,7 @@ impl State {
         let mut directory: Vec<_> = volume.raw.iter().map(|raw| (Vec::new(), *raw)).collect();
         let mut files = BTreeMap::new();
         for Known { entry, chains, place } in volume.files {
-            // Numbers that are there twice are damage; both files are to be seen all the same.
+            // Duplicate numbers are damage; both files are listed all the same.
             let mut ino = FIRST_INO + u64::from(entry.number);
             while files.contains_key(&ino) {
                 ino += 1 << 32;
@@ -87,12 +87,12 @@ impl State {
         self.files.get_mut(&ino).ok_or(Error::Stale(ino))
     }
 
-    /// Files with a name, in the order of inode numbers.
+    /// Returns the files with a name, in the order of inode numbers.
     pub fn named(&self) -> impl Iterator<Item = (u64, &File)> {
         self.files.iter().filter(|(_, f)| f.gone.is_none()).map(|(ino, f)| (*ino, f))
     }
 
-    /// The file with a name.
+    /// Returns the file with a name.
     pub fn find(&self, name: &[u8]) -> Option<u64> {
         let same = |f: &File| crate::relstring::compare(&f.entry.name, name).is_eq();
         self.named().find(|(_, f)| same(f)).map(|(ino, _)| ino)
@@ -100,12 +100,13 @@ impl State {
 
     // ---- the directory ----
 
-    /// Where a file's entry is.
+    /// Returns the directory block that holds a file's entry.
     fn place_of(&self, ino: u64) -> Option<usize> {
         self.directory.iter().position(|(files, _)| files.contains(&ino))
     }
 
-    /// A directory block with room for an entry, `near` if it has; `without` counts as not there.
+    /// Returns a directory block with room for an entry, `near` if possible; entries of `without`
+    /// do not count.
     fn place_for(&self, len_bytes: usize, near: Option<usize>, without: &[u64]) -> Option<usize> {
         let fits = |place: &usize| {
             let (files, _) = &self.directory[*place];
@@ -120,7 +121,7 @@ impl State {
         near.into_iter().chain(0..self.directory.len()).find(fits)
     }
 
-    /// Brings a directory block to the volume, as far as it has changed.
+    /// Writes the changed part of a directory block to the volume.
     fn write_place(
         &mut self,
         op: &mut Op<'_>,
@@ -136,7 +137,7 @@ impl State {
         };
         let last = (0..BLOCK_BYTES).rfind(differs).unwrap_or(first);
         let nr = BlockNr(u64::from(self.mdb.directory_start) + place as u64);
-        // Entries lie one behind the other: where one begins is decided by all before it.
+        // Entries are packed: the offset of one depends on all before it.
         let whole = 0..BLOCK_BYTES;
         let patch = op
             .write_relying(nr, first, &block[first..=last], &[whole], befores)
@@ -145,7 +146,7 @@ impl State {
         Ok(patch)
     }
 
-    /// Brings a file's entry to the volume, if it has one.
+    /// Writes a file's entry to the volume, if it has one.
     pub fn write_entry(
         &mut self,
         op: &mut Op<'_>,
@@ -188,7 +189,7 @@ impl State {
         Ok(ino)
     }
 
-    /// Takes a file's name away. Its blocks follow when nobody uses it any more.
+    /// Removes a file's name. Its blocks are freed when its last use ends.
     pub fn unlink(&mut self, op: &mut Op<'_>, ino: u64) -> Result<()> {
         let Some(place) = self.place_of(ino) else { return Err(Error::NotFound) };
         self.directory[place].0.retain(|&i| i != ino);
@@ -197,14 +198,15 @@ impl State {
         self.release(op, ino)
     }
 
-    /// Gives a file another name; a file that has it loses it.
+    /// Renames a file; a file that has the new name loses it.
     pub fn rename(&mut self, op: &mut Op<'_>, ino: u64, name: Vec<u8>) -> Result<()> {
         let target = self.find(&name).filter(|&t| t != ino);
         let Some(from) = self.place_of(ino) else { return Err(Error::NotFound) };
         let mut entry = self.file(ino)?.entry.clone();
         entry.name = name;
         let without: Vec<u64> = std::iter::once(ino).chain(target).collect();
-        // Over a target, in its block: the name is one file's or the other's at every moment.
+        // A replaced file's block holds the new entry: at every moment the name belongs to one of
+        // the two files.
         let near = target.and_then(|t| self.place_of(t)).unwrap_or(from);
         let place = match (self.place_for(entry.len_bytes(), Some(near), &without), target) {
             (Some(place), None) => place,
@@ -222,7 +224,7 @@ impl State {
             None => {}
         }
         if place == from {
-            // Over a target in the same block it is there twice now.
+            // If the new entry replaces one in the same block, it is listed twice now.
             let mut seen = false;
             slots.retain(|&i| i != ino || !std::mem::replace(&mut seen, true));
         }
@@ -238,7 +240,7 @@ impl State {
         Ok(())
     }
 
-    /// Forgets a file without a name that nobody uses, and gives its blocks back.
+    /// Drops an unused file without a name, and frees its blocks.
     pub fn release(&mut self, op: &mut Op<'_>, ino: u64) -> Result<()> {
         let Some(file) = self.files.get(&ino) else { return Ok(()) };
         let Some(gone) = file.gone.filter(|_| file.refs == 0 && file.opens == 0) else {
@@ -265,7 +267,7 @@ impl State {
         let bytes = [self.map.bytes()[range.start], self.map.bytes()[range.start + 1]];
         let at = MAP_OFFSET + range.start;
         let mut patch = PatchId::DURABLE;
-        // An entry may lie in two blocks; what follows it waits for both.
+        // A map entry may lie in two blocks; later changes wait for both.
         if at % BLOCK_BYTES == BLOCK_BYTES - 1 {
             for (i, byte) in bytes.iter().enumerate() {
                 let nr = BlockNr(2 + ((at + i) / BLOCK_BYTES) as u64);
@@ -282,18 +284,19 @@ impl State {
         op.write(nr, at % BLOCK_BYTES, &bytes, befores).map_err(engine_error)
     }
 
-    /// Blocks that can be had now, and those that can when all is durable.
+    /// Returns the number of blocks that can be allocated now, and of those that can when all
+    /// changes are durable.
     pub fn available(&self) -> (usize, usize) {
         let free = usize::from(self.map.free());
         (free - self.pending.len().min(free), self.pending.len())
     }
 
-    /// Blocks of which nothing waits any more can be used again.
+    /// Makes blocks available whose freeing is durable.
     pub fn settle(&mut self, op: &Op<'_>) {
         self.pending.retain(|(_, patch)| !op.is_durable(*patch));
     }
 
-    /// Gives back blocks that `cleared` let go.
+    /// Frees blocks that `cleared` removed from their entry.
     pub fn give_back(&mut self, op: &mut Op<'_>, blocks: &[u16], cleared: PatchId) -> Result<()> {
         for &alloc in blocks {
             self.set_map(op, alloc, FREE, &[cleared])?;
@@ -302,8 +305,9 @@ impl State {
         Ok(())
     }
 
-    /// Gives a fork `count` more blocks, chained behind those it has. Returns what an entry that
-    /// speaks of them must wait for. The caller has made sure that there are so many.
+    /// Allocates `count` more blocks for a fork, chained after its present ones. Returns the
+    /// changes that an entry must wait for before it refers to them. The caller has made sure that
+    /// there are enough blocks.
     pub fn extend(
         &mut self,
         op: &mut Op<'_>,
@@ -313,7 +317,7 @@ impl State {
     ) -> Result<Vec<PatchId>> {
         let last = self.file(ino)?.chains[which].last().copied();
         let numbers = self.map.numbers();
-        // On from where the fork ends, round the volume once.
+        // The search continues from the end of the fork, once around the volume.
         let from = last.map_or(numbers.start, |l| l + 1);
         let usable: Vec<u16> = (from..numbers.end)
             .chain(numbers.start..from.min(numbers.end))
@@ -346,7 +350,8 @@ impl State {
         Ok(befores)
     }
 
-    /// Cuts a fork to `len_bytes`, which it has, and gives back what it does not need.
+    /// Cuts a fork to `len_bytes`, which must not exceed its length, and frees the blocks after
+    /// that.
     pub fn cut(&mut self, op: &mut Op<'_>, ino: u64, which: usize, len_bytes: u32) -> Result<()> {
         let unit = self.mdb.alloc_block_bytes;
         let keep = len_bytes.div_ceil(unit);
@@ -369,7 +374,8 @@ impl State {
         self.give_back(op, &freed, cleared)
     }
 
-    /// Writes into a fork, which has the blocks for it. Returns what an entry must wait for.
+    /// Writes into a fork, which has the blocks for it. Returns the changes that an entry must wait
+    /// for.
     pub fn write_data(
         &mut self,
         op: &mut Op<'_>,
@@ -390,7 +396,7 @@ impl State {
             let (piece, tail) = rest.split_at(n);
             let alloc = file.chains[which].get((at / unit) as usize).ok_or(Error::NoSpace)?;
             let nr = BlockNr(self.mdb.block_of(*alloc) + at % unit / BLOCK_BYTES as u64);
-            // Behind the end there is nothing worth keeping.
+            // Beyond the end of the fork the old content is not kept.
             let fresh = at - within as u64 >= len;
             let owner = Owner(ino);
             let patch =
@@ -404,7 +410,7 @@ impl State {
         Ok(befores)
     }
 
-    /// Brings counts to the volume. Returns whether they had changed.
+    /// Writes the counts to the volume. Returns true if they had changed.
     pub fn write_counts(&mut self, op: &mut Op<'_>) -> Result<bool> {
         self.mdb.files = self.named().count() as u16;
         self.mdb.free_blocks = self.map.free();

@@ -1,12 +1,12 @@
-//! A volume's metadata in memory, whole: it is a few kilobytes.
+//! A volume's complete metadata in memory: it is a few kilobytes.
 //!
-//! [`Volume::read`] takes everything in, and judges it: what a power cut can leave is set right as
-//! it is read (a caller that may write brings it to the volume); anything else that is wrong is
-//! *damage*, and all that is not touched by it can be read.
+//! [`Volume::read`] reads and checks everything: inconsistencies that a power cut can leave are
+//! corrected in memory (a caller that may write writes the result to the volume); all other
+//! problems are *damage*, and the parts without damage can be read.
 //!
-//! A power cut can leave, by the order in which [`super::fs`] writes: blocks that no file has,
-//! chains that go on behind a file's last block, a file under its old name and its new one (the
-//! new one has the higher number, and both have the same blocks), and counts that are off.
+//! By the order in which [`super::fs`] writes, a power cut can leave: blocks that no file has,
+//! chains that continue after a file's last block, a file under its old name and its new one (the
+//! new one has the higher number, and both have the same blocks), and wrong counts.
 
 use super::layout::{
     BLOCK_BYTES, DIRECTORY, Entry, FREE, ForkEntry, LAST, MAP_OFFSET, MDB_OFFSET, Map, Mdb,
@@ -15,30 +15,30 @@ use super::layout::{
 use std::collections::{BTreeMap, BTreeSet};
 use weft_block::BlockDevice;
 
-/// A file and where its blocks are.
+/// A file and its blocks.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
     pub entry: Entry,
     /// Allocation blocks of the data fork and the resource fork, in order.
     pub chains: [Vec<u16>; 2],
-    /// The block of the directory it is in, counted from the first.
+    /// The index of the directory block that holds its entry.
     pub place: usize,
 }
 
-/// Everything that is not file content.
+/// All metadata of a volume.
 #[derive(Debug, Clone)]
 pub(super) struct Volume {
     pub mdb: Mdb,
     pub map: Map,
     /// In the order of the directory.
     pub files: Vec<Known>,
-    /// The blocks of the directory as they are on the volume.
+    /// The blocks of the directory as read from the volume.
     pub raw: Vec<[u8; BLOCK_BYTES]>,
-    /// Blocks of the directory that have something behind their last entry.
+    /// Blocks of the directory that have data after their last entry.
     pub tails: Vec<u64>,
-    /// What a power cut can leave, and has been set right here.
+    /// Inconsistencies that a power cut can leave, and that have been corrected here.
     pub loose: Vec<String>,
-    /// What it cannot.
+    /// Damage, which a power cut cannot leave.
     pub damage: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ fn io(error: &weft_block::Error) -> weft_vfs::Error {
     weft_vfs::Error::Io { errno: error.errno(), message: error.to_string() }
 }
 
-/// Where the copy of the master directory block begins, in bytes: the last two blocks.
+/// Returns the offset of the copy of the master directory block, in bytes: the last two blocks.
 pub(super) fn copy_offset(len_bytes: u64) -> u64 {
     (len_bytes / BLOCK_BYTES as u64).saturating_sub(2) * BLOCK_BYTES as u64
 }
@@ -56,7 +56,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`weft_vfs::Error::Corrupt`] if there is none, or neither its master directory block nor the
-    /// copy can be used; [`weft_vfs::Error::Io`].
+    /// copy is valid; [`weft_vfs::Error::Io`].
     pub fn read(device: &dyn BlockDevice) -> weft_vfs::Result<Self> {
         let len_bytes = device.geometry().len_bytes;
         let len_blocks = len_bytes / BLOCK_BYTES as u64;
@@ -118,7 +118,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Follows every chain, and compares everything with everything.
+    /// Follows all chains, and checks the metadata for consistency.
     fn judge(&mut self) {
         self.drop_old_names();
         let mut owners: BTreeMap<u16, String> = BTreeMap::new();
@@ -146,7 +146,7 @@ impl Volume {
             }
         }
         self.files = files;
-        // Blocks of the directory may lie among those of files, and are marked then.
+        // Blocks of the directory may lie among those of files, and are marked as such.
         let lost: Vec<u16> = self
             .map
             .numbers()
@@ -161,7 +161,7 @@ impl Volume {
         self.count();
     }
 
-    /// Removes the older of two names of one file: same blocks, made at the same second.
+    /// Removes the older of two names of one file: same blocks, same second of creation.
     fn drop_old_names(&mut self) {
         let key = |f: &Known| (f.entry.data.start, f.entry.resource.start, f.entry.created);
         let mut newest: BTreeMap<(u16, u16, u32), u32> = BTreeMap::new();
@@ -180,7 +180,7 @@ impl Volume {
         });
     }
 
-    /// Follows the chain of a fork as far as the fork goes.
+    /// Follows the chain of a fork up to the fork's length.
     fn follow(&mut self, file: &mut Known, which: usize, owners: &mut BTreeMap<u16, String>) {
         let name = format!("\"{}\"", file.entry.name.escape_ascii());
         let label = ["data", "resource"][which];
@@ -212,7 +212,7 @@ impl Volume {
         }
         if let Some(problem) = problem {
             self.damage.push(format!("file {name}, {label} fork: {problem}"));
-            // What is there can be read.
+            // The blocks found so far can be read.
             fork.allocated_bytes = chain.len() as u32 * unit;
             fork.len_bytes = fork.len_bytes.min(fork.allocated_bytes);
             if chain.is_empty() {
@@ -227,9 +227,9 @@ impl Volume {
         }
     }
 
-    /// Compares the counts with what they count.
+    /// Compares the stored counts with the actual ones.
     fn count(&mut self) {
-        // What is behind the last entry has been deleted, unless files are missing.
+        // Data after the last entry is of deleted files, unless files are missing.
         if self.files.len() < usize::from(self.mdb.files) {
             for block in &self.tails {
                 self.damage.push(format!(
@@ -255,12 +255,12 @@ impl Volume {
         }
     }
 
-    /// The content of a directory block.
+    /// Returns the content of a directory block.
     pub fn directory_block(&self, place: usize) -> [u8; BLOCK_BYTES] {
         encode_block(self.files.iter().filter(|f| f.place == place).map(|f| &f.entry))
     }
 
-    /// Writes all of it.
+    /// Writes all metadata.
     pub fn write(&self, device: &dyn BlockDevice) -> weft_vfs::Result<()> {
         let write = |bytes: &[u8], at: u64| device.write_at(bytes, at).map_err(|e| io(&e));
         let head = [&self.mdb.encode()[..], self.map.bytes()].concat();
@@ -277,7 +277,7 @@ impl Volume {
     }
 }
 
-/// The block that holds these entries, which fit.
+/// Returns a block with these entries, which must fit.
 pub(super) fn encode_block<'a>(entries: impl Iterator<Item = &'a Entry>) -> [u8; BLOCK_BYTES] {
     let mut bytes = Vec::with_capacity(BLOCK_BYTES);
     entries.for_each(|entry| entry.encode(&mut bytes));
@@ -287,7 +287,7 @@ pub(super) fn encode_block<'a>(entries: impl Iterator<Item = &'a Entry>) -> [u8;
     block
 }
 
-/// A fork of a file as `which` counts them.
+/// Returns the fork of a file with index `which`.
 pub(super) fn fork_mut(entry: &mut Entry, which: usize) -> &mut ForkEntry {
     if which == 0 { &mut entry.data } else { &mut entry.resource }
 }

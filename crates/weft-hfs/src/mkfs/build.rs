@@ -1,4 +1,4 @@
-//! Writing what was planned.
+//! Writing a planned volume.
 
 use super::{MkfsOptions, Plan};
 use crate::Result;
@@ -18,7 +18,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 pub(super) fn build<D: Device>(device: &mut D, plan: &Plan, options: &MkfsOptions) -> Result<()> {
     let mdb = mdb(plan, options);
-    // Nothing of an older volume must be taken for a part of this: its MDB goes first.
+    // Structures of an older volume must not be taken for part of this one: its MDB goes first.
     device.write_zeroes(0, u64::from(plan.first_block) * BLOCK)?;
     device.write_zeroes((plan.blocks - 2) * BLOCK, 2 * BLOCK)?;
 
@@ -49,7 +49,7 @@ fn mdb(plan: &Plan, options: &MkfsOptions) -> Mdb {
     let first = Extent { start: 0, count: extents };
     let second = Extent { start: extents, count: catalog };
     let none = Extent::default();
-    // A tree may be more of a small volume than a clump may be.
+    // The share of a tree in a small volume may exceed the limit of a clump.
     let tree_clump = |blocks: u16| u32::from(blocks.min(plan.alloc_blocks / 4)) * size;
     Mdb {
         created: options.now,
@@ -83,7 +83,7 @@ fn mdb(plan: &Plan, options: &MkfsOptions) -> Mdb {
     }
 }
 
-/// The leaf with the root folder and its thread.
+/// Returns the leaf with the root folder and its thread.
 fn root_leaf(options: &MkfsOptions) -> NodeBuf {
     let mut leaf = NodeBuf::empty(NodeKind::Leaf, 1);
     let root = CatalogRecord::Directory(DirectoryRecord {
@@ -107,7 +107,7 @@ fn root_leaf(options: &MkfsOptions) -> NodeBuf {
     leaf
 }
 
-/// A tree at byte `at`, empty or of one leaf.
+/// Writes a tree at byte `at`, empty or with one leaf.
 fn tree<D: Device>(
     device: &mut D,
     at: u64,

@@ -11,35 +11,36 @@ use crate::store::Device;
 use crate::{Error, Result};
 use alloc::format;
 
-/// Fewest blocks of a volume: 400 KB.
+/// The least number of blocks of a volume: 400 KB.
 pub const MIN_BLOCKS: u64 = 800;
-/// Most blocks of a volume: 2 TB.
+/// The greatest number of blocks of a volume: 2 TB.
 pub const MAX_BLOCKS: u64 = 1 << 32;
 
-/// Trees are not given more than this at once, in bytes, unless an allocation block is longer.
+/// The most bytes by which a tree grows at once, unless an allocation block is longer.
 const TREE_CLUMP_MAX_BYTES: u32 = 4 << 20;
 
-/// What a new volume is to be like.
+/// The parameters of a new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MkfsOptions {
-    /// Its name: 1 to 27 bytes of MacRoman.
+    /// The volume's name: 1 to 27 bytes of MacRoman.
     pub name: Name,
-    /// Bytes of an allocation block, a multiple of 512; `None`: as few as the size allows.
+    /// Bytes of an allocation block, a multiple of 512; `None`: the least that the size of the
+    /// volume allows.
     pub alloc_block_bytes: Option<u32>,
-    /// Bytes of the catalog at first; `None`: by the size of the volume.
+    /// Initial bytes of the catalog; `None`: by the size of the volume.
     pub catalog_bytes: Option<u32>,
-    /// Bytes of the extents file at first; `None`: by the size of the volume.
+    /// Initial bytes of the extents file; `None`: by the size of the volume.
     pub extents_bytes: Option<u32>,
-    /// Bytes that a growing file is given at a time, a multiple of an allocation block, at most
-    /// 1 MiB unless that is one allocation block, and a quarter of the volume; `None`: four
-    /// allocation blocks, or one where that is more than 1 MiB.
+    /// Bytes by which a growing file is extended at a time, a multiple of an allocation block, at
+    /// most 1 MiB unless that is one allocation block, and at most a quarter of the volume; `None`:
+    /// four allocation blocks, or one if four are more than 1 MiB.
     pub clump_bytes: Option<u32>,
-    /// When it was made: seconds since 1904, in local time.
+    /// The date of creation: seconds since 1904, in local time.
     pub now: u32,
 }
 
 impl MkfsOptions {
-    /// A volume with a name, made at a time.
+    /// Returns the parameters for a volume with a name and a date of creation, and defaults.
     #[must_use]
     pub fn new(name: Name, now: u32) -> Self {
         Self {
@@ -53,7 +54,7 @@ impl MkfsOptions {
     }
 }
 
-/// Where everything will be.
+/// The layout of a new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Blocks of the volume.
@@ -62,11 +63,11 @@ pub struct Plan {
     pub alloc_block_bytes: u32,
     /// Allocation blocks.
     pub alloc_blocks: u16,
-    /// The block where they begin.
+    /// The first block of the allocation blocks.
     pub first_block: u16,
     /// Allocation blocks of the extents file, which lies first.
     pub extents_blocks: u16,
-    /// Allocation blocks of the catalog, which lies behind it.
+    /// Allocation blocks of the catalog, which follows it.
     pub catalog_blocks: u16,
 }
 
@@ -74,7 +75,7 @@ impl Plan {
     /// Plans a volume of `blocks` 512-byte blocks.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what makes no volume.
+    /// [`Error::Invalid`] for parameters that no volume can have.
     pub fn new(blocks: u64, options: &MkfsOptions) -> Result<Self> {
         let bad = |why| Err(Error::Invalid(why));
         Name::new(options.name.as_bytes())?;
@@ -99,7 +100,8 @@ impl Plan {
                 ));
             }
         };
-        // Boot blocks and MDB before the bitmap; the copy of the MDB and an unused block at the end.
+        // Boot blocks and MDB before the bitmap; the copy of the MDB and an unused block at the
+        // end.
         let outside = 3 + 2;
         let bitmap = Mdb::bitmap_blocks_of(blocks, per);
         let count = (blocks - outside - bitmap) / per;
@@ -147,17 +149,17 @@ impl Plan {
     }
 }
 
-/// Makes an empty volume of a whole device. What was there is lost.
+/// Makes an empty volume on a whole device. The old content is lost.
 ///
 /// # Errors
-/// [`Error::Invalid`] for sizes that make no volume; device errors.
+/// [`Error::Invalid`] for sizes that no volume can have; device errors.
 pub fn format<D: Device>(device: &mut D, options: &MkfsOptions) -> Result<Plan> {
     let plan = Plan::new(device.len_blocks(), options)?;
     build::build(device, &plan, options)?;
     Ok(plan)
 }
 
-/// Makes an empty volume of a whole device. What was there is lost.
+/// Makes an empty volume on a whole device. The old content is lost.
 ///
 /// # Errors
 /// As [`format()`].

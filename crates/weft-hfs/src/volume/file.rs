@@ -1,4 +1,4 @@
-//! A file in memory: its record, and where its forks lie.
+//! A file in memory: its record, and the extents of its forks.
 
 use super::Volume;
 use crate::btree::{Path, Tree};
@@ -14,35 +14,35 @@ use alloc::vec::Vec;
 /// A run of a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Its first allocation block in the fork.
+    /// The fork's allocation block at which the run begins.
     pub at: u32,
-    /// Where it lies.
+    /// The run's allocation blocks on the volume.
     pub extent: Extent,
 }
 
-/// Where a fork lies.
+/// The extents of a fork.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ForkMap {
     pub runs: Vec<Run>,
-    /// How many of the runs each record has: the first record is the file's own, the others are in
-    /// the extents file.
+    /// The number of runs in each record: the first record is the file's own, the others are in the
+    /// extents file.
     pub records: Vec<u8>,
 }
 
 impl ForkMap {
-    /// Allocation blocks of the fork.
+    /// Returns the number of allocation blocks of the fork.
     pub fn blocks(&self) -> u32 {
         self.runs.last().map_or(0, |run| run.at + u32::from(run.extent.count))
     }
 
-    /// The run that has a block of the fork.
+    /// Returns the run that contains a block of the fork.
     pub fn find(&self, block: u32) -> Option<Run> {
         let i = self.runs.partition_point(|run| run.at <= block);
         let run = *self.runs.get(i.checked_sub(1)?)?;
         (block - run.at < u32::from(run.extent.count)).then_some(run)
     }
 
-    /// Appends the extents of one record; false if it has none.
+    /// Appends the extents of one record; returns false if it has none.
     pub fn push_record(&mut self, extents: &ExtentRecord) -> bool {
         let mut count = 0;
         for &extent in extents.iter().take_while(|e| e.count > 0) {
@@ -53,8 +53,8 @@ impl ForkMap {
         count > 0
     }
 
-    /// The runs of record `i`, which is key and value of a record of the extents file if it is
-    /// not the first.
+    /// Returns record `i`: the first block of the fork in it and its extents. For every record but
+    /// the first these are key and value of a record of the extents file.
     pub fn record(&self, i: usize) -> (u32, ExtentRecord) {
         let from: usize = self.records.iter().take(i).map(|&n| usize::from(n)).sum();
         let count = self.records.get(i).map_or(0, |&n| usize::from(n));
@@ -73,7 +73,7 @@ impl ForkMap {
     }
 }
 
-/// Where a record was found, while the catalog's records stay where they are.
+/// The position of a record in the catalog, valid while the catalog's records do not move.
 #[derive(Debug, Clone)]
 pub(crate) struct Spot {
     pub version: u64,
@@ -81,21 +81,21 @@ pub(crate) struct Spot {
     pub offset: usize,
 }
 
-/// Content of a fork that was read ahead of being asked for. Whoever changes the fork forgets it.
+/// Content of a fork that was read ahead. Every change of the fork discards it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ahead {
     bytes: Vec<u8>,
     fork: Fork,
     start: u64,
-    /// Where the next read goes on if reads come in a row.
+    /// The offset at which a sequential read would continue.
     next: Option<u64>,
 }
 
 impl Ahead {
-    /// Read at once, in bytes.
+    /// Bytes that are read at once.
     pub const BYTES: usize = 64 << 10;
 
-    /// Takes what is here of it all; returns how many bytes.
+    /// Fills `buf` if all of its bytes are here; returns their number.
     pub fn read(&mut self, fork: Fork, offset: u64, buf: &mut [u8]) -> Option<usize> {
         let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
         let end = at.checked_add(buf.len())?;
@@ -107,8 +107,8 @@ impl Ahead {
         Some(buf.len())
     }
 
-    /// Notes a read of `len` bytes. A buffer for more, to be filled from `offset` on, if reads come
-    /// in a row and are short.
+    /// Records a read of `len` bytes. Returns a buffer to be filled from `offset` on if reads are
+    /// sequential and short.
     pub fn plan(&mut self, fork: Fork, offset: u64, len: usize, left: u64) -> Option<&mut Vec<u8>> {
         let in_a_row = self.fork == fork && self.next == Some(offset);
         self.fork = fork;
@@ -123,27 +123,27 @@ impl Ahead {
         Some(&mut self.bytes)
     }
 
-    /// The fork changes.
+    /// Discards the buffer, as the fork changes.
     pub fn forget(&mut self) {
         self.bytes.clear();
         self.next = None;
     }
 }
 
-/// A file that is in use.
+/// An open file.
 #[derive(Debug, Clone)]
 pub struct File {
-    /// The folder it is in.
+    /// The folder that holds the file.
     pub parent: u32,
-    /// Its name.
+    /// The file's name.
     pub name: Name,
-    /// What the catalog has, or shall have, of it.
+    /// The record of the file, as the catalog has it or shall have it.
     pub record: FileRecord,
     pub(crate) maps: [Option<ForkMap>; 2],
     pub(crate) spot: Option<Spot>,
     /// The record as the catalog has it.
     pub(crate) stored: [u8; FILE_BYTES],
-    /// It has lost its name: nothing of it is on the disk any more.
+    /// The file has lost its name: nothing of it is on the disk any more.
     pub(crate) deleted: bool,
     pub(crate) ahead: Ahead,
 }
@@ -162,31 +162,31 @@ impl File {
         }
     }
 
-    /// Notes that it was moved.
+    /// Sets the new folder and name of a file that was moved.
     pub fn move_to(&mut self, parent: u32, name: Name) {
         self.parent = parent;
         self.name = name;
         self.spot = None;
     }
 
-    /// Notes that another item took its name.
+    /// Marks the file as deleted, as another item took its name.
     pub fn set_deleted(&mut self) {
         self.deleted = true;
     }
 
-    /// Its id.
+    /// Returns the id of the file.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.record.id
     }
 
-    /// The length of a fork in bytes.
+    /// Returns the length of a fork in bytes.
     #[must_use]
     pub fn len_bytes(&self, fork: Fork) -> u32 {
         self.record.fork(fork).len_bytes
     }
 
-    /// Whether its last name is gone.
+    /// Returns true if the last name of the file is gone.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.deleted
@@ -206,7 +206,7 @@ impl File {
     }
 }
 
-/// Reads the extents of a fork that has `space_bytes`, beginning with those of its own record.
+/// Reads the extents of a fork that has `space_bytes`, beginning with those of the file's record.
 pub(crate) fn load_map<S: Store>(
     s: &mut S,
     overflow: &Tree<S::Patch>,
@@ -260,7 +260,7 @@ fn bad_map(id: u32, problem: &str) -> Error {
 }
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
-    /// The map of a fork, read if it is not known.
+    /// Returns the map of a fork, and reads it if it is not known.
     pub(crate) fn map<'f, S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -296,7 +296,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// Writes what has changed of a file's record; it follows `befores`.
+    /// Writes the changed part of a file's record; the write follows `befores`.
     pub(crate) fn write_record<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -329,7 +329,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(patch)
     }
 
-    /// What lies in the extents file, of a fork's record `i`.
+    /// Returns the key in the extents file of the record that begins at block `at` of a fork.
     pub(crate) fn overflow_key(id: u32, fork: Fork, at: u32) -> Result<[u8; ExtentKey::BYTES]> {
         let block = u16::try_from(at).map_err(|_| Error::TooLarge)?;
         Ok(ExtentKey { file_id: id, fork, block }.encode())

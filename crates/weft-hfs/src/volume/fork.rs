@@ -11,17 +11,17 @@ use crate::store::Store;
 use crate::{Error, Result};
 use alloc::vec::Vec;
 
-/// Kept free behind a growing fork at most, in bytes.
+/// The most bytes that are reserved after a growing fork.
 const WINDOW_MAX_BYTES: u32 = 8 << 20;
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
-    /// The volume block where an allocation block begins.
+    /// Returns the volume block at which an allocation block begins.
     pub(crate) fn block_of(&self, alloc_block: u32) -> u64 {
         u64::from(self.mdb.first_block) + u64::from(alloc_block) * self.mdb.blocks_per_alloc()
     }
 
-    /// The part of `len` bytes from `offset` on that lies in one piece: volume block, byte within
-    /// it, bytes.
+    /// Returns the contiguous part of `len` bytes from `offset` on: volume block, byte within it,
+    /// number of bytes.
     fn piece(&self, map: &ForkMap, offset: u32, len: u32) -> Option<(u64, usize, u32)> {
         let size = self.mdb.alloc_block_bytes;
         let Run { at, extent } = map.find(offset / size)?;
@@ -33,7 +33,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Some((block, usize::try_from(within % BLOCK_BYTES as u64).unwrap_or(0), len))
     }
 
-    /// Reads from byte `offset` of a fork on; returns how many bytes, fewer only at the end.
+    /// Reads from byte `offset` of a fork on; returns the number of bytes, smaller than `buf` only
+    /// at the end.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Device`].
@@ -62,7 +63,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                         buf.copy_from_slice(part);
                     }
                 }
-                // What lies ahead may be damaged, and what was asked for not.
+                // The part that is read ahead may be damaged, and the requested part not.
                 Err(_) => {
                     ahead.forget();
                     self.read_all(s, file, fork, offset, buf)?;
@@ -74,7 +75,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(want)
     }
 
-    /// Fills `buf` with bytes that the fork has.
+    /// Fills `buf` with bytes within the fork's length.
     fn read_all<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -99,8 +100,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// Writes all of `data` at byte `offset` of a fork. What lies between the end and a later
-    /// offset becomes zero.
+    /// Writes all of `data` at byte `offset` of a fork. The gap between the end and a later offset
+    /// becomes zero.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`]; nothing has changed then.
@@ -138,7 +139,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                 return Err(Error::corrupt("a fork", 0, "it ends before its length"));
             };
             let (now, later) = rest.split_at(n as usize);
-            // What lies wholly behind the old end is fresh: its old content is nobody's.
+            // Blocks wholly after the old end are fresh: their old content belongs to no file.
             let block_start = at - u32::try_from(within).unwrap_or(0);
             let fresh_from = len.next_multiple_of(BLOCK_BYTES as u32);
             if block_start >= fresh_from || at + n <= fresh_from {
@@ -168,7 +169,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if !s.is_atomic() {
             return Ok(dated);
         }
-        // It may lie in a journaled block, which is no file's own: a sync of the file has it here.
+        // The record may lie in a journaled block, which belongs to no file: a sync of the file
+        // waits for it here.
         waits.push(dated);
         s.join(&waits)
     }
@@ -207,7 +209,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.write_record(s, file, &waits)
     }
 
-    /// Gives a fork space for `len_bytes`, without making it longer.
+    /// Allocates space for `len_bytes` to a fork, without making it longer.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -229,7 +231,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.write_record(s, file, &waits)
     }
 
-    /// Makes bytes of a fork zero that has space for them.
+    /// Makes bytes of a fork zero that have space already.
     fn zero<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -261,7 +263,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// Allocates what a fork of `len_bytes` needs more than it has. The record is not written.
+    /// Allocates the blocks that a fork of `len_bytes` lacks. The record is not written.
     pub(crate) fn make_room<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -284,7 +286,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             0 => self.mdb.clump_bytes,
             own => own,
         };
-        // What grows long is given long windows.
+        // A fork that has grown long gets a long window.
         let keep = (clump / size).max(has.min(WINDOW_MAX_BYTES / size)).min(u32::from(u16::MAX));
         let taken = self.space.take((id, fork), goal, more, keep)?;
         let deleted = file.deleted;
@@ -308,7 +310,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// Brings the records of a fork's map from record `first` on to the file's record and the
+    /// Writes the records of a fork's map from record `first` on to the file's record and the
     /// extents file.
     fn store_map<S: Store<Patch = P>>(
         &mut self,
@@ -370,14 +372,14 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(cleared)
     }
 
-    /// Gives up what is kept free behind the forks of a file.
+    /// Gives up the windows reserved after the forks of a file.
     pub fn close_file(&mut self, id: u32) {
         for fork in Fork::ALL {
             self.space.drop_window((id, fork));
         }
     }
 
-    /// Frees blocks on the disk; they can be taken again when `cleared` is durable.
+    /// Frees blocks on the disk; they can be allocated again when `cleared` is durable.
     pub(crate) fn free_extents<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -418,7 +420,7 @@ pub(super) fn append(map: &mut ForkMap, extents: &[Extent]) -> usize {
     first
 }
 
-/// The first `keep` blocks of a map, and the extents of the others.
+/// Returns the map of the first `keep` blocks, and the extents of the others.
 fn cut_map(map: &ForkMap, keep: u32) -> (ForkMap, Vec<Extent>) {
     let mut kept = ForkMap::default();
     let mut freed = Vec::new();
@@ -427,7 +429,7 @@ fn cut_map(map: &ForkMap, keep: u32) -> (ForkMap, Vec<Extent>) {
         let mut in_record = 0;
         for run in runs.by_ref().take(usize::from(count)) {
             let Extent { start, count } = run.extent;
-            // Smaller than the count, which is 16 bits.
+            // Not greater than the count, which has 16 bits.
             let here =
                 u16::try_from(keep.saturating_sub(run.at).min(u32::from(count))).unwrap_or(count);
             if here > 0 {

@@ -1,4 +1,4 @@
-//! The files of the trees: records of the extents file, and growth of both.
+//! The files of the trees: records of the extents file, and growth of both trees.
 
 use super::file::Run;
 use super::{Befores, Volume};
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 use alloc::vec::Vec;
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
-    /// Puts a record into the extents file, or overwrites it.
+    /// Inserts a record into the extents file, or overwrites it.
     pub(super) fn put_extents<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -60,7 +60,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if self.catalog.header.free_nodes >= nodes {
             return Ok(());
         }
-        // Room for the record of a fourth extent first.
+        // Makes room for the record of a fourth extent first.
         if self.catalog_map.runs.len() >= 3 {
             let depth = u32::from(self.extents.header.depth);
             self.need_extents_nodes(s, depth + 2)?;
@@ -68,7 +68,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.grow_tree(s, TreeKind::Catalog, nodes)
     }
 
-    /// Makes a tree's file longer by its clump size, or at least by `nodes`.
+    /// Makes a tree's file longer by its clump size, or at least by `nodes` nodes.
     fn grow_tree<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -96,7 +96,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let mut map = map.clone();
         let first_changed = super::fork::append(&mut map, &taken);
         if kind == TreeKind::Extents && map.runs.len() > 3 {
-            // The Mac knows no more than three.
+            // The Mac reads no more than three extents of the extents file.
             self.space.put_back(&taken);
             return Err(Error::NoSpace);
         }

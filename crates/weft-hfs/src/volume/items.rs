@@ -1,4 +1,4 @@
-//! Items of folders: finding, listing, making and removing them.
+//! Items of folders: finding, listing, making and removing.
 
 use super::file::{File, load_map};
 use super::{Befores, Volume};
@@ -11,10 +11,10 @@ use crate::{Error, Result};
 use alloc::format;
 use alloc::vec::Vec;
 
-/// A file or folder, as it stands in the catalog: the key has the name as it was given.
+/// A file or folder as the catalog has it: the key has the name in its original spelling.
 pub type Item = (CatalogKey, CatalogRecord);
 
-/// What to make.
+/// A new item for [`create`](Volume::create).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum New {
     /// An empty file.
@@ -34,7 +34,7 @@ pub enum New {
 }
 
 impl New {
-    /// An empty file the Finder knows nothing of.
+    /// An empty file without Finder information.
     pub const FILE: Self = Self::File {
         info: FInfo {
             file_type: [0; 4],
@@ -67,7 +67,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok((path, record.map_err(|e| self.catalog.damaged(node, format!("{e}")))?))
     }
 
-    /// Finds an item by its folder and name.
+    /// Returns the item with a name in a folder.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Corrupt`].
@@ -87,7 +87,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// The thread of a folder (or of a file, if it has one).
+    /// Returns the thread of a folder (or of a file, if it has one).
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Corrupt`].
@@ -98,7 +98,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// A folder, by its id.
+    /// Returns a folder, by its id.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Corrupt`].
@@ -129,7 +129,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok((key, dir))
     }
 
-    /// The folder that a folder is in.
+    /// Returns the parent of a folder.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Corrupt`].
@@ -137,8 +137,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(self.folder(s, id)?.0.parent)
     }
 
-    /// Calls `each` with the items of a folder in order, those behind `after`, until it returns
-    /// `false`. The store must not be used in it. What cannot be read is passed over: see
+    /// Calls `each` with the items of a folder in order, from the first after `after` on, until it
+    /// returns `false`. `each` must not use the store. Damaged items are passed over: see
     /// [`passed_over`](Self::passed_over).
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(patch)
     }
 
-    /// Changes a file's record but for its forks.
+    /// Changes a file's record, except for its forks.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Corrupt`].
@@ -223,7 +223,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.write_record(s, file, &[])
     }
 
-    /// Notes an item more (or less) in a folder.
+    /// Counts an item as added to a folder, or as removed.
     pub(super) fn count_item<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -247,7 +247,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// A folder that can take one more item.
+    /// Checks that a folder can take one more item.
     pub(super) fn roomy_folder<S: Store<Patch = P>>(&self, s: &mut S, id: u32) -> Result<()> {
         let (_, dir) = self.folder(s, id)?;
         if dir.valence == u16::MAX {
@@ -256,7 +256,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// Inserts a record, growing the catalog if it must.
+    /// Inserts a record, growing the catalog if necessary.
     pub(super) fn insert_record<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -327,7 +327,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             }),
         };
         if folder {
-            // Both records, or none: the second must not fail for want of nodes.
+            // Both records or none: the second insertion must not fail for lack of nodes.
             let depth = u32::from(self.catalog.header.depth);
             if self.lookup(s, parent, name).is_ok() {
                 return Err(Error::Exists);
@@ -353,8 +353,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok((id, patch))
     }
 
-    /// Removes a file's name. Its blocks are free on the disk with it, but nobody can take them
-    /// before [`drop_file`](Self::drop_file): it can be read and written until then.
+    /// Removes a file's name. Its blocks become free on the disk, but are not allocated again
+    /// before [`drop_file`](Self::drop_file): the file can be read and written until then.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] also for a locked file.
@@ -372,7 +372,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(gone)
     }
 
-    /// What else goes with a file whose record is gone.
+    /// Removes the other records of a file whose own record is gone.
     pub(super) fn forget_file<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -401,7 +401,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         s.join(&all)
     }
 
-    /// Gives up the blocks of a file that was removed by `gone`.
+    /// Releases the blocks of a file that `gone` removed.
     pub fn drop_file<S: Store<Patch = P>>(&mut self, s: &mut S, file: &File, gone: P) {
         let per = self.mdb.blocks_per_alloc();
         for fork in Fork::ALL {
@@ -416,7 +416,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// Whether a folder has no items, whatever it counts.
+    /// Returns true if a folder has no items, regardless of its count.
     pub(super) fn is_empty_folder<S: Store<Patch = P>>(&self, s: &mut S, id: u32) -> Result<bool> {
         let mut empty = true;
         self.list(s, id, &Name::EMPTY, |_, _| {
@@ -452,7 +452,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         waits.extend(left);
         let gone = self.remove_record(s, &key, &waits)?;
         if left.is_some() {
-            // Until then those items are below this one's folder.
+            // Until `gone` is durable the old records of those items lie below `parent`.
             self.note_left(s, parent, gone)?;
         }
         let gone = self.forget_folder(s, dir.id, gone)?;
@@ -460,7 +460,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(gone)
     }
 
-    /// What else goes with a folder whose record is gone.
+    /// Removes the other records of a folder whose own record is gone.
     pub(super) fn forget_folder<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -479,7 +479,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         s.join(&[gone, unthreaded])
     }
 
-    /// The extents of a fork, from where its record leads.
+    /// Returns the extents of a fork, by its file's record.
     ///
     /// # Errors
     /// [`Error::Corrupt`].

@@ -1,28 +1,30 @@
-//! A volume: its MDB, bitmap and trees, and what is done to items and forks.
+//! A volume: its MDB, bitmap and trees, and the operations on items and forks.
 //!
 //! The lower interface: it names an item by its parent's id and its name, and takes byte ranges of
-//! either fork. Everything else stands on it. All changes go through a [`Store`], and each call
-//! returns the patch that is durable when its change is.
+//! either fork. All other interfaces are built on it. All changes go through a [`Store`], and each
+//! call returns the patch that is durable when its change is.
 //!
 //! # Order
 //!
-//! [`btree`](crate::btree) says what keeps a tree whole. Beyond that, without a journal:
+//! [`btree`](crate::btree) describes the order that keeps a tree whole. Beyond that, without a
+//! journal:
 //!
 //! - **A file's record** with its length and first extents follows the data and the overflow
-//!   records. So a file never shows what others left in its blocks.
-//! - **Blocks that were freed** can be taken again when what freed them is durable.
+//!   records. So a file never shows the old content of blocks that belonged to other files.
+//! - **Freed blocks** can be allocated again when the change that freed them is durable.
 //! - **A move** marks the old record ([`MOVE_MARK`](crate::layout::MOVE_MARK)), writes the new one,
-//!   removes the old one: in this order. Of two records of one id the marked one goes. So the target
-//!   of a rename is always the old file or the new one. A folder's record goes after the old records
-//!   of what was moved out of it: in no folder they would go, too. A folder's new record goes after
-//!   all that makes the way to its new place, so that no two folders lie in each other.
-//! - **A folder's record and its thread** are in no order: each follows from the other.
-//! - **Bitmap, MDB and counts** are in no order: all of it follows from the trees. But the MDB is
+//!   removes the old one: in this order. Of two records of one id recovery removes the marked one.
+//!   So the target of a rename is always the old file or the new one. A folder's record is removed
+//!   after the old records of the items that were moved out of it: as items in no folder, they
+//!   would be removed, too. A folder's new record is written after all changes that make the path
+//!   to its new location, so that no two folders lie in each other.
+//! - **A folder's record and its thread** are not ordered: each follows from the other.
+//! - **Bitmap, MDB and counts** are not ordered: all of them follow from the trees. But the MDB is
 //!   written before the part of a tree's file that it adds.
 //!
-//! A volume that was not unmounted cleanly goes through [`recover_trees`](Volume::recover_trees) and
-//! [`recover_rest`](Volume::recover_rest) when it is opened: a pass over the trees, which makes all
-//! that follows from others.
+//! A volume that was not unmounted cleanly goes through [`recover_trees`](Volume::recover_trees)
+//! and [`recover_rest`](Volume::recover_rest) when it is opened: a pass over the trees, which
+//! rebuilds all derived structures.
 
 mod file;
 mod fork;
@@ -52,21 +54,21 @@ use file::{ForkMap, load_map};
 use hashbrown::HashMap;
 use space::Space;
 
-/// A volume that is open.
+/// An open volume.
 #[derive(Debug)]
 pub struct Volume<P> {
     pub(crate) mdb: Mdb,
     stored_mdb: [u8; MDB_BYTES],
     mdb_changed: bool,
-    /// Operations whose counts were not brought to the store yet.
+    /// Operations whose counts have not been written to the store yet.
     uncounted: u32,
-    /// The copy of the MDB is to be written with the next counts.
+    /// The copy of the MDB must be written with the next counts.
     copy_due: bool,
     /// Folders that their threads do not lead to.
     strays: RefCell<strays::Strays>,
-    /// What reading has passed over, as it is damaged.
+    /// The damage that reads have passed over.
     passed_over: RefCell<strays::PassedOver>,
-    /// The folder that was looked at last, as the catalog has it.
+    /// The folder that was read last, as the catalog has it.
     recent: Cell<Option<(u32, CatalogKey, DirectoryRecord)>>,
     pub(crate) device_blocks: u64,
     pub(crate) space: Space<P>,
@@ -74,13 +76,15 @@ pub struct Volume<P> {
     pub(crate) extents: Tree<P>,
     catalog_map: ForkMap,
     extents_map: ForkMap,
-    /// For folders what put them where they are, until that is durable, and that place.
+    /// For folders the change that put them into their parent, until it is durable, and that
+    /// parent's id.
     places: HashMap<u32, (P, u32)>,
-    /// For items what took their old records away, until that is durable.
+    /// For items the change that removed their old records, until it is durable.
     moved: HashMap<u32, P>,
-    /// For folders what took the old records of moved items out of them, until that is durable.
+    /// For folders the change that removed the old records of items moved out of them, until it is
+    /// durable.
     left: HashMap<u32, P>,
-    /// Seconds since 1904, local time.
+    /// The time that changes are dated with: seconds since 1904, local time.
     now: u32,
     read_only: bool,
 }
@@ -98,8 +102,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Self::open_trees(s, mdb, device_blocks, false)
     }
 
-    /// As [`open`](Self::open), with an MDB that was read elsewhere. With `salvage` a tree whose header is damaged is opened for
-    /// its leaves alone: see [`Tree::of_leaves`].
+    /// As [`open`](Self::open), with an MDB that was read elsewhere. With `salvage`, a tree whose
+    /// header is damaged is opened for its leaves alone: see [`Tree::of_leaves`].
     pub(crate) fn open_trees<S: Store<Patch = P>>(
         s: &mut S,
         mdb: Mdb,
@@ -170,7 +174,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(volume)
     }
 
-    /// The MDB, as it shall be.
+    /// Returns the MDB as it shall be written.
     #[must_use]
     pub fn mdb(&self) -> &Mdb {
         &self.mdb
@@ -186,13 +190,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.read_only = read_only;
     }
 
-    /// Whether the volume was left unmounted.
+    /// Returns true if the volume was unmounted cleanly.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.mdb.attributes.contains(Attributes::UNMOUNTED)
     }
 
-    /// Whether the volume says that it must not be changed.
+    /// Returns true if the volume's attributes forbid changes.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.mdb.attributes.intersects(Attributes::HARDWARE_LOCK | Attributes::SOFTWARE_LOCK)
@@ -202,7 +206,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Notes a change of the volume.
+    /// Marks the MDB as changed.
     pub(crate) fn touch(&mut self) {
         self.mdb_changed = true;
     }
@@ -213,7 +217,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.touch();
     }
 
-    /// Sets when the volume was made and backed up: seconds since 1904, in local time.
+    /// Sets the dates of creation and of the last backup: seconds since 1904, in local time.
     pub fn set_dates(&mut self, created: u32, backed_up: u32) {
         (self.mdb.created, self.mdb.backed_up) = (created, backed_up);
         // Apple's checker compares the dates of creation.
@@ -227,13 +231,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.write_mdb(s, &[])
     }
 
-    /// The MDB as it would be written now, with the free blocks counted.
+    /// Returns the MDB as it would be written now, with the free blocks counted.
     pub fn current_mdb(&mut self) -> &Mdb {
         self.refresh_mdb();
         &self.mdb
     }
 
-    /// What the free block counts say.
+    /// Updates the free block count and the allocation hint of the MDB.
     fn refresh_mdb(&mut self) {
         self.mdb.free_blocks = u16::try_from(self.space.free_on_disk()).unwrap_or(u16::MAX);
         self.mdb.alloc_hint =
@@ -250,8 +254,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(patch)
     }
 
-    /// Writes the copy of the MDB, as the Mac does when a tree's file has grown. Where the device
-    /// ends too early for one, nothing is written.
+    /// Writes the copy of the MDB, as the Mac does when a tree's file has grown. Writes nothing if
+    /// the device ends too early for the copy.
     pub(crate) fn write_copy<S: Store<Patch = P>>(&self, s: &mut S, befores: &[P]) -> Result<P> {
         match self.mdb.copy_block(self.device_blocks) {
             Some(block) => s.write(block, 0, &self.mdb.encode(), befores),
@@ -259,8 +263,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// Sets the next id to one that Apple's checker takes, when many items have been removed: it
-    /// must not be far behind the highest id in use.
+    /// Sets the next id to one that Apple's checker accepts, when many items have been removed: the
+    /// next id must not be far above the highest id in use.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Device`].
@@ -273,7 +277,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let mut highest = FIRST_ID - 1;
         let (first, len) = CatalogKey::thread(0).encode();
         self.catalog.scan(s, first.get(..len).unwrap_or(&first), |_, value| {
-            // What cannot be read is left to a check.
+            // Unreadable records are left to a check.
             if let Ok(Some(id)) = CatalogRecord::parse(value).map(|record| record.id()) {
                 highest = highest.max(id);
             }
@@ -288,14 +292,14 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     }
 
     /// Ends an operation. Bitmap, tree headers and MDB follow from the trees after a cut, so they
-    /// need not be brought to the store each time.
+    /// need not be written to the store each time.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn finish<S: Store<Patch = P>>(&mut self, s: &mut S) -> Result<()> {
         const AT_ONCE: u32 = 64;
         if s.is_atomic() {
-            // There is no recovery that would find what was put off.
+            // No recovery would find deferred changes.
             self.tidy(s, usize::MAX)?;
             return self.store_counts(s);
         }
@@ -303,7 +307,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if self.uncounted < AT_ONCE { Ok(()) } else { self.store_counts(s) }
     }
 
-    /// Brings bitmap, tree headers and MDB to the store.
+    /// Writes bitmap, tree headers and MDB to the store.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -324,7 +328,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// Forgets which changes have become durable, and makes what they freed available.
+    /// Drops the records of changes that have become durable, and makes the blocks they freed
+    /// available.
     pub fn settle<S: Store<Patch = P>>(&mut self, s: &S) {
         self.space.settle(s);
         self.catalog.settle(s);
@@ -334,8 +339,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.left.retain(|_, &mut p| !s.is_durable(p));
     }
 
-    /// Brings index keys up to date, which a checker wants exact, some at a time. Says whether
-    /// there are more.
+    /// Updates up to `most` index keys of each tree, which a checker requires to be exact. Returns
+    /// true if there are more.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Device`].
@@ -345,19 +350,19 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(self.catalog.has_loose_keys() || self.extents.has_loose_keys())
     }
 
-    /// Free allocation blocks: those that can be taken now.
+    /// Returns the number of allocation blocks that can be allocated now.
     #[must_use]
     pub fn free_now(&self) -> u32 {
         self.space.free_now()
     }
 
-    /// Whether blocks were freed that can be taken only when that is durable.
+    /// Returns true if freed blocks wait until their freeing is durable.
     #[must_use]
     pub fn has_pending(&self) -> bool {
         self.space.has_pending()
     }
 
-    /// What took the old record of an item away, if that may not be durable.
+    /// Returns the change that removed the old record of an item, if it may not be durable.
     pub(crate) fn moved_by<S: Store<Patch = P>>(&mut self, s: &S, id: u32) -> Option<P> {
         if self.moved.is_empty() {
             return None;
@@ -370,12 +375,14 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Some(patch)
     }
 
-    /// What took the old records of moved items out of a folder, if that may not be durable.
+    /// Returns the change that removed the old records of items moved out of a folder, if it may
+    /// not be durable.
     pub(crate) fn left_by<S: Store<Patch = P>>(&self, s: &S, id: u32) -> Option<P> {
         self.left.get(&id).copied().filter(|&patch| !s.is_durable(patch))
     }
 
-    /// Notes that `patch` took the old record of a moved item out of a folder, or one below it.
+    /// Records that `patch` removed the old record of a moved item from a folder, or from one below
+    /// it.
     pub(crate) fn note_left<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -393,11 +400,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// What must be durable for folder `id` to be found from the root.
+    /// Returns the changes that must be durable for folder `id` to be found from the root.
     pub fn way_to<S: Store<Patch = P>>(&self, s: &mut S, id: u32) -> Result<Vec<P>> {
         let mut patches = Vec::new();
         let mut at = id;
-        // Folders whose place is durable may lie between those whose place is not.
+        // Folders whose location is durable may lie between folders whose location is not.
         for _ in 0..=self.mdb.dirs {
             if self.places.is_empty() || at <= crate::layout::ROOT_ID {
                 break;

@@ -6,21 +6,20 @@ use crate::layout::{CatalogKey, CatalogRecord, FileFlags, Name, ROOT_ID, ThreadR
 use crate::store::Store;
 use crate::{Error, Result};
 
-/// What a move has done.
+/// The result of a move.
 #[derive(Debug)]
 pub struct Moved<P> {
-    /// Durable when the item is at its new place and no longer at its old one.
+    /// Durable when the item is at its new location and no longer at its old one.
     pub patch: P,
-    /// The file that was at the new place: its blocks wait for
-    /// [`drop_file`](Volume::drop_file).
+    /// The file that was at the new location: its blocks wait for [`drop_file`](Volume::drop_file).
     pub replaced: Option<File>,
-    /// The id of the folder that was there.
+    /// The id of the folder that was at the new location.
     pub replaced_folder: Option<u32>,
 }
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
-    /// Moves an item to another folder, gives it another name, or both. What is at the new place
-    /// is replaced if `replace`.
+    /// Moves an item to another folder, renames it, or both. An item at the new location is
+    /// replaced if `replace`.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotEmpty`], [`Error::IsADirectory`] and
@@ -90,7 +89,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         if !s.is_atomic() {
             record.set_mark(true);
             let (path, _) = self.record_at(s, &old_key)?;
-            // The new record says what the old one says: it waits for the same data and extents.
+            // The new record repeats the old one: it waits for the same data and extents.
             let needs = self.catalog.needs_at(s, &path);
             let (raw, len) = record.encode();
             let mark = raw.get(len - 4..len).unwrap_or(&[]);
@@ -99,8 +98,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             waits.push(marked);
         }
         if folder && from.0 != to.0 {
-            // Where a folder above the new place has been moved out of this one, it must be out of
-            // it on the disk: else the two would lie in each other, and in no other folder.
+            // If an ancestor of the new location was moved out of this folder, that move must be
+            // durable first: else the two folders would lie in each other, and in no other folder.
             waits.extend(self.way_to(s, to.0)?);
         }
         let there = match &target {
@@ -158,7 +157,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(Moved { patch, replaced, replaced_folder })
     }
 
-    /// Gives a record other bytes and its key another spelling, in one write.
+    /// Replaces a record and the spelling of its key, in one write.
     fn overwrite<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -173,7 +172,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let space = bytes.len();
         bytes.extend_from_slice(raw.get(..len).unwrap_or(&[]));
         let at = self.catalog.value_place(s, &path, len)?;
-        // The spellings of one name are of one length.
+        // All spellings of a name have the same length.
         let Some(at) = at.checked_sub(space).filter(|_| old_key.name.len() == new_key.name.len())
         else {
             return Err(Error::Exists);
@@ -182,7 +181,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.catalog.update_at(s, &path, at, &bytes, befores)
     }
 
-    /// Gives a name another spelling that names the same item.
+    /// Changes the spelling of a name, which still names the same item.
     fn respell<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -204,7 +203,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         s.join(&[patch, threaded])
     }
 
-    /// Lets the thread of an item, if it has one, lead to its new place.
+    /// Updates the thread of an item, if it has one, to its new location.
     fn rethread<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -229,7 +228,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.catalog.update(s, &path, 0, raw.get(..len).unwrap_or(&raw), &[])
     }
 
-    /// Whether folder `id` is folder `above`, or lies in it.
+    /// Returns true if folder `id` is folder `above`, or lies below it.
     fn is_below<S: Store<Patch = P>>(&self, s: &mut S, id: u32, above: u32) -> Result<bool> {
         let mut at = id;
         for _ in 0..=self.mdb.dirs.saturating_add(1) {
@@ -244,7 +243,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Err(Error::corrupt("catalog", 0, "folders lie in each other"))
     }
 
-    /// Gives the volume, and with it the root folder, another name of at most 27 bytes.
+    /// Renames the volume, and with it the root folder, to a name of at most 27 bytes.
     ///
     /// # Errors
     /// [`Error::NameTooLong`], [`Error::BadName`].

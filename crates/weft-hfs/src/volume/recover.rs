@@ -1,8 +1,8 @@
-//! Recovery: what a power cut has left is made right.
+//! Recovery of a volume after a power cut.
 //!
-//! It can be interrupted and repeated: every step is in the order that keeps the volume what it
-//! was, only with less left over. What ordered writes do not leave behind is damage, and not
-//! touched here; [`fsck`](crate::fsck) is for that.
+//! Recovery can be interrupted and repeated: every step is in the order that keeps the volume's
+//! content, only with less stale data. Inconsistencies that ordered writes cannot produce are
+//! damage, which is not touched here; [`fsck`](crate::fsck) repairs it.
 
 use super::{Befores, Volume};
 use crate::btree::TreeKind;
@@ -21,19 +21,19 @@ use alloc::vec::Vec;
 use core::fmt;
 use hashbrown::HashSet;
 
-/// What a recovery has done.
+/// The changes that a recovery made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Nodes of the trees that were changed.
     pub nodes: u32,
     /// Records that were removed, added or changed.
     pub records: u32,
-    /// Items that had come to be in no folder, and are gone: they had not been synced.
+    /// Items that were left in no folder, and were removed: they had not been synced.
     pub items: u32,
 }
 
 impl Recovered {
-    /// How much there was.
+    /// Returns the number of changes.
     #[must_use]
     pub fn changes(&self) -> u32 {
         self.nodes + self.records + self.items
@@ -51,7 +51,7 @@ impl fmt::Display for Recovered {
 }
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
-    /// Makes right what a power cut has left of the trees. All of it must be durable before
+    /// Repairs the trees after a power cut. All of it must be durable before
     /// [`recover_rest`](Self::recover_rest).
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.recent.set(None);
         let mut done = Recovered::default();
         for kind in [TreeKind::Extents, TreeKind::Catalog] {
-            // The file grew, and the tree does not know it yet.
+            // The file grew, and the tree does not cover the new part yet.
             let (bytes, map) = match kind {
                 TreeKind::Catalog => (self.mdb.catalog_file_bytes, &self.catalog_map),
                 TreeKind::Extents => (self.mdb.extents_file_bytes, &self.extents_map),
@@ -83,9 +83,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(done)
     }
 
-    /// Makes right what is in the trees, bitmap and counts. What was freed can be used when all of
-    /// it is durable. Changes records as any other operation, and so counts on trees without stale
-    /// copies, on the disk as in memory.
+    /// Repairs the records in the trees, the bitmap and the counts. Freed blocks can be used when
+    /// all of it is durable. Changes records as any other operation does, and so requires trees
+    /// without stale copies, on the disk as in memory.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for damage.
@@ -121,7 +121,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// The length of a tree's file.
+    /// Returns the length of a tree's file in bytes.
     pub(crate) fn mdb_file_bytes(&self, kind: TreeKind) -> u32 {
         match kind {
             TreeKind::Catalog => self.mdb.catalog_file_bytes,
@@ -129,7 +129,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// Cuts off stale copies; returns how many, and what that waits for.
+    /// Cuts off stale copies; returns their number, and the change that later steps wait for.
     fn cut_stale<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -153,7 +153,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok((changed, s.join(&cuts)?))
     }
 
-    /// Cuts off stale copies, then sets keys, links, map and header.
+    /// Cuts off stale copies, then corrects keys, links, map and header.
     fn recover_tree<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -170,7 +170,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             let before = changed;
             for (node, height, key) in &walk.empty {
                 if let Some(gone) = tree.drop_empty(s, *node, *height, key, cut)? {
-                    // Keys are raised when what they would lead past is gone.
+                    // Keys are raised after the nodes that they would lead past are gone.
                     cut = s.join(&[cut, gone])?;
                     changed += 1;
                 }
@@ -185,7 +185,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                 return Err(damage(problem));
             }
             if rest {
-                // What has become a node's own neighbour is seen now.
+                // Removing the empty nodes has exposed more stale copies or empty nodes.
                 return Ok(changed + self.recover_tree(s, kind, &again, cut)?);
             }
             &again
@@ -227,7 +227,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(changed)
     }
 
-    /// Second records, threads, items in no folder, and counts.
+    /// Corrects duplicate records, threads, items in no folder, and counts.
     fn recover_items<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -240,7 +240,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             self.remove_record(s, &key, &[])?;
             done.records += 1;
         }
-        // A folder that has items and a thread has lost its record: it follows from the thread.
+        // A folder that has items and a thread but no record has lost it: the record is rebuilt
+        // from the thread.
         loop {
             let parents: HashSet<u32> =
                 census.items().filter(|(_, r)| r.id() != Some(2)).map(|(k, _)| k.parent).collect();
@@ -263,7 +264,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             census.folders.insert(id, (key, dir));
             done.records += 1;
         }
-        // What is in no folder goes, and what is in it: all of it is younger than the last sync.
+        // Items in no folder are removed, with all items in them: all of them are younger than the
+        // last sync.
         loop {
             let orphans: Vec<_> = census
                 .items()
@@ -364,7 +366,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             census.threads.remove(&id);
             done.records += 1;
         }
-        // The copies in memory follow what was stored.
+        // The copies in memory follow the stored records.
         for (_, dir) in census.folders.values_mut() {
             dir.reserved[3] = 0;
         }
@@ -387,7 +389,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// Overflow records that no fork needs, and the bitmap.
+    /// Removes overflow records that no fork needs, and rebuilds the bitmap.
     fn recover_extents<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -406,7 +408,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                     self.remove_extents(s, &key, &[])?;
                     done.records += 1;
                 }
-                // Odd, and no danger.
+                // Unusual but harmless.
                 Problem::Slot { .. } | Problem::LastBlock { .. } => {}
                 problem => return Err(damage(problem)),
             }
@@ -415,7 +417,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// Cuts the overflow record in which a fork ends where the fork ends.
+    /// Cuts the overflow record that holds the end of a fork at that end.
     fn trim_overflow<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
@@ -460,7 +462,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     }
 }
 
-/// Records that cannot be read, or two of one item of which neither is marked, are damage.
+/// Returns an error for unreadable records, and for two records of one item of which neither is
+/// marked: both are damage.
 fn check_records(census: &Census) -> Result<()> {
     if let Some(problem) = census.problems.iter().find(|p| matches!(p, Problem::Record { .. })) {
         return Err(damage(problem));

@@ -1,4 +1,4 @@
-//! What is opened of a volume whose extents file is damaged, for a repair.
+//! Opening a volume whose extents file is damaged, for a repair.
 
 use super::file::ForkMap;
 use crate::btree::Tree;
@@ -7,8 +7,8 @@ use crate::layout::{CATALOG_ID, ExtentKey, ExtentRecord, Fork, Mdb, NodeKind};
 use crate::store::Store;
 use alloc::collections::BTreeMap;
 
-/// The extents of the catalog as the leaves of the extents file have them, whatever its index says.
-/// They may end before the catalog does.
+/// Returns the extents of the catalog as the leaves of the extents file have them, regardless of
+/// its index. They may end before the catalog does.
 pub(super) fn catalog_map<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
     s: &mut S,
     extents: &Tree<P>,

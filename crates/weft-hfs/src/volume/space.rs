@@ -1,4 +1,4 @@
-//! Free space: the bitmap, what waits to be free, and what is kept for files that grow.
+//! Free space: the bitmap, blocks that wait to be free, and windows reserved for files that grow.
 
 use crate::layout::{BLOCK_BYTES, Extent, Fork};
 use crate::store::Store;
@@ -8,33 +8,33 @@ use alloc::vec;
 use alloc::vec::Vec;
 use hashbrown::HashMap;
 
-/// Allocation blocks of a volume.
+/// The allocation blocks of a volume.
 ///
-/// Two bitmaps: one as it is on the disk, and one of what cannot be taken now. The second has also
-/// those blocks whose freeing is not durable yet, those of deleted files that are still open, the
-/// windows, and always the volume's last block: by an off-by-one that every Mac shares, Apple's
-/// checker takes a file that has it for damaged.
+/// Two bitmaps: one as it is on the disk, and one of the blocks that cannot be allocated now. The
+/// second also has the blocks whose freeing is not durable yet, those of deleted files that are
+/// still open, the windows, and always the volume's last block: by an off-by-one that every Mac
+/// shares, Apple's checker reports a file that has this block as damaged.
 #[derive(Debug)]
 pub(crate) struct Space<P> {
     count: u32,
     disk: Vec<u8>,
-    /// Clear bits of it.
+    /// The number of clear bits in `disk`.
     disk_free: u32,
     busy: Vec<u64>,
     free: u32,
-    /// Freed by a change that may not be durable.
+    /// Blocks freed by a change that may not be durable.
     pending: VecDeque<(P, Extent)>,
-    /// What is kept free behind a growing fork, so that it stays in one piece.
+    /// Blocks reserved after a growing fork, so that it stays contiguous.
     windows: HashMap<(u32, Fork), Extent>,
     /// Blocks of the bitmap that must be written.
     dirty: Vec<bool>,
     any_dirty: bool,
-    /// Where the last search ended.
+    /// The block at which the last search ended.
     pub hint: u32,
 }
 
 impl<P: Copy> Space<P> {
-    /// From the bytes of a bitmap of `count` allocation blocks.
+    /// Makes the map from the bytes of a bitmap of `count` allocation blocks.
     pub fn new(count: u16, mut bytes: Vec<u8>) -> Self {
         let count = u32::from(count);
         bytes.resize(count.div_ceil(8) as usize, 0);
@@ -61,7 +61,7 @@ impl<P: Copy> Space<P> {
         if let Some(last) = count.checked_sub(1) {
             space.set_busy(last, true);
         }
-        // Behind the last block all is taken.
+        // The bits after the last block are marked as busy.
         for nr in count..count.next_multiple_of(64) {
             if let Some(word) = space.busy.get_mut(nr as usize / 64) {
                 *word |= 1 << (nr % 64);
@@ -109,7 +109,7 @@ impl<P: Copy> Space<P> {
         }
     }
 
-    /// The first block from `from` on that is busy, or is not.
+    /// Returns the first block from `from` on that is busy, or that is not.
     fn next(&self, from: u32, busy: bool) -> u32 {
         let mut at = from;
         while at < self.count {
@@ -123,22 +123,22 @@ impl<P: Copy> Space<P> {
         self.count
     }
 
-    /// Blocks that the volume has free: what a count on the disk says.
+    /// Returns the number of free blocks as the count on the disk has it.
     pub fn free_on_disk(&self) -> u32 {
         self.disk_free
     }
 
-    /// Blocks that can be taken now, windows included.
+    /// Returns the number of blocks that can be allocated now, windows included.
     pub fn free_now(&self) -> u32 {
         self.free + self.windows.values().map(|w| u32::from(w.count)).sum::<u32>()
     }
 
-    /// Whether something freed waits to be durable.
+    /// Returns true if freed blocks wait until their freeing is durable.
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Makes available what was freed durably.
+    /// Makes durably freed blocks available.
     pub fn settle<S: Store<Patch = P>>(&mut self, s: &S) {
         while let Some(&(patch, extent)) = self.pending.front() {
             if !s.is_durable(patch) {
@@ -149,9 +149,9 @@ impl<P: Copy> Space<P> {
         }
     }
 
-    /// Blocks for `want` more of a fork that ends before block `goal`, in few pieces: marked as
-    /// taken in memory. `keep` blocks behind them are kept for the next time. The volume must have
-    /// them: see [`free_now`](Self::free_now).
+    /// Allocates `want` blocks for a fork that ends before block `goal`, in few pieces: marks them
+    /// as busy in memory. Reserves up to `keep` blocks after them for the owner's next allocation.
+    /// The volume must have `want` free blocks: see [`free_now`](Self::free_now).
     pub fn take(
         &mut self,
         owner: (u32, Fork),
@@ -169,7 +169,7 @@ impl<P: Copy> Space<P> {
         while left > 0 {
             let extent = match self.find(goal, left, keep) {
                 Some(extent) => extent,
-                // What is left is kept for others.
+                // The remaining blocks are reserved in windows.
                 None if !self.windows.is_empty() => {
                     self.drop_windows();
                     continue;
@@ -201,8 +201,8 @@ impl<P: Copy> Space<P> {
         Ok(taken)
     }
 
-    /// The next piece: at the goal if that is free, else the first that is large enough, else the
-    /// largest.
+    /// Returns the next piece: at the goal if that is free, else the first that is large enough,
+    /// else the largest.
     fn find(&self, goal: Option<u32>, want: u32, keep: u32) -> Option<Extent> {
         if let Some(goal) = goal.filter(|&g| g < self.count && !self.is_busy(g)) {
             return extent(goal, (self.next(goal, true) - goal).min(want));
@@ -225,14 +225,14 @@ impl<P: Copy> Space<P> {
         best.and_then(|(at, len)| extent(at, len.min(want)))
     }
 
-    /// Takes back a decision to take blocks.
+    /// Reverts an allocation that is not on the disk yet.
     pub fn put_back(&mut self, extents: &[Extent]) {
         for &extent in extents {
             self.set_all_busy(extent, false);
         }
     }
 
-    /// Blocks that were taken get an owner on the disk.
+    /// Marks allocated blocks as used on the disk.
     pub fn use_up(&mut self, extents: &[Extent]) {
         for extent in extents {
             for nr in u32::from(extent.start)..extent.end() {
@@ -241,7 +241,7 @@ impl<P: Copy> Space<P> {
         }
     }
 
-    /// Blocks lose their owner on the disk, but nobody else can have them.
+    /// Marks blocks as free on the disk, but keeps them from being allocated.
     pub fn let_go(&mut self, extents: &[Extent]) {
         for extent in extents {
             for nr in u32::from(extent.start)..extent.end().min(self.count) {
@@ -250,7 +250,7 @@ impl<P: Copy> Space<P> {
         }
     }
 
-    /// Blocks that lost their owner by `cleared` can be had once that is durable.
+    /// Makes blocks available once `cleared`, which freed them, is durable.
     pub fn release<S: Store<Patch = P>>(&mut self, s: &S, extents: &[Extent], cleared: P) {
         for &extent in extents.iter().filter(|e| e.count > 0) {
             if s.is_durable(cleared) && self.pending.is_empty() {
@@ -261,14 +261,14 @@ impl<P: Copy> Space<P> {
         }
     }
 
-    /// Gives up what is kept for a fork.
+    /// Gives up the window of a fork.
     pub fn drop_window(&mut self, owner: (u32, Fork)) {
         if let Some(window) = self.windows.remove(&owner) {
             self.set_all_busy(window, false);
         }
     }
 
-    /// Gives up all that is kept.
+    /// Gives up all windows.
     pub fn drop_windows(&mut self) {
         for (_, window) in core::mem::take(&mut self.windows) {
             self.set_all_busy(window, false);
@@ -286,8 +286,8 @@ impl<P: Copy> Space<P> {
         }
     }
 
-    /// Writes what has changed of the bitmap, which begins in volume block `first`. Without order:
-    /// after a cut the bitmap is made from the trees.
+    /// Writes the changed parts of the bitmap, which begins in volume block `first`. Without order:
+    /// after a cut the bitmap is rebuilt from the trees.
     pub fn write<S: Store<Patch = P>>(&mut self, s: &mut S, first: u64) -> Result<()> {
         if !self.any_dirty {
             return Ok(());

@@ -1,8 +1,8 @@
-//! Folders that their threads do not lead to, and what reading passes over.
+//! Folders that their threads do not lead to, and damage that reads pass over.
 //!
-//! A folder is found by its thread. Real disks have threads with another name than the folder's (no
-//! Mac minds), and damaged ones none or one that leads elsewhere. Such a folder is looked for in the
-//! whole catalog, once.
+//! A folder is found by its thread. Real disks have threads with another name than the folder's
+//! (Macs ignore it), and damaged ones have no thread or one that leads elsewhere. The volume then
+//! searches the whole catalog for such a folder, once.
 
 use super::Volume;
 use crate::layout::{CatalogKey, CatalogRecord, DirectoryRecord};
@@ -13,26 +13,26 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use hashbrown::{HashMap, HashSet};
 
-/// Where folders were found without their threads.
+/// The folders that were found without their threads.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     keys: HashMap<u32, CatalogKey>,
-    /// The version of the catalog that was gone through.
+    /// The version of the catalog that was searched.
     seen: Option<u64>,
 }
 
-/// What has been passed over: a few in words, and how many in all.
+/// The damage that reads have passed over, in words, each item once.
 #[derive(Debug, Default)]
 pub(super) struct PassedOver {
     known: HashSet<String>,
     told: Vec<String>,
 }
 
-/// More than so many are not told apart: a hostile volume may have any number.
+/// The most entries that are kept: a hostile volume may have any number.
 const TOLD_MAX: usize = 1000;
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
-    /// Notes that something damaged has been passed over.
+    /// Records that a read has passed over something damaged.
     pub(super) fn pass_over(&self, what: String) {
         let mut over = self.passed_over.borrow_mut();
         if over.told.len() < TOLD_MAX && over.known.insert(what.clone()) {
@@ -40,13 +40,13 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// What reading has passed over so far, as it is damaged: each thing once.
+    /// Returns the damage that reads have passed over so far, each item once.
     #[must_use]
     pub fn passed_over(&self) -> Vec<String> {
         self.passed_over.borrow().told.clone()
     }
 
-    /// A folder that its thread does not lead to.
+    /// Returns a folder that its thread does not lead to.
     pub(super) fn stray<S: Store<Patch = P>>(
         &self,
         s: &mut S,
@@ -71,7 +71,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             .ok_or_else(|| Error::corrupt("catalog", 0, format!("nothing leads to folder {id}")))
     }
 
-    /// The keys of all folders, as far as the catalog can be read.
+    /// Returns the keys of all folders, as far as the catalog can be read.
     fn all_folders<S: Store<Patch = P>>(&self, s: &mut S) -> Result<HashMap<u32, CatalogKey>> {
         let mut keys = HashMap::new();
         let (first, len) = CatalogKey::thread(0).encode();

@@ -1,8 +1,8 @@
-//! The device: requests of any place and length, cut into those that the server takes.
+//! The device: requests of any offset and length, split into requests that the server accepts.
 //!
-//! Where the server takes whole blocks only, a write that begins or ends within one reads it
-//! first. Nobody else writes meanwhile, or what another thread wrote to the rest of the block
-//! would be lost.
+//! If the server accepts whole blocks only, a write that begins or ends within one reads it first.
+//! Other writes are excluded meanwhile, as such a write would overwrite another thread's data in
+//! the rest of the block.
 
 use super::Options;
 use super::handshake::Facts;
@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use weft_block::{BlockDevice, Extent, ExtentKind, Geometry, check_range};
 
-/// What a device has done since it was opened.
+/// The operations of a device since it was opened.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Reads of this device.
     pub reads: AtomicU64,
     /// Writes of this device.
     pub writes: AtomicU64,
-    /// Flushes of this device, also those that had nothing to do.
+    /// Flushes of this device, including those that had nothing to do.
     pub flushes: AtomicU64,
 }
 
@@ -35,16 +35,16 @@ pub struct Counters {
 /// Requests wait until the server is back, for up to [`Options::reconnect_limit`], and are then
 /// sent again. Writes that were acknowledged and not yet flushed are kept in memory (up to
 /// [`Options::unflushed_max_bytes`]; past that the device flushes by itself) and are written again
-/// first: so a flush that returns means what it says, even if the server crashed and lost its
-/// memory between a write and that flush. A flush that fails names the range in which writes may be
-/// lost; these are made again before the next flush. A server whose export has another size, name,
-/// description or abilities than before is refused for good, and never written to. NBD has no other
-/// name for what is exported: a disk with other contents of the same size and description is taken
-/// for the same one, and gets what was not flushed.
+/// first: so the guarantee of a successful flush holds even if the server crashed and lost its
+/// memory between a write and that flush. A failed flush names the range in which writes may be
+/// lost; these are repeated before the next flush. A server whose export has another size, name,
+/// description or features than before is refused permanently, and never written to. NBD has no
+/// other identifier of an export: a disk with other contents of the same size and description is
+/// taken for the same one, and receives the unflushed writes.
 pub struct NbdDevice {
     pool: Pool,
     read_only: bool,
-    /// Held for reading by writes of whole blocks, for writing by whoever must be alone.
+    /// Held shared by writes of whole blocks, exclusively by operations that exclude other writes.
     writers: RwLock<()>,
     counters: Counters,
     _lock: Option<HostLock>,
@@ -63,11 +63,12 @@ impl Drop for NbdDevice {
 }
 
 impl NbdDevice {
-    /// Connects.
+    /// Connects to the server.
     ///
     /// # Errors
-    /// [`Error::Net`] if there is no server, [`Error::InUse`] if it is locked, [`Error::Refused`] if it has no such export,
-    /// [`Error::Invalid`] if it is to be written and can only be read.
+    /// [`Error::Net`] if no server answers, [`Error::InUse`] if the export is locked,
+    /// [`Error::Refused`] if the server has no such export, [`Error::Invalid`] if it is to be
+    /// written and is read-only.
     pub fn connect(options: Options) -> Result<Self> {
         let wants = options.read_only;
         let lock = match &options.lock {
@@ -83,26 +84,26 @@ impl NbdDevice {
         Ok(Self { pool, read_only: wants, writers, counters, _lock: lock })
     }
 
-    /// What the server says of the export.
+    /// Returns the server's description of the export.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         self.pool.facts()
     }
 
-    /// What was done so far.
+    /// Returns the counters of the device.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Memory that holds what the server has acknowledged and not made durable, in bytes: at most
+    /// Returns the bytes of memory that hold acknowledged writes that are not durable: at most
     /// [`Options::unflushed_max_bytes`], or one write that is larger than that.
     #[must_use]
     pub fn unflushed_bytes(&self) -> u64 {
         self.pool.unflushed_bytes()
     }
 
-    /// How often the server went away and came back.
+    /// Returns the number of reconnections to the server.
     #[must_use]
     pub fn reconnections(&self) -> u64 {
         self.pool.reconnections.load(Ordering::Relaxed)
@@ -132,7 +133,7 @@ impl NbdDevice {
         offset.is_multiple_of(min) && len_bytes.is_multiple_of(min)
     }
 
-    /// The requests for a range of whole blocks: where each begins, and its length.
+    /// Returns the offset and the length of each request for a range of whole blocks.
     fn pieces(&self, offset: u64, len_bytes: u64, max: u64) -> impl Iterator<Item = (u64, u64)> {
         (0..len_bytes.div_ceil(max)).map(move |nr| {
             let done = nr * max;
@@ -150,7 +151,7 @@ impl NbdDevice {
                 (Ask { command, flags, offset, len_bytes }, &[][..])
             });
             self.pool.run(&generation.links, asks, |ask, reply| {
-                // The reply has as many bytes as were asked for, and those lie in the buffer.
+                // The reply has as many bytes as its request, which lie within the buffer.
                 let at = (ask.offset - offset) as usize;
                 buf[at..at + reply.data.len()].copy_from_slice(&reply.data);
                 Ok(())
@@ -184,7 +185,7 @@ impl NbdDevice {
         }
     }
 
-    /// A server that cannot flush is asked to make each write durable, if it can do that.
+    /// Returns the flags of a write: durable at once if the server can do that and cannot flush.
     fn write_flags(&self) -> CommandFlags {
         let durable_at_once =
             !self.can(TransmissionFlags::SEND_FLUSH) && self.can(TransmissionFlags::SEND_FUA);
@@ -207,7 +208,7 @@ impl NbdDevice {
         let _room = self.pool.reserve(end - start, &self.writers)?;
         let _alone = self.writers.write().unwrap_or_else(PoisonError::into_inner);
         let mut blocks = vec![0; (end - start) as usize];
-        // Only the first and the last block have anything to keep.
+        // Only the first and the last block keep old bytes.
         let block = min as usize;
         let last = blocks.len() - block;
         self.read_blocks(&mut blocks[..block], start)?;
@@ -240,7 +241,7 @@ impl NbdDevice {
         }
     }
 
-    /// The whole blocks within a range; empty if there is none.
+    /// Returns the whole blocks within a range; empty if there are none.
     fn inner_blocks(&self, offset: u64, len_bytes: u64) -> std::ops::Range<u64> {
         let min = self.min_bytes();
         let end = offset + len_bytes;
@@ -254,7 +255,7 @@ impl NbdDevice {
         if inner.is_empty() {
             return self.write(&vec![0; len_bytes as usize], offset);
         }
-        // What is left over at each side is shorter than a block.
+        // The remainder at each side is shorter than a block.
         self.write(&vec![0; (inner.start - offset) as usize], offset)?;
         self.write(&vec![0; (end - inner.end) as usize], inner.end)?;
         let _room = self.pool.reserve(0, &self.writers)?;
@@ -294,7 +295,7 @@ impl NbdDevice {
     }
 }
 
-/// As an error of the block plug.
+/// Converts to an error of the block plug.
 fn failed(
     op: &'static str,
     offset: u64,
@@ -353,7 +354,7 @@ impl BlockDevice for NbdDevice {
             return Ok(());
         }
         self.pool.flush(&self.writers).map_err(|e| {
-            // What may be lost, so that whoever wrote it knows.
+            // Names the range that may be lost, for the caller that wrote to it.
             let range = self.pool.unflushed_range().unwrap_or(0..self.facts().len_bytes);
             failed("flush", range.start, range.end - range.start)(e)
         })

@@ -1,5 +1,5 @@
-//! The client's half of the handshake. Works on any reader and writer, so that it can be tested
-//! and fuzzed without a network.
+//! The client side of the handshake. Works on any reader and writer, so that it can be tested and
+//! fuzzed without a network.
 
 use crate::wire::{
     BASE_ALLOCATION, BlockSizes, ClientFlags, ClientHello, GoRequest, HandshakeFlags, Info,
@@ -12,25 +12,25 @@ use std::io::{self, Read, Write};
 use std::time::Instant;
 use weft_net::read_full;
 
-/// The longest reply that makes sense: two strings and some numbers.
+/// The longest valid reply: two strings and some numbers.
 const REPLY_MAX_BYTES: u32 = 2 * STRING_MAX_BYTES as u32 + 64;
 /// The most replies to one option; a list of exports is the longest.
 const REPLIES_MAX: usize = 10_000;
 
-/// What a server says of an export.
+/// The properties of an export, as the server reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Length in bytes.
     pub len_bytes: u64,
-    /// What it can do.
+    /// The features of the export.
     pub flags: TransmissionFlags,
-    /// Block sizes, as said or as the protocol wants them assumed.
+    /// Block sizes, as the server reports them or with the protocol's defaults.
     pub sizes: BlockSizes,
-    /// Its name as the server has it.
+    /// The export's name as the server has it.
     pub name: String,
-    /// A description for people; perhaps empty.
+    /// A description for people; may be empty.
     pub description: String,
-    /// Reads are answered in chunks.
+    /// Replies to reads are sent in chunks.
     pub structured: bool,
     /// Headers are extended: lengths have 64 bits.
     pub extended: bool,
@@ -48,7 +48,7 @@ impl Facts {
     }
 }
 
-/// A handshake under way.
+/// A handshake in progress.
 pub struct Handshake<'a> {
     reader: &'a mut dyn Read,
     writer: &'a mut dyn Write,
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Handshake<'_> {
 }
 
 impl<'a> Handshake<'a> {
-    /// Over this connection, until `deadline`.
+    /// Begins a handshake over a connection; it ends at `deadline`.
     pub fn new(
         reader: &'a mut dyn Read,
         writer: &'a mut dyn Write,
@@ -72,14 +72,14 @@ impl<'a> Handshake<'a> {
         Self { reader, writer, deadline, extended: true }
     }
 
-    /// Whether extended headers are asked for, as they are if nothing is said.
+    /// Sets whether extended headers are requested; the default is `true`.
     #[must_use]
     pub fn with_extended_headers(mut self, asked: bool) -> Self {
         self.extended = asked;
         self
     }
 
-    /// Exchanges greetings. Returns whether the server answers options.
+    /// Exchanges greetings. Returns true if the server answers options.
     ///
     /// # Errors
     /// [`Error::Protocol`] if it is no NBD server.
@@ -95,8 +95,8 @@ impl<'a> Handshake<'a> {
         Ok(flags.contains(ClientFlags::FIXED_NEWSTYLE))
     }
 
-    /// Asks for TLS. Returns whether the server agrees; then its handshake comes next, and
-    /// nothing in plain text.
+    /// Requests TLS. Returns true if the server agrees; then its TLS handshake comes next, and no
+    /// more plain text.
     ///
     /// # Errors
     /// [`Error::Protocol`], [`Error::Net`].
@@ -111,7 +111,7 @@ impl<'a> Handshake<'a> {
     /// Enters the transmission phase with an export.
     ///
     /// # Errors
-    /// [`Error::Refused`] if there is no such export, or the server wants TLS first.
+    /// [`Error::Refused`] if there is no such export, or the server requires TLS first.
     pub fn go(&mut self, export: &str) -> Result<Facts> {
         let extended = self.extended && self.agrees(OptionType::EXTENDED_HEADERS, &[])?;
         let structured = extended || self.agrees(OptionType::STRUCTURED_REPLY, &[])?;
@@ -131,7 +131,7 @@ impl<'a> Handshake<'a> {
             });
             match asked {
                 Ok(()) => {}
-                // GO says better what is wrong with the export.
+                // The reply to GO describes the problem with the export better.
                 Err(Error::Refused { .. }) => base_allocation = None,
                 Err(e) => return Err(e),
             }
@@ -160,7 +160,7 @@ impl<'a> Handshake<'a> {
         if i64::try_from(len_bytes).is_err() {
             return Err(Error::protocol(format!("an export of {len_bytes} bytes")));
         }
-        // What lies past the last whole block cannot be reached.
+        // Bytes past the last whole block cannot be reached.
         let len_bytes = len_bytes - len_bytes % u64::from(sizes.min);
         Ok(Facts {
             len_bytes,
@@ -174,10 +174,10 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// The names and descriptions of the exports.
+    /// Returns the names and descriptions of the exports.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the server does not tell.
+    /// [`Error::Refused`] if the server does not list its exports.
     pub fn list(&mut self) -> Result<Vec<(String, String)>> {
         let mut exports = Vec::new();
         self.ask(OptionType::LIST, &[], |kind, data| {
@@ -189,13 +189,13 @@ impl<'a> Handshake<'a> {
         Ok(exports)
     }
 
-    /// Ends a handshake that does not end in transmission.
+    /// Ends a handshake without entering the transmission phase.
     pub fn abort(&mut self) {
-        // The server may end before it answers.
+        // The server may disconnect before it answers.
         let _ = self.ask(OptionType::ABORT, &[], |_, _| Ok(()));
     }
 
-    /// Whether the server agrees to an option.
+    /// Returns true if the server agrees to an option.
     fn agrees(&mut self, option: OptionType, data: &[u8]) -> Result<bool> {
         match self.ask(option, data, |_, _| Ok(())) {
             Ok(()) => Ok(true),
@@ -204,7 +204,7 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    /// Sends an option and takes its replies, each but the last given to `take`.
+    /// Sends an option and receives its replies; passes each but the last to `take`.
     fn ask(
         &mut self,
         option: OptionType,
@@ -247,8 +247,8 @@ impl<'a> Handshake<'a> {
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let sent = self.writer.write_all(bytes).and_then(|()| self.writer.flush());
         sent.map_err(|e| match self.reader.read(&mut [0]) {
-            // A server that has ended the connection may have said why: with TLS it does, to a
-            // client whose certificate it does not take.
+            // A server that has ended the connection may have sent the reason: with TLS it does, to
+            // a client whose certificate it does not accept.
             Err(said) if said.kind() == io::ErrorKind::InvalidData => {
                 Error::io("cannot send", said)
             }

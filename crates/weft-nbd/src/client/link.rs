@@ -1,12 +1,12 @@
-//! One connection in its transmission phase: requests go out from many threads, one thread takes
-//! the replies and wakes whoever waits for each.
+//! One connection in its transmission phase: many threads send requests, and one reader thread
+//! receives the replies and wakes the threads that wait for them.
 //!
 //! # Invariants
 //!
-//! - Nothing the server sends is believed: a reply that answers no request, lies outside its
-//!   range, says the same bytes twice or leaves some out breaks the link.
-//! - Memory is taken for what was asked for, never for what the server announces.
-//! - Once broken, a link stays so: every request on it has failed or will at once.
+//! - The server is not trusted: a reply that answers no request, lies outside its range, has the
+//!   same bytes twice or leaves some out breaks the link.
+//! - Memory is allocated for the requested length, never for a length that the server announces.
+//! - A broken link stays broken: every request on it has failed or fails at once.
 
 use super::handshake::Facts;
 use crate::wire::{
@@ -22,18 +22,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weft_net::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
 
-/// What is read from a socket at once, in bytes.
+/// The most bytes that one read from a socket takes.
 const READ_AHEAD_BYTES: usize = 64 << 10;
-/// The most pieces that a read may lie in, while they are not adjacent.
+/// The most pieces in which a read may arrive, while they are not adjacent.
 const PIECES_MAX: usize = 4096;
-/// A server must go on with a reply it has begun.
+/// The longest pause of a server within a reply.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a request brought.
+/// The result of a request.
 #[derive(Debug, Default)]
 pub struct Reply {
     /// The data of a read.
@@ -42,11 +42,11 @@ pub struct Reply {
     pub extents: Vec<Descriptor>,
 }
 
-/// Why a link is broken.
+/// The reason why a link is broken.
 #[derive(Debug, Clone)]
 pub(crate) struct Down {
     pub why: String,
-    /// The server broke the protocol: trying again is not likely to help.
+    /// The server violated the protocol: a retry is not likely to help.
     pub protocol: bool,
 }
 
@@ -62,16 +62,16 @@ impl From<&Error> for Down {
     }
 }
 
-/// Why a request has no reply.
+/// The reason why a request has no reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The connection is gone; nobody knows whether the request was done.
+    /// The connection is lost; it is unknown whether the request was executed.
     Down(Down),
-    /// The server refused or failed it.
+    /// The server refused the request, or it failed there.
     Request(Error),
 }
 
-/// What a request asks for.
+/// The header fields of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask {
     pub command: Command,
@@ -80,7 +80,7 @@ pub(crate) struct Ask {
     pub len_bytes: u64,
 }
 
-/// Where the outcome of one request appears.
+/// The slot for the outcome of one request.
 #[derive(Default)]
 struct Mailbox {
     outcome: Mutex<Option<Result<Reply, Failure>>>,
@@ -94,25 +94,25 @@ impl Mailbox {
     }
 }
 
-/// A request under way.
+/// A request in progress.
 struct Slot {
     ask: Ask,
     mailbox: Arc<Mailbox>,
-    /// The data of a read as it comes in.
+    /// The data of a read as it arrives.
     data: Vec<u8>,
-    /// The parts of it that have come, disjoint and sorted.
+    /// The parts of the data that have arrived, disjoint and sorted.
     come: Vec<Range<usize>>,
     extents: Vec<Descriptor>,
     error: Option<Error>,
 }
 
-/// All requests under way on a link.
+/// All requests in progress on a link.
 #[derive(Default)]
 pub(crate) struct Table {
     slots: HashMap<u64, Slot>,
     next_handle: u64,
     broken: Option<Down>,
-    /// When the server last said something.
+    /// The time of the last bytes from the server.
     heard: Option<Instant>,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Begins to take replies.
+    /// Starts the reader thread on a connection.
     pub fn start(channel: Channel, facts: &Facts, reply_limit: Duration) -> Result<Self> {
         let table = Arc::new(Mutex::new(Table::default()));
         let link = Self {
@@ -159,7 +159,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Sends a request with its payload, and returns where its reply will be.
+    /// Sends a request with its payload, and returns a ticket for its reply.
     pub fn send(&self, ask: Ask, payload: &[u8]) -> Result<Ticket<'_>, Failure> {
         let mailbox = Arc::new(Mailbox::default());
         let data =
@@ -197,12 +197,12 @@ impl Link {
 
     /// Ends the link: every request on it fails.
     pub fn break_off(&self, why: &Down) {
-        // First, or the thread that takes replies might give a reason of its own.
+        // First, as the reader thread might set a reason of its own.
         fail_all(&self.table, why);
         self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Takes leave of the server.
+    /// Sends the server a disconnect request.
     pub fn disconnect(&self) {
         let request = Request {
             flags: CommandFlags::empty(),
@@ -232,7 +232,7 @@ fn fail_all(table: &Mutex<Table>, down: &Down) {
     }
 }
 
-/// A request that was sent.
+/// A request that has been sent.
 pub(crate) struct Ticket<'a> {
     link: &'a Link,
     mailbox: Arc<Mailbox>,
@@ -240,7 +240,7 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    /// Waits for the reply. A server that says nothing at all for too long is given up.
+    /// Waits for the reply. Breaks the link if the server sends nothing at all for too long.
     pub fn wait(self) -> Result<Reply, Failure> {
         let mut outcome = lock(&self.mailbox.outcome);
         loop {
@@ -252,7 +252,8 @@ impl Ticket<'_> {
             let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             outcome = guard;
             if timeout.timed_out() && outcome.is_none() {
-                // The table's lock is taken before a mailbox's: not here while holding one.
+                // Lock order: the table's lock before a mailbox's, so that the mailbox's is
+                // released here.
                 drop(outcome);
                 let heard = lock(&self.link.table).heard;
                 if heard.map_or(self.sent, |h| h.max(self.sent)).elapsed() >= limit {
@@ -264,7 +265,7 @@ impl Ticket<'_> {
     }
 }
 
-/// Takes replies off a stream.
+/// Receives replies from a stream.
 pub(crate) struct Replies<R> {
     pub reader: BufReader<R>,
     pub style: ReplyStyle,
@@ -272,7 +273,7 @@ pub(crate) struct Replies<R> {
 }
 
 impl<R: Read> Replies<R> {
-    /// Takes one reply, or one chunk of one.
+    /// Receives one reply, or one chunk of one.
     pub fn take(&mut self, table: &Mutex<Table>) -> Result<()> {
         let mut head = [0; EXTENDED_HEADER_BYTES];
         self.begin(&mut head[..4])?;
@@ -282,7 +283,7 @@ impl<R: Read> Replies<R> {
         lock(table).heard = Some(Instant::now());
         let header = ReplyHeader::parse(&head[..len])?;
         let (ReplyHeader::Simple { handle, .. } | ReplyHeader::Chunk { handle, .. }) = header;
-        // Out of the table, so that no lock is held while data comes in.
+        // The slot is out of the table, so that no lock is held while data arrives.
         let mut slot = take_slot(table, handle)?;
         let taken = match header {
             ReplyHeader::Simple { error, .. } => self.simple(&mut slot, error).map(|()| true),
@@ -297,7 +298,7 @@ impl<R: Read> Replies<R> {
                 Ok(())
             }
             Err(e) => {
-                // Whoever waits is told why when the link breaks.
+                // The waiting thread receives the reason when the link breaks.
                 put_back(table, handle, slot);
                 Err(e)
             }
@@ -367,13 +368,13 @@ impl<R: Read> Replies<R> {
         Ok(())
     }
 
-    /// Fills a part of a read with what comes next.
+    /// Fills a part of a read with the next bytes.
     fn fill_slot(&mut self, slot: &mut Slot, range: Range<usize>) -> Result<()> {
         slot.arrive(range.clone())?;
         self.fill(&mut slot.data[range])
     }
 
-    /// Reads the first bytes of a reply, which may be long in coming.
+    /// Reads the first bytes of a reply, which may take long to arrive.
     fn begin(&mut self, buf: &mut [u8]) -> Result<()> {
         let n = loop {
             match self.reader.read(buf) {
@@ -417,26 +418,26 @@ fn put_back(table: &Mutex<Table>, handle: u64, slot: Slot) {
     let mut table = lock(table);
     match &table.broken {
         None => drop(table.slots.insert(handle, slot)),
-        // It was not there to be told.
+        // The slot was not in the table when the link broke, and has not been notified.
         Some(down) => slot.mailbox.put(Err(Failure::Down(down.clone()))),
     }
 }
 
 impl Slot {
-    /// A part of the request's range, as a range of its data.
+    /// Returns a part of the request's range as a range of its data.
     fn range(&self, offset: u64, len_bytes: u64) -> Result<Range<usize>> {
         let start = offset.checked_sub(self.ask.offset);
         let range = start.and_then(|start| Some(start..start.checked_add(len_bytes)?));
         match range {
             Some(range) if range.end <= self.ask.len_bytes => {
-                // A read is one of at most some MiB.
+                // The length of a read is at most some MiB.
                 Ok(range.start as usize..range.end as usize)
             }
             _ => Err(Error::protocol("a chunk outside the range of its request")),
         }
     }
 
-    /// Notes that a part has come.
+    /// Records that a part has arrived.
     fn arrive(&mut self, range: Range<usize>) -> Result<()> {
         let at = self.come.partition_point(|r| r.end <= range.start);
         if self.come.get(at).is_some_and(|next| next.start < range.end) {
@@ -455,7 +456,7 @@ impl Slot {
         Ok(())
     }
 
-    /// The last of the reply has come.
+    /// Completes the request after the last part of its reply.
     fn finish(&mut self) -> Result<()> {
         let outcome = match self.error.take() {
             Some(Error::Request { error: NbdErrno::ESHUTDOWN, .. }) => {
@@ -486,7 +487,7 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    /// Whoever waits for it must not wait for ever.
+    /// Reports a failure, so that a waiting thread does not wait for ever.
     fn drop(&mut self) {
         let mut outcome = lock(&self.mailbox.outcome);
         if outcome.is_none() && Arc::strong_count(&self.mailbox) > 1 {
@@ -497,7 +498,7 @@ impl Drop for Slot {
     }
 }
 
-/// Takes replies off `data`, as if two reads and a block status had been asked for.
+/// Receives replies from `data`, as if two reads and a block status had been requested.
 pub(crate) fn fuzz(data: &[u8]) {
     let table = Mutex::new(Table::default());
     for (handle, command) in [(0, Command::READ), (1, Command::READ), (2, Command::BLOCK_STATUS)] {

@@ -1,5 +1,6 @@
-//! One writer on this host: NBD itself has no locks, and two mounts of one export would destroy
-//! it. The lock is a name in the abstract socket namespace, which goes when its process does.
+//! A lock for one writer on this host: NBD itself has no locks, and two mounts of one export would
+//! destroy it. The lock is a name in the abstract socket namespace, which the kernel releases when
+//! its process ends.
 
 use crate::{Error, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -7,12 +8,12 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use weft_net::Address;
 
-/// How often, and how far apart, the lock is tried: a process that was killed lets go of it in a
-/// moment.
+/// The number of attempts to take the lock, and the pause between them: a process that was killed
+/// releases it in a moment.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
-/// The right to write. Held until it is dropped.
+/// The lock, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HostLock {
     _socket: OwnedFd,

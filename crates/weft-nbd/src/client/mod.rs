@@ -18,45 +18,45 @@ use weft_net::{Address, Channel};
 /// The most time that one attempt to connect may take.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Whether connections are encrypted.
+/// The encryption of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Encryption {
     /// Never.
     #[default]
     Off,
-    /// If the server agrees. Whoever sits in between can see to it that it does not.
+    /// If the server agrees. An attacker between client and server can prevent it.
     Opportunistic,
     /// Always: a server that does not agree is refused.
     Required,
 }
 
-/// How a device is reached.
+/// The options of a connection to an export.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where the server is.
+    /// The address of the server.
     pub address: Address,
     /// The export; an empty name means the server's default.
     pub export: String,
-    /// Changes are refused, whatever the server allows.
+    /// Changes are refused, even if the server allows them.
     pub read_only: bool,
-    /// Keeps other processes of this host from writing to the same: the name of the part of the
-    /// export that is locked, empty for all of it. `None`: no lock.
+    /// Keeps other processes of this host from writing to the same data: the name of the part of
+    /// the export that is locked, empty for all of it. `None`: no lock.
     pub lock: Option<String>,
-    /// Connections, if the server can serve one client on several.
+    /// The number of connections, if the server can serve one client on several.
     pub connections: usize,
-    /// How long a request waits for a server that has gone away. Zero: not at all.
+    /// The time that a request waits for a server that has disconnected. Zero: not at all.
     pub reconnect_limit: Duration,
-    /// A server that says nothing for this long while a request waits has gone away.
+    /// The time without any bytes from the server, while a request waits, after which the
+    /// connection counts as lost.
     pub reply_limit: Duration,
     /// Memory for writes that are acknowledged and not yet durable, in bytes; when it is full the
     /// device flushes.
     pub unflushed_max_bytes: u64,
-    /// Whether extended headers are asked for, which allow requests without a payload of any
-    /// length.
+    /// Request extended headers, which allow requests without a payload of any length.
     pub extended_headers: bool,
-    /// Whether connections are encrypted.
+    /// The encryption of connections.
     pub encryption: Encryption,
-    /// What is trusted, and perhaps an own certificate.
+    /// The trusted certificates, and optionally the client's own.
     #[cfg(feature = "tls")]
     pub tls: Option<weft_net::ClientTls>,
     /// The name in the server's certificate, if it is not the host's.
@@ -64,7 +64,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The export of a server, with defaults for everything else.
+    /// Returns the options for an export of a server, with defaults for all other fields.
     #[must_use]
     pub fn new(address: Address, export: impl Into<String>) -> Self {
         Self {
@@ -94,10 +94,10 @@ impl Options {
         Ok((channel, facts))
     }
 
-    /// The names and descriptions of the server's exports.
+    /// Returns the names and descriptions of the server's exports.
     ///
     /// # Errors
-    /// Those of connecting; [`Error::Refused`] if the server does not tell.
+    /// Those of connecting; [`Error::Refused`] if the server does not list its exports.
     pub fn list_exports(&self) -> Result<Vec<(String, String)>> {
         let (mut channel, deadline) = self.greeted(ATTEMPT_LIMIT)?;
         let mut handshake =
@@ -107,7 +107,7 @@ impl Options {
         exports
     }
 
-    /// Connects, greets, and starts TLS if that is wanted.
+    /// Connects, greets, and starts TLS if it is requested.
     fn greeted(&self, limit: Duration) -> Result<(Channel, Instant)> {
         let deadline = Instant::now() + limit;
         let socket = self.address.connect(limit)?;
@@ -126,7 +126,7 @@ impl Options {
         } else if self.encryption == Encryption::Required {
             return Err(Error::tls("the server has none; without encryption it is nbd://"));
         }
-        // From here on only a server that takes nothing is too slow.
+        // From here on only a server that reads nothing runs into the time limit.
         channel.socket.set_write_timeout(self.reply_limit)?;
         Ok((channel, deadline))
     }
@@ -146,8 +146,8 @@ impl Options {
     }
 }
 
-/// Replies of a server to requests that were never made, for fuzzing: takes replies off `data`
-/// until one makes no sense.
+/// Receives replies from `data`, to requests that were never sent, until one is invalid. For
+/// fuzzing.
 #[doc(hidden)]
 pub fn fuzz_replies(data: &[u8]) {
     link::fuzz(data);

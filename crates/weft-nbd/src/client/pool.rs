@@ -1,21 +1,21 @@
-//! The connections of a device: made again when they break, and what was not durable written
-//! again before anything else goes over them.
+//! The connections of a device: re-established when they break, and unflushed writes repeated
+//! before any other request.
 //!
 //! Connections live in *generations*: when one breaks, all are closed, and the next generation
-//! begins once the server is reached, is found to be the same, and has been sent everything that
-//! it acknowledged and may have lost. Whoever waited for a reply then sends its request anew.
+//! begins once the server is reached, is found to be the same, and has been sent all writes that it
+//! acknowledged and may have lost. A thread that waited for a reply then sends its request again.
 //!
 //! # Invariants
 //!
-//! - A write counts as acknowledged only if its generation was still alive when that was noted
-//!   down ([`Pool::commit`]); so each is either written again by the next generation, or made
-//!   anew by whoever waits for it.
+//! - A write counts as acknowledged only if its generation was still alive when it was recorded
+//!   ([`Pool::commit`]); so each write is either repeated by the next generation, or sent again by
+//!   the thread that waits for it.
 //! - A generation whose replay failed never carries a request.
-//! - A server that came back different is never written to.
+//! - A server with a changed export is never written to.
 //!
-//! What NBD cannot promise: a server that lives on after a connection broke may still be working
-//! on a request of it, and do a write of the past after one of the present. Servers that finish or
-//! drop what a closed connection asked for before long (all known do) make that window small.
+//! A limit of NBD: a server that lives on after a connection broke may still be working on a
+//! request of that connection, and execute an old write after a new one. Servers that soon finish
+//! or drop the requests of a closed connection (all known do) make that window small.
 
 use super::Options;
 use super::handshake::Facts;
@@ -28,20 +28,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Requests under way at once for one call.
+/// The most requests in progress for one call.
 pub(crate) const WINDOW: usize = 16;
-/// The longest request that is made, in bytes, if the server allows it.
+/// The longest request that is sent, in bytes, if the server allows it.
 const PIECE_MAX_BYTES: u32 = 2 << 20;
-/// The longest range that one request without a payload names, in bytes, where its length has 32
-/// bits: a multiple of every block size.
+/// The longest range of one request without a payload, in bytes, if its length has 32 bits: a
+/// multiple of every block size.
 const RANGE_MAX_BYTES: u64 = 1 << 30;
 /// Pauses between attempts to connect: doubled from the first to the last.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How often a call is begun anew while the server can be reached, and breaks each time.
+/// The most attempts of a call while the server can be reached but the connection breaks each time.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// One generation.
+/// One generation of connections.
 #[derive(Clone)]
 pub(crate) struct Generation {
     pub number: u64,
@@ -50,12 +50,12 @@ pub(crate) struct Generation {
 
 enum Phase {
     Up(Arc<[Link]>),
-    /// Somebody may be at work to change that.
+    /// No connection; if `connecting`, a thread is reconnecting.
     Down {
         why: String,
         connecting: bool,
     },
-    /// For good.
+    /// The server was refused permanently.
     Refused(String),
 }
 
@@ -63,33 +63,35 @@ struct State {
     generation: u64,
     phase: Phase,
     unflushed: Unflushed,
-    /// Room for what is being written, in bytes.
+    /// Memory reserved for writes in progress, in bytes.
     reserved_bytes: u64,
-    /// A flush failed: the server may have dropped what it covers and forgotten that it did.
+    /// A flush failed: the server may have dropped the writes it covers, without reporting that
+    /// again.
     suspect: bool,
 }
 
-/// The connections, and what is not durable.
+/// The connections, and the writes that are not durable.
 pub(crate) struct Pool {
     options: Options,
     facts: Facts,
     state: Mutex<State>,
     changed: Condvar,
-    /// One flush at a time.
+    /// Serialises flushes.
     flushing: Mutex<()>,
     turn: AtomicUsize,
     pub reconnections: AtomicU64,
 }
 
-/// Why a call over a generation did not come to its end.
+/// The reason why a call over a generation was interrupted.
 pub(crate) enum Interrupted {
-    /// The generation ended: try the next one.
+    /// The generation ended: the call is retried on the next one.
     Down(Down),
-    /// It failed.
+    /// The request failed.
     Failed(Error),
 }
 
-/// Room for a write that is on its way. Given back when that has been noted down, or has failed.
+/// Memory reserved for a write in progress. Released when the write has been recorded, or has
+/// failed.
 pub(crate) struct Reserved<'a> {
     pool: &'a Pool,
     len_bytes: u64,
@@ -117,7 +119,7 @@ impl Pool {
         let (channel, facts) = options.dial(limit)?;
         let first = Link::start(channel, &facts, options.reply_limit)?;
         let mut unflushed = Unflushed::default();
-        // Somebody before this device may have written what is not durable yet.
+        // Another client may have made writes that are not durable yet.
         unflushed.touch();
         let pool = Self {
             options,
@@ -143,15 +145,15 @@ impl Pool {
         &self.facts
     }
 
-    /// The longest request, in bytes: a multiple of the minimum block size.
+    /// Returns the longest request, in bytes: a multiple of the minimum block size.
     pub fn piece_bytes(&self) -> u32 {
         let sizes = self.facts.sizes;
         let max = sizes.max.min(PIECE_MAX_BYTES);
         (max - max % sizes.min).max(sizes.min)
     }
 
-    /// The longest request for zeroes, in bytes: servers without extended headers hold it to the
-    /// maximum block size.
+    /// Returns the longest request for zeroes, in bytes: servers without extended headers limit it
+    /// to the maximum block size.
     pub fn zeroes_bytes(&self) -> u64 {
         let sizes = self.facts.sizes;
         let max = if self.facts.extended { u64::MAX } else { sizes.max.into() };
@@ -159,7 +161,8 @@ impl Pool {
         max - max % u64::from(sizes.min)
     }
 
-    /// The longest request without a payload, in bytes: a multiple of the minimum block size.
+    /// Returns the longest request without a payload, in bytes: a multiple of the minimum block
+    /// size.
     pub fn effect_bytes(&self) -> u64 {
         let sizes = self.facts.sizes;
         let max = if self.facts.extended { 1 << 62 } else { RANGE_MAX_BYTES };
@@ -170,13 +173,13 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The other connections beside the first, if the server can serve one client on several.
+    /// Opens the further connections, if the server can serve one client on several.
     fn complete(&self, first: Link, limit: Duration) -> Result<Arc<[Link]>> {
         let multi = self.facts.flags.contains(TransmissionFlags::CAN_MULTI_CONN);
         let count = if multi { self.options.connections.max(1) } else { 1 };
         let mut links = vec![first];
         while links.len() < count {
-            // A server that is full serves with fewer.
+            // A server that is full serves with fewer connections.
             let (channel, facts) = match self.options.dial(limit) {
                 Ok(more) => more,
                 Err(e) => {
@@ -220,8 +223,8 @@ impl Pool {
         Err(Error::Changed(changed))
     }
 
-    /// Runs a call over one generation after the other until it comes to its end. Returns the
-    /// number of that generation too.
+    /// Runs a call on successive generations until it completes. Returns the number of the last
+    /// generation, too.
     pub fn call<T>(
         &self,
         mut attempt: impl FnMut(&Generation) -> Result<T, Interrupted>,
@@ -246,8 +249,8 @@ impl Pool {
         }
     }
 
-    /// Notes down an acknowledged write of a generation. `false`: the generation has ended, and
-    /// the write must be made anew.
+    /// Records an acknowledged write of a generation. Returns false if the generation has ended:
+    /// the write must be repeated.
     pub fn commit(&self, generation: u64, note: impl FnOnce(&mut Unflushed)) -> bool {
         let mut state = self.state();
         let alive = state.generation == generation;
@@ -257,8 +260,8 @@ impl Pool {
         alive
     }
 
-    /// Sends requests with their payloads, a window of them at a time, over all links; `done` gets
-    /// each reply. All are answered when this returns, unless a link broke.
+    /// Sends requests with their payloads, a window of them at a time, over all links, and passes
+    /// each reply to `done`. All are answered when this returns, unless a link broke.
     pub fn run<'a>(
         &self,
         links: &[Link],
@@ -295,7 +298,7 @@ impl Pool {
         failed.map_or(Ok(()), |e| Err(Interrupted::Failed(e)))
     }
 
-    /// Writes what is not durable again. Nobody else may be writing.
+    /// Repeats the writes that are not durable. No other thread may write meanwhile.
     fn replay(&self, links: &[Link], writes: &[(u64, Content)]) -> Result<(), Interrupted> {
         let data_max = u64::from(self.piece_bytes());
         let zeroes_max = self.zeroes_bytes();
@@ -320,15 +323,15 @@ impl Pool {
         self.run(links, asks, |_, _| Ok(()))
     }
 
-    /// Makes every write that was acknowledged durable.
+    /// Makes all acknowledged writes durable.
     ///
-    /// `writers` is held by whoever writes: after a flush that failed, the writes that it should
-    /// have made durable are made again first, as the server may have dropped them, and nobody
-    /// may write meanwhile.
+    /// All writers hold `writers`: after a failed flush, the writes that it should have made
+    /// durable are repeated first, as the server may have dropped them, and other writes are
+    /// excluded meanwhile.
     pub fn flush(&self, writers: &RwLock<()>) -> Result<()> {
         let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.facts.flags.contains(TransmissionFlags::SEND_FLUSH) {
-            // The server has no cache, or none it could be told to write.
+            // The server has no cache, or none that it can be told to write.
             return Ok(());
         }
         {
@@ -363,8 +366,8 @@ impl Pool {
         })
     }
 
-    /// Takes room for a write in the memory for what is not durable, if there is some. A write
-    /// that is larger than all of it gets it alone.
+    /// Reserves memory for a write, if there is enough. A write that is larger than the limit gets
+    /// the memory alone.
     fn try_reserve(&self, len_bytes: u64) -> Option<Reserved<'_>> {
         let len_bytes = len_bytes + WRITE_OVERHEAD_BYTES;
         let mut state = self.state();
@@ -376,7 +379,7 @@ impl Pool {
         Some(Reserved { pool: self, len_bytes })
     }
 
-    /// Takes room for a write, and flushes if there is none. `None`: nothing is kept.
+    /// Reserves memory for a write; flushes if there is not enough. `None`: writes are not kept.
     pub fn reserve(&self, len_bytes: u64, writers: &RwLock<()>) -> Result<Option<Reserved<'_>>> {
         if !self.keeps_unflushed() {
             return Ok(None);
@@ -386,7 +389,7 @@ impl Pool {
                 return Ok(Some(reserved));
             }
             self.flush(writers)?;
-            // What is left is being written by others: some of it becomes acknowledged soon.
+            // The remaining memory is reserved by other writes: some of them are acknowledged soon.
             let state = self.state();
             if state.reserved_bytes > 0 {
                 let pause = Duration::from_millis(5);
@@ -395,22 +398,22 @@ impl Pool {
         }
     }
 
-    /// Memory that holds what is acknowledged and not durable, in bytes.
+    /// Returns the bytes of memory that hold acknowledged writes that are not durable.
     pub fn unflushed_bytes(&self) -> u64 {
         self.state().unflushed.memory_bytes()
     }
 
-    /// Where what is acknowledged and not durable lies.
+    /// Returns the range of the acknowledged writes that are not durable.
     pub fn unflushed_range(&self) -> Option<std::ops::Range<u64>> {
         self.state().unflushed.range()
     }
 
-    /// Whether what is acknowledged is to be kept until it is durable.
+    /// Returns true if acknowledged writes are kept until they are durable.
     pub fn keeps_unflushed(&self) -> bool {
         self.facts.flags.contains(TransmissionFlags::SEND_FLUSH)
     }
 
-    /// Takes leave of the server.
+    /// Sends the server a disconnect request on each connection.
     pub fn disconnect(&self) {
         if let Phase::Up(links) = &self.state().phase {
             for link in links.iter() {
@@ -419,7 +422,7 @@ impl Pool {
         }
     }
 
-    /// Waits for a generation to be up, and makes one if nobody else does.
+    /// Waits for a generation with connections, and starts one if no other thread does.
     fn wait_up(&self) -> Result<Generation> {
         let deadline = Instant::now() + self.options.reconnect_limit;
         let mut state = self.state();
@@ -452,7 +455,7 @@ impl Pool {
         Error::timed_out(format!("{address} could not be reached for {limit} s: {why}"))
     }
 
-    /// Ends a generation, if it is the one there is.
+    /// Ends a generation, if it is the current one.
     fn end(&self, generation: u64, down: &Down) {
         let mut state = self.state();
         if state.generation != generation {
@@ -470,7 +473,7 @@ impl Pool {
         self.changed.notify_all();
     }
 
-    /// Tries to begin the next generation until `deadline`.
+    /// Tries to start the next generation until `deadline`.
     fn reconnect(&self, deadline: Instant) -> Result<()> {
         let mut pause = PAUSE_MIN;
         let result = loop {
@@ -504,7 +507,7 @@ impl Pool {
         result
     }
 
-    /// Connects, and writes again what may be lost.
+    /// Connects, and repeats the writes that may be lost.
     fn next_generation(&self, limit: Duration) -> Result<Arc<[Link]>> {
         let (channel, facts) = self.options.dial(limit)?;
         self.check_same(&facts)?;

@@ -1,17 +1,17 @@
-//! What the server has acknowledged and not yet made durable: if it comes back after a crash it
-//! may have lost any of it, so it is written again.
+//! The writes that the server has acknowledged and not yet made durable: a server that comes back
+//! after a crash may have lost any of them, so they are repeated.
 //!
 //! # Invariants
 //!
 //! - The fragments are disjoint, so that they can be written again in any order.
-//! - A byte is known with the last value that was acknowledged for it, from its acknowledgement
-//!   to the first flush that was sent after it and worked.
+//! - Each byte has its last acknowledged value, from its acknowledgement to the first successful
+//!   flush that was sent after it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a fragment holds.
+/// The content of a fragment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     Data(Arc<[u8]>),
@@ -26,7 +26,7 @@ impl Content {
         }
     }
 
-    /// What it costs to keep.
+    /// Returns the bytes of memory that it takes.
     fn memory_bytes(&self) -> u64 {
         match self {
             Self::Data(data) => data.len() as u64 + FRAGMENT_OVERHEAD_BYTES,
@@ -34,7 +34,7 @@ impl Content {
         }
     }
 
-    /// The part of it from `from` to `to`.
+    /// Returns the part from `from` to `to`.
     fn part(&self, from: u64, to: u64) -> Self {
         match self {
             Self::Zeroes(_) => Self::Zeroes(to - from),
@@ -50,7 +50,8 @@ struct Fragment {
     number: u64,
 }
 
-/// What a write may cost beside its data: a fragment of its own, and two more where it cuts others.
+/// The most overhead of a write beside its data: a fragment of its own, and two more where it
+/// splits others.
 pub(crate) const WRITE_OVERHEAD_BYTES: u64 = 3 * FRAGMENT_OVERHEAD_BYTES;
 const FRAGMENT_OVERHEAD_BYTES: u64 = 64;
 
@@ -61,34 +62,34 @@ pub(crate) struct Unflushed {
     memory_bytes: u64,
     /// The number of the next write.
     next: u64,
-    /// Something changed since the last flush, also what is not kept here.
+    /// There were changes since the last flush, including those that are not kept here.
     dirty: bool,
 }
 
 impl Unflushed {
-    /// Memory it takes, in bytes.
+    /// Returns the bytes of memory in use.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }
 
-    /// From the first byte that is not durable to behind the last.
+    /// Returns the range from the first to the last byte that is not durable.
     pub fn range(&self) -> Option<Range<u64>> {
         let (first, _) = self.fragments.first_key_value()?;
         let (last, fragment) = self.fragments.last_key_value()?;
         Some(*first..last + fragment.content.len_bytes())
     }
 
-    /// Whether a flush would do anything.
+    /// Returns true if a flush is necessary.
     pub fn is_dirty(&self) -> bool {
         self.dirty
     }
 
-    /// Something was changed that need not be done again if it is lost.
+    /// Records a change that need not be repeated if it is lost.
     pub fn touch(&mut self) {
         self.dirty = true;
     }
 
-    /// A write was acknowledged.
+    /// Records an acknowledged write.
     pub fn add(&mut self, offset: u64, content: Content) {
         self.dirty = true;
         let len_bytes = content.len_bytes();
@@ -101,7 +102,7 @@ impl Unflushed {
         self.next += 1;
     }
 
-    /// Forgets what lies in a range.
+    /// Removes a range from the fragments.
     fn cut_out(&mut self, start: u64, end: u64) {
         let before = self.fragments.range(..start).next_back();
         let first = before
@@ -128,20 +129,20 @@ impl Unflushed {
         self.fragments.insert(at, fragment);
     }
 
-    /// A flush is about to be sent: what it will cover.
+    /// Returns a mark for a flush that is about to be sent: it covers all earlier writes.
     pub fn mark(&mut self) -> u64 {
         self.dirty = false;
         self.next
     }
 
-    /// A flush worked: forgets what it covers.
+    /// Removes the writes that a successful flush covers.
     pub fn flushed(&mut self, mark: u64) {
         self.fragments.retain(|_, f| f.number >= mark);
         self.memory_bytes = self.fragments.values().map(|f| f.content.memory_bytes()).sum();
         self.dirty |= !self.fragments.is_empty();
     }
 
-    /// All there is, to be written again.
+    /// Returns all fragments, to be written again.
     pub fn all(&self) -> Vec<(u64, Content)> {
         self.fragments.iter().map(|(at, f)| (*at, f.content.clone())).collect()
     }
@@ -171,7 +172,8 @@ mod tests {
             ], 0..60)
         ) {
             let mut log = Unflushed::default();
-            // Of each byte: its last value, and whether no flush sent since then has worked.
+            // For each byte its last value, and the number of its write until a flush sent since
+            // then succeeds.
             let mut model = vec![(None, 0_u64); 300];
             let (mut clock, mut pending) = (0, None);
             for op in ops {

@@ -1,5 +1,5 @@
-//! The server's half of the option haggling, without I/O: an option goes in, the bytes of its
-//! replies come out, and what happens next.
+//! The server side of option negotiation, without I/O: takes an option and returns the bytes of its
+//! replies and the next step.
 
 use super::Export;
 use crate::wire::{
@@ -8,26 +8,26 @@ use crate::wire::{
 };
 use std::sync::Arc;
 
-/// The number of the one metadata context there is.
+/// The number of the only metadata context.
 pub(crate) const BASE_ALLOCATION_ID: u32 = 1;
 
-/// Whether connections are encrypted.
+/// The encryption of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsMode {
     /// Never.
     Off,
     /// If the client asks for it.
     Optional,
-    /// Nothing is said before it.
+    /// All other options are refused before TLS.
     Required,
 }
 
-/// What was agreed on for the transmission phase.
+/// The result of the negotiation, for the transmission phase.
 #[derive(Debug, Clone)]
 pub struct Agreement {
-    /// The export.
+    /// The chosen export.
     pub export: Arc<Export>,
-    /// Reads are answered in chunks.
+    /// Replies to reads are sent in chunks.
     pub structured: bool,
     /// Headers are extended.
     pub extended: bool,
@@ -37,7 +37,7 @@ pub struct Agreement {
     pub payload_max_bytes: u32,
 }
 
-/// What comes after an option.
+/// The next step after an option.
 #[derive(Debug)]
 pub enum Next {
     /// Another option.
@@ -50,7 +50,7 @@ pub enum Next {
     End,
 }
 
-/// The state of the haggling on one connection.
+/// The state of the option negotiation on one connection.
 #[derive(Debug)]
 pub struct Haggler {
     exports: Arc<[Arc<Export>]>,
@@ -59,12 +59,12 @@ pub struct Haggler {
     no_zeroes: bool,
     structured: bool,
     extended: bool,
-    /// The export whose `base:allocation` was chosen.
+    /// The export for which `base:allocation` was chosen.
     chosen: Option<String>,
 }
 
 impl Haggler {
-    /// Begins. `no_zeroes`: the client will not be sent the zeroes after `EXPORT_NAME`.
+    /// Begins a negotiation. `no_zeroes`: the zeroes after `EXPORT_NAME` are left out.
     #[must_use]
     pub fn new(exports: Arc<[Arc<Export>]>, tls: TlsMode, no_zeroes: bool) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Haggler {
         }
     }
 
-    /// After a TLS handshake: what was agreed on before it is void.
+    /// Restarts the negotiation after a TLS handshake: earlier agreements are void.
     pub fn now_under_tls(&mut self) {
         self.under_tls = true;
         self.structured = false;
@@ -97,7 +97,7 @@ impl Haggler {
             }
             OptionType::STARTTLS => return self.start_tls(data, &mut reply),
             OptionType::EXPORT_NAME => {
-                // It has no way to fail but the end.
+                // The option has no error reply: a failure ends the session.
                 let ends = locked || self.extended;
                 return if ends { Next::End } else { self.export_name(data, reply.out) };
             }
@@ -138,7 +138,7 @@ impl Haggler {
         let mut reply = Replies { option, out };
         match option {
             OptionType::ABORT => reply.ack(),
-            // It has no way to fail but the end.
+            // The option has no error reply: a failure ends the session.
             OptionType::EXPORT_NAME => {}
             _ => {
                 reply.error(OptionReplyType::ERR_POLICY, why);
@@ -148,7 +148,7 @@ impl Haggler {
         Next::End
     }
 
-    /// The answer to an option whose data is too long to be read.
+    /// Answers an option whose data is too long to be read.
     pub fn too_big(option: OptionType, out: &mut Vec<u8>) {
         let mut reply = Replies { option, out };
         reply.error(OptionReplyType::ERR_TOO_BIG, "its data is too long");
@@ -263,7 +263,7 @@ impl Haggler {
         }
     }
 
-    /// The export of that name; of no name, the first.
+    /// Returns the export of that name; for an empty name, the first.
     fn find(&self, name: &str) -> Option<&Arc<Export>> {
         let named = self.exports.iter().find(|e| e.name == name);
         named.or_else(|| if name.is_empty() { self.exports.first() } else { None })

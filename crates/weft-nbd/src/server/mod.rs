@@ -1,4 +1,4 @@
-//! The server: any devices, for any NBD client.
+//! The server: exports devices to NBD clients.
 
 mod haggle;
 mod perform;
@@ -21,30 +21,32 @@ use std::time::{Duration, Instant};
 use weft_block::BlockDevice;
 use weft_net::{Address, Channel, Listener, Listening, Socket, read_full, write_all_vectored};
 
-/// The longest data of an option that is looked at, in bytes.
+/// The longest data of an option that is read, in bytes.
 const OPTION_MAX_BYTES: u32 = 64 << 10;
-/// A longer one is passed over up to here; past it the session ends.
+/// Longer data is skipped up to this length; beyond it the session ends.
 const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
-/// How long a client that cannot be served has for its handshake, in which it is told so.
+/// The handshake limit of a client that cannot be served, in which it receives the reason.
 const TURN_AWAY_LIMIT: Duration = Duration::from_secs(5);
-/// How many clients are told at a time; the connections of others are closed without a word.
+/// The most clients that receive a reason at a time; the connections of others are closed without
+/// one.
 const TURNED_AWAY_MAX: usize = 8;
-/// How long a client may leave its replies unread before the session ends.
+/// The time that a client may leave its replies unread before the session ends.
 const SEND_LIMIT: Duration = Duration::from_secs(60);
 
-/// A device, and what clients are told of it.
+/// A device, and its properties as clients see them.
 pub struct Export {
-    /// Its name. An empty name in a request means the first export.
+    /// The name of the export. An empty name in a request means the first export.
     pub name: String,
-    /// A description for people; perhaps empty.
+    /// A description for people; may be empty.
     pub description: String,
     /// The device.
     pub device: Arc<dyn BlockDevice>,
     /// Changes are refused. An export of a read-only device is always read-only.
     pub read_only: bool,
-    /// What offsets and lengths must be multiples of, in bytes: a power of two of at most 64 KiB.
+    /// The unit of offsets and lengths, which must be multiples of it, in bytes: a power of two of
+    /// at most 64 KiB.
     pub block_bytes_min: u32,
-    /// What they should be multiples of, in bytes: a power of two of at least 512.
+    /// The preferred unit of offsets and lengths, in bytes: a power of two of at least 512.
     pub block_bytes_preferred: u32,
 }
 
@@ -56,7 +58,8 @@ impl std::fmt::Debug for Export {
 }
 
 impl Export {
-    /// An export of the whole of `device`, addressable by the byte; read-only if the device is.
+    /// Makes an export of the whole of `device`, addressable by the byte; read-only if the device
+    /// is.
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Self {
         let geometry = device.geometry();
         let preferred = geometry.physical_block_bytes.max(512);
@@ -70,7 +73,7 @@ impl Export {
         }
     }
 
-    /// Length in bytes: a device may grow, and is not served past its last whole block.
+    /// Returns the length in bytes: a device may grow, and is not served past its last whole block.
     fn len_bytes(&self) -> u64 {
         let len_bytes = self.device.geometry().len_bytes;
         len_bytes - len_bytes % u64::from(self.block_bytes_min.max(1))
@@ -81,8 +84,8 @@ impl Export {
         BlockSizes { min: self.block_bytes_min, preferred, max: PAYLOAD_MAX_BYTES }
     }
 
-    /// What it can do. Every connection has the same device below it, whose flush covers every
-    /// write that returned: so many connections are as good as one.
+    /// Returns the features of the export. All connections share one device, whose flush covers all
+    /// writes that have returned: so a client may use several connections.
     fn flags(&self, structured: bool) -> TransmissionFlags {
         use TransmissionFlags as F;
         let mut flags = F::HAS_FLAGS | F::SEND_FLUSH | F::CAN_MULTI_CONN | F::SEND_CACHE;
@@ -114,20 +117,21 @@ impl Export {
     }
 }
 
-/// How a server treats its clients.
+/// The options of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Connections at once. Further clients are told so, and their connections closed.
+    /// The most connections at once. Further clients receive this reason, and their connections are
+    /// closed.
     pub connections_max: usize,
-    /// Requests in progress at once, on each connection.
+    /// The most requests in progress at once on each connection.
     pub threads: usize,
-    /// Data that the requests in progress on one connection may hold in memory, in bytes. One
-    /// request alone may hold 64 MiB whatever this says.
+    /// The most data that the requests in progress on one connection may hold in memory, in bytes.
+    /// One request alone may hold 64 MiB regardless of this limit.
     pub in_flight_max_bytes: u64,
     /// The time for the whole handshake.
     pub handshake_limit: Duration,
-    /// How long a client may ask for nothing before its connection ends. `None`: as long as it
-    /// likes, as mounted file systems do.
+    /// The time without requests after which a connection ends. `None`: no limit, as mounted file
+    /// systems need.
     pub idle_limit: Option<Duration>,
     /// Permission bits of a Unix socket.
     pub socket_mode: u32,
@@ -154,14 +158,14 @@ impl Default for Options {
     }
 }
 
-/// What a server has done since it began.
+/// The operations of a server since it started.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Connections that were made.
+    /// Connections that were accepted.
     pub connections: AtomicU64,
-    /// Of these, the ones that were refused: there were as many as there may be.
+    /// Those of them that were refused because the limit was reached.
     pub refused: AtomicU64,
-    /// Requests that came.
+    /// Requests received.
     pub requests: AtomicU64,
     /// Bytes read by clients.
     pub read_bytes: AtomicU64,
@@ -171,15 +175,15 @@ pub struct Counters {
     pub others: AtomicU64,
 }
 
-/// What all threads of a server share.
+/// The state that all threads of a server share.
 struct Shared {
     exports: Arc<[Arc<Export>]>,
     options: Options,
     stopping: Arc<AtomicBool>,
-    /// The sockets of the connections there are, to wake their threads at the end.
+    /// The sockets of all connections, to wake their threads at the end.
     connections: Mutex<HashMap<u64, Arc<Socket>>>,
     ended: Condvar,
-    /// Clients that are being told that they cannot be served.
+    /// The number of clients that are being refused.
     turning_away: AtomicUsize,
     counters: Arc<Counters>,
 }
@@ -197,10 +201,11 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// A server of `exports` that nobody can reach yet: call [`listen`](Self::listen).
+    /// Makes a server of `exports`, which is not reachable yet: call [`listen`](Self::listen).
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no export, two of one name, or one that cannot be told of.
+    /// [`Error::Invalid`] for no export, two of one name, or an invalid name, description or block
+    /// size.
     pub fn new(exports: Vec<Export>, options: Options) -> Result<Self> {
         if exports.is_empty() {
             return Err(Error::Invalid("there is nothing to export".into()));
@@ -230,11 +235,11 @@ impl Server {
         Ok(Self { shared: Arc::new(shared), listeners: Vec::new() })
     }
 
-    /// Listens at an address, and returns it, with the port that was given if none was asked for.
+    /// Listens at an address, and returns it, with the assigned port if none was requested.
     ///
     /// # Errors
-    /// [`Error::Net`], with `AddrInUse` if somebody listens there, or at a Unix socket's place is
-    /// something else.
+    /// [`Error::Net`], with `AddrInUse` if another process listens there, or if the path of a Unix
+    /// socket is another kind of file.
     pub fn listen(&mut self, address: &Address) -> Result<Address> {
         let listener = Listener::bind(address, self.shared.options.socket_mode)?;
         let shared = Arc::clone(&self.shared);
@@ -244,30 +249,30 @@ impl Server {
         Ok(address)
     }
 
-    /// Serves a client on a connection that somebody else made.
+    /// Serves a client on a connection that the caller has accepted.
     pub fn serve_unix(&self, stream: UnixStream) {
         self.shared.take(Socket::Unix(stream));
     }
 
-    /// Serves a client on a connection that somebody else made.
+    /// Serves a client on a connection that the caller has accepted.
     pub fn serve_tcp(&self, stream: TcpStream) {
         self.shared.take(Socket::tcp(stream));
     }
 
-    /// What was done so far.
+    /// Returns the counters of the server.
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.shared.counters)
     }
 
-    /// How many clients are connected.
+    /// Returns the number of connected clients.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections().len()
     }
 
-    /// Stops: takes no more connections and requests, answers what is in progress (for up to
-    /// `limit`, then connections are cut), and flushes every export that can be written.
+    /// Stops: accepts no more connections and requests, answers the requests in progress (for up to
+    /// `limit`, then connections are cut), and flushes every writable export.
     ///
     /// # Errors
     /// [`Error::Net`] if a flush failed.
@@ -299,7 +304,7 @@ impl Server {
                     socket.shutdown(Shutdown::Both);
                 }
             }
-            // After the cut nothing can take long but the device itself.
+            // After the cut only the device itself can take long.
             let wait = if cut { TICK } else { left };
             let waited = self.shared.ended.wait_timeout(connections, wait);
             connections = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -327,7 +332,7 @@ impl Shared {
         TlsMode::Off
     }
 
-    /// Serves a connection in a thread of its own, if there is room for it.
+    /// Serves a connection in a thread of its own, if the limit allows it.
     fn take(self: &Arc<Self>, socket: Socket) {
         let id = self.counters.connections.fetch_add(1, Ordering::Relaxed);
         let socket = Arc::new(socket);
@@ -345,7 +350,7 @@ impl Shared {
             let gone = Gone { shared: &shared, id };
             match shared.converse(socket) {
                 Ok(()) => tracing::debug!("a client ended"),
-                // A client that breaks the rules is its own problem; many may be an attack.
+                // A client that violates the protocol harms only itself; many may be an attack.
                 Err(e) => tracing::info!(error = %e, "a connection ended"),
             }
             drop(gone);
@@ -356,7 +361,7 @@ impl Shared {
         }
     }
 
-    /// Tells a client, in a thread of its own, that there is no room for it.
+    /// Refuses a client, in a thread of its own, because the limit is reached.
     fn turn_away(self: &Arc<Self>, socket: Arc<Socket>) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         let max = self.options.connections_max;
@@ -387,7 +392,7 @@ impl Shared {
         }
     }
 
-    /// A connection from its first byte to its last.
+    /// Serves a connection from its first byte to its last.
     fn converse(&self, socket: Arc<Socket>) -> Result<()> {
         socket.set_read_timeout(TICK)?;
         socket.set_write_timeout(SEND_LIMIT)?;
@@ -401,8 +406,8 @@ impl Shared {
         Session::new(channel, agreed, &self.options, stopping, counters).serve()
     }
 
-    /// The handshake. `refusal`: why the client gets nothing but this reason. `None`: the client
-    /// wanted no more.
+    /// Performs the handshake. With `refusal`, the client receives only this reason. Returns `None`
+    /// if the client ended the session.
     fn handshake(
         &self,
         mut channel: Channel,
@@ -413,7 +418,7 @@ impl Shared {
         send(&mut channel, &ServerHello { flags }.encode())?;
         let mut hello = [0; 4];
         match read_full(&mut *channel.reader, &mut hello, Some(deadline)) {
-            // Somebody looked whether there is a server.
+            // The client only probed for a server.
             Err(weft_net::Error::Io { .. }) => return Ok(None),
             other => other?,
         }
@@ -491,7 +496,7 @@ impl Shared {
     }
 }
 
-/// Takes a connection off the list, however its thread ends.
+/// Removes a connection from the list when its thread ends, also by a panic.
 struct Gone<'a> {
     shared: &'a Shared,
     id: u64,

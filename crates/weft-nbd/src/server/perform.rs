@@ -1,4 +1,5 @@
-//! One request, done: checked against the protocol and the export, run on the device, answered.
+//! Executing one request: checks it against the protocol and the export, runs it on the device,
+//! answers it.
 
 use super::haggle::{Agreement, BASE_ALLOCATION_ID};
 use crate::Result;
@@ -8,24 +9,25 @@ use crate::wire::{
 };
 use weft_block::{BlockDevice, ExtentKind};
 
-/// Reads at least this long are looked through for zeroes; below, looking costs more than sending.
+/// The least length of a read that is searched for zeroes; for a shorter one the search costs more
+/// than sending.
 const HOLES_MIN_BYTES: u64 = 32 << 10;
-/// The shortest run of zeroes that is left out of a read, in bytes.
+/// The shortest run of zeroes that is sent as a hole, in bytes.
 const HOLE_BYTES: usize = 4 << 10;
-/// The most runs that a read or a block status is answered with.
+/// The most runs in the reply to a read or a block status.
 const RUNS_MAX: usize = 512;
-/// The unit in which long requests without a payload are done, in bytes.
+/// The unit in which long requests without a payload are executed, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 /// The most that one `CACHE` request reads ahead, in bytes.
 const CACHE_MAX_BYTES: u64 = 64 << 20;
 
-/// Where replies go.
+/// The receiver of replies.
 pub(crate) trait Replies {
-    /// Sends a header and the data behind it, together.
+    /// Sends a header and the data after it, together.
     fn send(&self, head: &[u8], data: &[u8]) -> Result<()>;
 }
 
-/// A request that failed: the protocol's error, and words for people.
+/// A failed request: the protocol's error, and a message for people.
 struct Failed(NbdErrno, String);
 
 impl Failed {
@@ -34,7 +36,7 @@ impl Failed {
     }
 }
 
-/// Whether a request makes sense, before its payload is read.
+/// Checks a request, before its payload is read.
 fn check(agreed: &Agreement, request: &Request) -> Result<(), Failed> {
     let invalid = |message: &str| Err(Failed::new(NbdErrno::EINVAL, message));
     let export = &agreed.export;
@@ -83,16 +85,16 @@ fn check(agreed: &Agreement, request: &Request) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Whether the request would be refused at once, so that its payload need not be kept.
+/// Returns true if the request would be refused at once, so that its payload need not be kept.
 pub(crate) fn is_refused(agreed: &Agreement, request: &Request) -> bool {
     check(agreed, request).is_err()
 }
 
-/// Does a request and answers it. `buf` holds the payload of a write, and is used as memory by
-/// the others.
+/// Executes a request and answers it. `buf` holds the payload of a write, and is a buffer for other
+/// requests.
 ///
 /// # Errors
-/// Those of sending. What fails at the device is an answer like any other.
+/// Those of sending. A failure of the device is a reply like any other.
 pub(crate) fn perform(
     agreed: &Agreement,
     request: &Request,
@@ -133,8 +135,8 @@ pub(crate) fn refuse(
     }
 }
 
-/// Memory of at least `len` bytes. What it held before does not matter, so that nothing is
-/// cleared but what is new.
+/// Returns a buffer of at least `len` bytes. Its old content does not matter, so that only new
+/// memory is cleared.
 fn room(buf: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buf.len() < len {
         buf.resize(len, 0);
@@ -167,9 +169,9 @@ fn read(
     Ok(send_runs(to, offset, data, replies))
 }
 
-/// Sends data run by run, zeroes as holes. Looking at the data finds them on any device, and costs
-/// a comparison for each piece that is none; asking a device for its holes may cost a walk
-/// through all there is of a file.
+/// Sends data run by run, zeroes as holes. Searching the data finds zeroes on any device, at the
+/// cost of a comparison for each piece of data; asking a device for its holes may cost a walk
+/// through the whole extent map of a file.
 fn send_runs(to: ReplyTo, offset: u64, data: &[u8], replies: &dyn Replies) -> Result<()> {
     let mut from = 0;
     let mut sent = 0;
@@ -196,21 +198,21 @@ fn send_runs(to: ReplyTo, offset: u64, data: &[u8], replies: &dyn Replies) -> Re
     Ok(())
 }
 
-/// Whether so much data, as far as it reaches, begins with a hole.
+/// Returns true if the first bytes of `data`, up to the length of a hole, are zero.
 fn is_hole(data: &[u8]) -> bool {
     let piece = &data[..data.len().min(HOLE_BYTES)];
     piece.chunks(64).all(|line| line.iter().fold(0, |any, byte| any | byte) == 0)
 }
 
-/// The header of a chunk of data, with its offset.
+/// Returns the header of a chunk of data, with its offset.
 fn data_head(to: ReplyTo, offset: u64, len: usize, done: bool) -> Head {
     let mut head = to.chunk(ChunkType::OFFSET_DATA, done, 8 + len as u32);
     head.push(&offset.to_be_bytes());
     head
 }
 
-/// The runs of a range: neighbours of one kind put together, zeroes with space
-/// and holes told apart. Past [`RUNS_MAX`] everything counts as data.
+/// Returns the runs of a range: adjacent ones of one kind are merged, zeroes with space and holes
+/// are distinguished. Past [`RUNS_MAX`] the rest counts as data.
 fn runs(
     device: &dyn BlockDevice,
     offset: u64,
@@ -222,7 +224,7 @@ fn runs(
         let left = len_bytes - done;
         let (len, kind) = if runs.len() < RUNS_MAX {
             let extent = device.extent_at(offset + done, left)?;
-            // A device that says nothing of nothing must not hold this up.
+            // A device that reports an empty extent must not cause an endless loop.
             if extent.len_bytes == 0 {
                 (left, ExtentKind::Data)
             } else {
@@ -262,7 +264,7 @@ fn block_status(
         };
         let end = at + len_bytes;
         if !at.is_multiple_of(min) || !end.is_multiple_of(min) {
-            // A run that ends within a block: the rest is not worth a second rule.
+            // A run ends within a block: the rest is reported as data.
             let left = request.offset + request.len_bytes - at;
             extents.push(Descriptor { len_bytes: left, flags: 0 });
             break;
@@ -275,7 +277,7 @@ fn block_status(
     Ok(replies.send(&out, &[]))
 }
 
-/// Everything that is answered without data.
+/// Executes the requests that are answered without data.
 fn change(agreed: &Agreement, request: &Request, buf: &mut Vec<u8>) -> Result<(), Failed> {
     let export = &agreed.export;
     let device = &*export.device;
@@ -292,7 +294,7 @@ fn change(agreed: &Agreement, request: &Request, buf: &mut Vec<u8>) -> Result<()
             each_piece(offset, end, |at, len| device.read_at(room(buf, len), at))
                 .map_err(failed)?;
         }
-        // The one that is left.
+        // The last possible command, `FLUSH`.
         _ => return device.flush().map_err(failed),
     }
     let writes = request.command != Command::CACHE;
@@ -314,7 +316,7 @@ fn write_zeroes(
         return Err(Failed::new(NbdErrno::ENOTSUP, "zeroes take as long as data here"));
     }
     let result = if keep_space {
-        // Only what is written is sure to have space.
+        // Only written ranges certainly have space.
         let len = len_bytes.min(PIECE_BYTES as u64) as usize;
         room(buf, len)[..len].fill(0);
         each_piece(offset, offset + len_bytes, |at, len| device.write_at(&buf[..len], at))
@@ -324,7 +326,7 @@ fn write_zeroes(
     result.map_err(|e| failure(request, &e))
 }
 
-/// Goes through a range in pieces.
+/// Calls `work` for each piece of a range.
 fn each_piece(
     from: u64,
     to: u64,
@@ -339,7 +341,7 @@ fn each_piece(
     Ok(())
 }
 
-/// What the protocol calls a failure of the device.
+/// Converts a failure of the device to the protocol's error.
 fn failure(request: &Request, e: &weft_block::Error) -> Failed {
     use rustix::io::Errno;
     use weft_block::Error as Block;

@@ -1,16 +1,16 @@
-//! The transmission phase of one connection: a crew of threads that take turns at reading.
+//! The transmission phase of one connection, served by a pool of threads that read in turn.
 //!
-//! One thread reads at a time. A request that is expected to take no longer than waking somebody
-//! is answered by the thread that read it, which then reads on; for any other it hands the
-//! reading over first, to a waiting thread or a new one. So a stream of short requests costs no
-//! switch of threads, a slow request holds up no other, and replies leave in any order.
+//! One thread reads at a time. A request that is expected to take no longer than waking another
+//! thread is answered by the thread that read it, which then reads on; before any other request it
+//! passes the reading to a waiting thread or a new one. So a stream of short requests costs no
+//! thread switches, a slow request delays no other, and replies are sent in any order.
 //!
 //! # Invariants
 //!
-//! - There are never more than `threads_max` threads, and the requests in progress never hold
-//!   more than `in_flight_max_bytes` of data (but one request always goes on).
-//! - Replies that wait to be sent together are sent before anybody waits for the next request.
-//! - Nothing the client does makes another connection wait.
+//! - There are never more than `threads_max` threads, and the requests in progress never hold more
+//!   than `in_flight_max_bytes` of data (but one request is always allowed).
+//! - Replies that wait to be sent together are sent before a thread waits for the next request.
+//! - No action of a client makes another connection wait.
 
 use super::haggle::Agreement;
 use super::perform::{Replies, is_refused, perform, refuse};
@@ -24,29 +24,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weft_net::{Channel, SendHalf, Socket, is_pause, write_all_vectored};
 
-/// How often a thread that waits for a request looks whether time is up.
+/// The interval at which a thread that waits for a request checks its time limits.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
-/// A client must go on with a message it has begun.
+/// The longest pause of a client within a message.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
-/// What is read ahead from a socket at once, in bytes: many short requests.
+/// The most bytes that one read from a socket takes: many short requests.
 const READ_AHEAD_BYTES: usize = 64 << 10;
-/// The same behind a payload of at least `LONG_BYTES`: what is read ahead is copied, and most of
-/// it would be the next payload.
+/// The same after a payload of at least `LONG_BYTES`: bytes read ahead are copied, and most of them
+/// would be the next payload.
 const READ_AHEAD_LITTLE_BYTES: usize = 4 << 10;
 const LONG_BYTES: u64 = 16 << 10;
-/// Replies up to this length are gathered and sent together.
+/// Replies up to this length are collected and sent together.
 const GATHER_MAX_BYTES: usize = 16 << 10;
-/// What is gathered is sent when it grows this long, or so many replies: a client that has many
-/// requests under way should have something to go on with.
+/// The length and the number at which collected replies are sent: a client with many requests in
+/// progress should receive the first replies early.
 const GATHERED_MAX_BYTES: usize = 128 << 10;
 const GATHERED_MAX_REPLIES: u32 = 16;
 /// Requests that take less than this are answered by the thread that read them.
 const QUICK: Duration = Duration::from_micros(100);
-/// The most of a payload that memory is taken for before any of it has come, in bytes.
+/// The step in which memory for a payload is allocated as it arrives, in bytes.
 const PAYLOAD_STEP_BYTES: usize = 1 << 20;
-/// A thread keeps up to this much memory from one request for the next.
+/// The most memory that a thread keeps from one request for the next.
 const KEEP_BYTES: usize = 1 << 20;
-/// Payload of a write that is refused is still read, up to here; a longer one ends the session.
+/// The payload of a refused write is still read, up to this length; a longer one ends the session.
 const SKIP_MAX_BYTES: u64 = PAYLOAD_UNTOLD_MAX_BYTES as u64;
 
 /// One connection in its transmission phase.
@@ -61,7 +61,7 @@ pub(crate) struct Session {
     idle_limit: Option<Duration>,
     stopping: Arc<AtomicBool>,
     counters: Arc<Counters>,
-    /// How long requests took lately, in nanoseconds: reads, writes, all others.
+    /// The recent mean duration of requests, in nanoseconds: reads, writes, all others.
     usual_nanos: [AtomicU64; 3],
 }
 
@@ -100,14 +100,14 @@ impl Session {
         })
     }
 
-    /// Serves until the client goes, breaks the protocol, or the server stops. All that was begun
-    /// is answered when this returns.
+    /// Serves until the client disconnects, violates the protocol, or the server stops. All
+    /// requests that were begun are answered when this returns.
     pub fn serve(self: &Arc<Self>) -> Result<()> {
         lock(&self.crew).threads = 1;
         let result = self.work();
         loop {
             let Some(handle) = lock(&self.crew).handles.pop() else { break };
-            // A thread that panicked has said so; the connection ends either way.
+            // The panic of a thread has been reported; the connection ends either way.
             let _ = handle.join();
         }
         let sent = self.outgoing.flush();
@@ -116,7 +116,7 @@ impl Session {
         result.and(sent)
     }
 
-    /// The life of one thread of the crew.
+    /// The loop of one thread of the pool.
     fn work(self: &Arc<Self>) -> Result<()> {
         let mut buf = Vec::new();
         loop {
@@ -133,14 +133,15 @@ impl Session {
             self.relieve();
             let answered = self.answer(&slow, &mut buf).and_then(|()| self.outgoing.flush());
             if let Err(e) = answered {
-                // The reader wakes, and ends.
+                // The reading thread wakes, and ends.
                 self.socket.shutdown(Shutdown::Both);
                 return Err(e);
             }
         }
     }
 
-    /// Reads and answers requests until one comes that is worth letting somebody else read on.
+    /// Reads and answers requests until a slow one arrives, before which another thread should
+    /// read.
     fn answer_quick(&self, incoming: &mut Incoming, buf: &mut Vec<u8>) -> Result<Option<Taken>> {
         while let Some(taken) = self.receive(incoming, buf)? {
             if !self.is_quick(&taken.request) {
@@ -151,7 +152,7 @@ impl Session {
         Ok(None)
     }
 
-    /// Makes sure that somebody reads while this thread works, unless the crew is complete.
+    /// Makes sure that another thread reads while this one works, unless the pool is full.
     fn relieve(self: &Arc<Self>) {
         let mut crew = lock(&self.crew);
         if crew.waiting > 0 || crew.threads >= self.threads_max {
@@ -163,14 +164,14 @@ impl Session {
                 tracing::debug!(error = %e, "a connection failed");
             }
         };
-        // Without a new thread this one reads on when it is done.
+        // Without a new thread this one continues to read when it is done.
         if let Ok(handle) = std::thread::Builder::new().name("weft-nbd".into()).spawn(work) {
             crew.threads += 1;
             crew.handles.push(handle);
         }
     }
 
-    /// Reads a request, and the payload of a write into `buf`. `None`: there are no more.
+    /// Reads a request, and the payload of a write into `buf`. Returns `None` at the end.
     fn receive(&self, incoming: &mut Incoming, buf: &mut Vec<u8>) -> Result<Option<Taken>> {
         loop {
             let extended = self.agreed.extended;
@@ -202,12 +203,12 @@ impl Session {
                 refuse(&self.agreed, &request, NbdErrno::ESHUTDOWN, message, &self.outgoing)?;
                 continue;
             }
-            // What is not refused moves at most 64 MiB.
+            // An accepted request moves at most 64 MiB.
             let held_bytes = data_bytes(&request);
             self.budget.take(held_bytes);
             let (len, mut done) = (payload as usize, 0);
             while done < len {
-                // Memory is taken for what comes, not for what was announced.
+                // Memory is allocated for bytes as they arrive, not for the announced length.
                 let end = len.min(done + PAYLOAD_STEP_BYTES);
                 if buf.len() < end {
                     buf.resize(end, 0);
@@ -219,7 +220,7 @@ impl Session {
         }
     }
 
-    /// Does a request and answers it.
+    /// Executes a request and answers it.
     fn answer(&self, taken: &Taken, buf: &mut Vec<u8>) -> Result<()> {
         let request = &taken.request;
         let begun = Instant::now();
@@ -234,9 +235,9 @@ impl Session {
         if buf.len() > KEEP_BYTES {
             *buf = Vec::new();
         }
-        // A running mean over some eight requests; races only blur it. One slow request is enough
-        // for the next to be handed over, but however slow it was (perhaps it met the scheduler
-        // and not the device), one or two quick ones are enough to change that back.
+        // A running mean over about eight requests; races only blur it. After one slow request the
+        // next is passed on, but however slow it was (perhaps because of the scheduler and not of
+        // the device), one or two quick ones are enough to revert that.
         let usual = self.usual(request);
         let took = begun.elapsed().min(8 * QUICK);
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -253,7 +254,7 @@ impl Session {
         }]
     }
 
-    /// Whether the request is expected to take less time than waking another thread.
+    /// Returns true if the request is expected to take less time than waking another thread.
     fn is_quick(&self, request: &Request) -> bool {
         use crate::wire::CommandFlags;
         let flushes =
@@ -262,13 +263,13 @@ impl Session {
     }
 }
 
-/// A request that was read, and the share of the budget it holds until it is answered.
+/// A request that was read, and its share of the budget until it is answered.
 struct Taken {
     request: Request,
     held_bytes: u64,
 }
 
-/// The data a request moves, in bytes: what it holds in memory.
+/// Returns the data that a request moves and holds in memory, in bytes.
 fn data_bytes(request: &Request) -> u64 {
     match request.command {
         Command::READ | Command::WRITE => request.len_bytes,
@@ -276,16 +277,16 @@ fn data_bytes(request: &Request) -> u64 {
     }
 }
 
-/// What comes from the client.
+/// The receiving side of the connection.
 struct Incoming {
     reader: Box<dyn Read + Send>,
-    /// What was read ahead is in the middle.
+    /// A buffer; the bytes read ahead are from `start` to `end`.
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
-    /// The most that is read ahead at once.
+    /// The most bytes that one read takes ahead.
     ahead_max: usize,
-    /// Nothing more is read.
+    /// No more requests are read.
     ended: bool,
 }
 
@@ -295,12 +296,12 @@ impl Incoming {
         Self { reader, ahead, start: 0, end: 0, ahead_max: READ_AHEAD_BYTES, ended: false }
     }
 
-    /// Whether so many bytes can be had without waiting.
+    /// Returns true if `len` bytes are available without waiting.
     fn has(&self, len: usize) -> bool {
         self.end - self.start >= len
     }
 
-    /// The next request; `None` where the client ended between two.
+    /// Returns the next request; `None` if the client disconnected between two.
     fn request(
         &mut self,
         extended: bool,
@@ -329,7 +330,7 @@ impl Incoming {
         Ok(Some(Request::parse(head, extended)?))
     }
 
-    /// Fills a buffer; the client may take its time as long as something comes.
+    /// Fills a buffer; the client may be slow as long as bytes arrive.
     fn fill(&mut self, mut buf: &mut [u8]) -> Result<()> {
         let mut last = None;
         loop {
@@ -340,7 +341,7 @@ impl Incoming {
             if buf.is_empty() {
                 return Ok(());
             }
-            // Straight to where it belongs, and what follows to where there is room.
+            // Reads directly into `buf`, and the bytes after it into the free part of the buffer.
             let len = buf.len();
             let ahead = IoSliceMut::new(&mut self.ahead[..self.ahead_max]);
             match self.reader.read_vectored(&mut [IoSliceMut::new(buf), ahead]) {
@@ -375,10 +376,10 @@ impl Incoming {
     }
 }
 
-/// What goes to the client.
+/// The sending side of the connection.
 struct Outgoing {
     inner: Mutex<Gathered>,
-    /// Something waits to be sent.
+    /// Collected replies wait to be sent.
     waiting: AtomicBool,
 }
 
@@ -386,7 +387,7 @@ struct Gathered {
     writer: Box<dyn SendHalf>,
     bytes: Vec<u8>,
     replies: u32,
-    /// A send failed half-way: nothing that follows would make sense.
+    /// A send failed half-way: later bytes would be out of sync.
     broken: bool,
 }
 
@@ -396,7 +397,7 @@ impl Outgoing {
         Self { inner, waiting: AtomicBool::new(false) }
     }
 
-    /// Says that nothing follows.
+    /// Announces the end of the stream.
     fn finish(&self) {
         let mut gathered = lock(&self.inner);
         if !gathered.broken {
@@ -404,7 +405,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends what was gathered.
+    /// Sends the collected replies.
     fn flush(&self) -> Result<()> {
         if !self.waiting.load(Ordering::Acquire) {
             return Ok(());
@@ -416,7 +417,7 @@ impl Outgoing {
 }
 
 impl Gathered {
-    /// Sends what was gathered, then `parts`.
+    /// Sends the collected replies, then `parts`.
     fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
         if self.broken {
             return Err(Error::io("cannot send", io::ErrorKind::BrokenPipe.into()));
@@ -450,7 +451,7 @@ impl Replies for Outgoing {
     }
 }
 
-/// The memory that requests in progress may hold.
+/// The memory that the requests in progress may hold.
 struct Budget {
     used: Mutex<u64>,
     freed: Condvar,
@@ -462,7 +463,7 @@ impl Budget {
         Self { used: Mutex::new(0), freed: Condvar::new(), max_bytes }
     }
 
-    /// Waits until there is room. What is larger than the whole gets it alone.
+    /// Waits until `len_bytes` are available. A length above the limit gets the memory alone.
     fn take(&self, len_bytes: u64) {
         let mut used = lock(&self.used);
         while *used > 0 && *used + len_bytes > self.max_bytes {

@@ -1,7 +1,7 @@
 //! The wire format, apart from any I/O: numbers, and functions between bytes and values.
 //!
-//! Source: NetworkBlockDevice/nbd, `doc/proto.md`. Every number is big-endian. Nothing here
-//! trusts a length: parsing takes a slice, and what does not fit it is a [`WireError`].
+//! Source: NetworkBlockDevice/nbd, `doc/proto.md`. Every number is big-endian. No length is
+//! trusted: parsing takes a slice, and bytes that do not fit it are a [`WireError`].
 
 mod option;
 mod transmission;
@@ -24,14 +24,14 @@ use bitflags::bitflags;
 pub const PORT: u16 = 10809;
 /// The longest string the protocol allows, in bytes.
 pub const STRING_MAX_BYTES: usize = 4096;
-/// What every client may send and every server must take in one request, in bytes.
+/// The payload that every client may send and every server must accept in one request, in bytes.
 pub const PAYLOAD_MAX_BYTES: u32 = 32 << 20;
 
-/// The longest payload that a server takes from a client that it has not told of its block sizes.
-/// The protocol wants such a client to hold itself to [`PAYLOAD_MAX_BYTES`]; old ones do not, and
-/// the reference server takes what they send.
+/// The longest payload that a server accepts from a client that does not know its block sizes. The
+/// protocol limits such a client to [`PAYLOAD_MAX_BYTES`]; old ones exceed it, and the reference
+/// server accepts their requests.
 pub const PAYLOAD_UNTOLD_MAX_BYTES: u32 = 2 * PAYLOAD_MAX_BYTES;
-/// The name of the metadata context that tells holes from data.
+/// The name of the metadata context that distinguishes holes from data.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
 /// `NBDMAGIC`, the first bytes of a server.
@@ -51,7 +51,7 @@ pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 /// The beginning of a chunk with an extended header.
 pub const EXTENDED_CHUNK_MAGIC: u32 = 0x6e8a_278c;
 
-/// Bytes that make no sense as NBD.
+/// Bytes that are not valid NBD.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WireError(pub String);
@@ -81,30 +81,30 @@ bitflags! {
         const NO_ZEROES = 1 << 1;
     }
 
-    /// What an export can do.
+    /// The features of an export.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct TransmissionFlags: u16 {
         /// Always set.
         const HAS_FLAGS = 1 << 0;
         /// Writes are refused.
         const READ_ONLY = 1 << 1;
-        /// `FLUSH` is there.
+        /// `FLUSH` is supported.
         const SEND_FLUSH = 1 << 2;
-        /// The command flag `FUA` is there.
+        /// The command flag `FUA` is supported.
         const SEND_FUA = 1 << 3;
-        /// It is slow to seek.
+        /// The device is slow to seek.
         const ROTATIONAL = 1 << 4;
-        /// `TRIM` is there.
+        /// `TRIM` is supported.
         const SEND_TRIM = 1 << 5;
-        /// `WRITE_ZEROES` is there, and its flag `NO_HOLE`.
+        /// `WRITE_ZEROES` and its flag `NO_HOLE` are supported.
         const SEND_WRITE_ZEROES = 1 << 6;
-        /// The command flag `DF` is there.
+        /// The command flag `DF` is supported.
         const SEND_DF = 1 << 7;
-        /// A flush on one connection covers what was written on all.
+        /// A flush on one connection covers the writes on all.
         const CAN_MULTI_CONN = 1 << 8;
-        /// `CACHE` is there.
+        /// `CACHE` is supported.
         const SEND_CACHE = 1 << 10;
-        /// The command flag `FAST_ZERO` is there.
+        /// The command flag `FAST_ZERO` is supported.
         const SEND_FAST_ZERO = 1 << 11;
         const _ = !0;
     }
@@ -112,7 +112,7 @@ bitflags! {
     /// Flags of a request.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct CommandFlags: u16 {
-        /// What it writes is durable before the reply.
+        /// The written data is durable before the reply.
         const FUA = 1 << 0;
         /// `WRITE_ZEROES` keeps the space.
         const NO_HOLE = 1 << 1;
@@ -130,15 +130,15 @@ bitflags! {
     /// Flags of an extent in the context `base:allocation`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct StateFlags: u64 {
-        /// No space is set aside.
+        /// No space is allocated.
         const HOLE = 1 << 0;
-        /// It reads as zeroes.
+        /// The extent reads as zeroes.
         const ZERO = 1 << 1;
         const _ = !0;
     }
 }
 
-/// A number on the wire with names for the values that the protocol knows.
+/// A number on the wire, with names for the values that the protocol defines.
 macro_rules! wire_numbers {
     ($(#[$doc:meta])* $name:ident: $repr:ty { $($(#[$vdoc:meta])* $value:ident = $number:expr,)* }) => {
         $(#[$doc])*
@@ -161,7 +161,7 @@ macro_rules! wire_numbers {
 }
 
 wire_numbers! {
-    /// What an option asks for.
+    /// The type of an option.
     OptionType: u32 {
         /// Use an export, without a reply if that fails.
         EXPORT_NAME = 1,
@@ -169,9 +169,9 @@ wire_numbers! {
         ABORT = 2,
         /// List the exports.
         LIST = 3,
-        /// Go on under TLS.
+        /// Continue under TLS.
         STARTTLS = 5,
-        /// Tell of an export.
+        /// Describe an export.
         INFO = 6,
         /// Use an export.
         GO = 7,
@@ -187,41 +187,41 @@ wire_numbers! {
 }
 
 wire_numbers! {
-    /// What a reply to an option says.
+    /// The type of a reply to an option.
     OptionReplyType: u32 {
         /// Done.
         ACK = 1,
         /// An export.
         SERVER = 2,
-        /// An [`Info`] on an export.
+        /// An [`Info`] about an export.
         INFO = 3,
         /// A metadata context.
         META_CONTEXT = 4,
-        /// The option is not known.
+        /// The option is unknown.
         ERR_UNSUP = 0x8000_0001,
         /// The option is forbidden.
         ERR_POLICY = 0x8000_0002,
-        /// The option makes no sense.
+        /// The option is invalid.
         ERR_INVALID = 0x8000_0003,
         /// The option is not supported here.
         ERR_PLATFORM = 0x8000_0004,
-        /// TLS comes first.
+        /// TLS must be started first.
         ERR_TLS_REQD = 0x8000_0005,
         /// There is no such export.
         ERR_UNKNOWN = 0x8000_0006,
         /// The server is going down.
         ERR_SHUTDOWN = 0x8000_0007,
-        /// Block sizes must be asked for.
+        /// Block sizes must be requested.
         ERR_BLOCK_SIZE_REQD = 0x8000_0008,
         /// The request or its reply is too large.
         ERR_TOO_BIG = 0x8000_0009,
-        /// Extended headers were agreed on, and this does not go with them.
+        /// Extended headers were agreed on, and the option is not allowed with them.
         ERR_EXT_HEADER_REQD = 0x8000_000a,
     }
 }
 
 impl OptionReplyType {
-    /// Whether it says that the option failed.
+    /// Returns true if the option failed.
     #[must_use]
     pub fn is_error(self) -> bool {
         self.0 & 0x8000_0000 != 0
@@ -233,7 +233,7 @@ wire_numbers! {
     InfoType: u16 {
         /// Size and transmission flags.
         EXPORT = 0,
-        /// Its name as the server has it.
+        /// The export's name as the server has it.
         NAME = 1,
         /// A description for people.
         DESCRIPTION = 2,
@@ -243,7 +243,7 @@ wire_numbers! {
 }
 
 wire_numbers! {
-    /// What a request asks for.
+    /// The type of a request.
     Command: u16 {
         /// Read.
         READ = 0,
@@ -251,7 +251,7 @@ wire_numbers! {
         WRITE = 1,
         /// End the session.
         DISC = 2,
-        /// Make what was written durable.
+        /// Make all completed writes durable.
         FLUSH = 3,
         /// Content is no longer needed.
         TRIM = 4,
@@ -259,7 +259,7 @@ wire_numbers! {
         CACHE = 5,
         /// Write zeroes.
         WRITE_ZEROES = 6,
-        /// Tell holes from data.
+        /// Distinguish holes from data.
         BLOCK_STATUS = 7,
     }
 }
@@ -285,7 +285,7 @@ wire_numbers! {
 }
 
 impl ChunkType {
-    /// Whether it says that the request failed.
+    /// Returns true if the request failed.
     #[must_use]
     pub fn is_error(self) -> bool {
         self.0 & 0x8000 != 0
@@ -293,9 +293,9 @@ impl ChunkType {
 }
 
 wire_numbers! {
-    /// Why a request failed.
+    /// The reason why a request failed.
     NbdErrno: u32 {
-        /// It worked.
+        /// Success.
         OK = 0,
         /// A change to a read-only export.
         EPERM = 1,
@@ -303,13 +303,13 @@ wire_numbers! {
         EIO = 5,
         /// No memory.
         ENOMEM = 12,
-        /// The request makes no sense.
+        /// The request is invalid.
         EINVAL = 22,
-        /// No space, or past the end.
+        /// No space, or an offset past the end.
         ENOSPC = 28,
-        /// Too long to be answered in one piece.
+        /// The reply does not fit in one piece.
         EOVERFLOW = 75,
-        /// Not faster than a write.
+        /// Zeroing would not be faster than a write.
         ENOTSUP = 95,
         /// The server is going down.
         ESHUTDOWN = 108,
@@ -359,7 +359,7 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A string of so many bytes: no more than the protocol allows, UTF-8, no NUL.
+    /// Reads a string of `len_bytes` bytes: no more than the protocol allows, UTF-8, no NUL.
     fn string(&mut self, len_bytes: usize) -> Result<&'a str, WireError> {
         if len_bytes > STRING_MAX_BYTES {
             return Err(WireError(format!("{} has a string of {len_bytes} bytes", self.what)));
@@ -371,7 +371,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A string with its length before it.
+    /// Reads a string with its length before it.
     fn counted_string(&mut self) -> Result<&'a str, WireError> {
         let len_bytes = self.u32()?;
         self.string(usize::try_from(len_bytes).unwrap_or(usize::MAX))

@@ -12,15 +12,15 @@ pub const OPTION_HEADER_BYTES: usize = 16;
 /// Length of an [`OptionReplyHeader`].
 pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
 
-/// What a server says first.
+/// The first message of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerHello {
-    /// What it knows of the handshake.
+    /// The handshake features of the server.
     pub flags: HandshakeFlags,
 }
 
 impl ServerHello {
-    /// As bytes.
+    /// Encodes the message.
     #[must_use]
     pub fn encode(self) -> [u8; SERVER_HELLO_BYTES] {
         let mut out = [0; SERVER_HELLO_BYTES];
@@ -30,10 +30,10 @@ impl ServerHello {
         out
     }
 
-    /// From bytes.
+    /// Decodes the message.
     ///
     /// # Errors
-    /// [`WireError`] if this is no NBD server, or one of the old style.
+    /// [`WireError`] if the peer is no NBD server, or one of the old style.
     pub fn parse(bytes: &[u8; SERVER_HELLO_BYTES]) -> Result<Self, WireError> {
         let mut cursor = Cursor::new("the greeting", bytes);
         if cursor.u64()? != INIT_MAGIC {
@@ -46,21 +46,21 @@ impl ServerHello {
     }
 }
 
-/// What a client says first.
+/// The first message of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientHello {
-    /// What it knows of the handshake.
+    /// The handshake features of the client.
     pub flags: ClientFlags,
 }
 
 impl ClientHello {
-    /// As bytes.
+    /// Encodes the message.
     #[must_use]
     pub fn encode(self) -> [u8; 4] {
         self.flags.bits().to_be_bytes()
     }
 
-    /// From bytes.
+    /// Decodes the message.
     ///
     /// # Errors
     /// [`WireError`] for a flag that does not exist: the session must end.
@@ -76,14 +76,14 @@ impl ClientHello {
 /// The header of an option; `len_bytes` of data follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// Which option.
+    /// The type of the option.
     pub option: OptionType,
     /// Bytes of data that follow.
     pub len_bytes: u32,
 }
 
 impl OptionHeader {
-    /// As bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(self) -> [u8; OPTION_HEADER_BYTES] {
         let mut out = [0; OPTION_HEADER_BYTES];
@@ -93,7 +93,7 @@ impl OptionHeader {
         out
     }
 
-    /// From bytes.
+    /// Decodes the header.
     ///
     /// # Errors
     /// [`WireError`] for a wrong magic number: the session must end.
@@ -111,7 +111,7 @@ impl OptionHeader {
 pub struct OptionReplyHeader {
     /// The option that is answered.
     pub option: OptionType,
-    /// What the reply says.
+    /// The type of the reply.
     pub reply: OptionReplyType,
     /// Bytes of data that follow.
     pub len_bytes: u32,
@@ -128,7 +128,7 @@ impl OptionReplyHeader {
         out.extend_from_slice(data);
     }
 
-    /// From bytes.
+    /// Decodes the header.
     ///
     /// # Errors
     /// [`WireError`] for a wrong magic number.
@@ -150,12 +150,12 @@ impl OptionReplyHeader {
 pub struct GoRequest {
     /// The export.
     pub name: String,
-    /// What the client wants to know, besides size and flags.
+    /// The requested information, besides size and flags.
     pub wants: Vec<InfoType>,
 }
 
 impl GoRequest {
-    /// As bytes.
+    /// Encodes the data.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(6 + self.name.len() + 2 * self.wants.len());
@@ -167,7 +167,7 @@ impl GoRequest {
         out
     }
 
-    /// From bytes.
+    /// Decodes the data.
     ///
     /// # Errors
     /// [`WireError`]; the option fails with `ERR_INVALID`.
@@ -186,12 +186,12 @@ impl GoRequest {
 pub struct MetaQueries {
     /// The export.
     pub name: String,
-    /// The contexts asked for.
+    /// The requested contexts.
     pub queries: Vec<String>,
 }
 
 impl MetaQueries {
-    /// As bytes.
+    /// Encodes the data.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -203,7 +203,7 @@ impl MetaQueries {
         out
     }
 
-    /// From bytes.
+    /// Decodes the data.
     ///
     /// # Errors
     /// [`WireError`]; the option fails with `ERR_INVALID`.
@@ -213,7 +213,8 @@ impl MetaQueries {
         let count = cursor.u32()?;
         let mut queries = Vec::new();
         for _ in 0..count {
-            // Each takes at least four bytes of the data, so that its length bounds the list.
+            // Each query takes at least four bytes of the data, so that the data's length bounds
+            // the list.
             queries.push(cursor.counted_string()?.to_owned());
         }
         cursor.end()?;
@@ -224,22 +225,23 @@ impl MetaQueries {
 /// The block sizes of an export, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockSizes {
-    /// What offsets and lengths must be multiples of: a power of two of at most 64 KiB.
+    /// The unit of offsets and lengths, which must be multiples of it: a power of two of at most 64
+    /// KiB.
     pub min: u32,
-    /// What they should be multiples of: a power of two of at least 512.
+    /// The preferred unit of offsets and lengths: a power of two of at least 512.
     pub preferred: u32,
     /// The longest request.
     pub max: u32,
 }
 
 impl BlockSizes {
-    /// What holds when a server says nothing, for a client that wants to work with any.
+    /// The sizes to assume when a server sends none, for a client that works with any server.
     pub const UNSAID: Self = Self { min: 512, preferred: 4096, max: super::PAYLOAD_MAX_BYTES };
 
-    /// Whether they obey the protocol.
+    /// Checks that the sizes obey the protocol.
     ///
     /// # Errors
-    /// [`WireError`] says which does not.
+    /// [`WireError`] with the three sizes if one is invalid.
     pub fn check(self) -> Result<Self, WireError> {
         let Self { min, preferred, max } = self;
         let sound = min.is_power_of_two()
@@ -255,28 +257,28 @@ impl BlockSizes {
     }
 }
 
-/// Something said of an export.
+/// One piece of information about an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Info {
-    /// Size and abilities.
+    /// Size and features.
     Export {
         /// Length in bytes.
         len_bytes: u64,
-        /// What it can do.
+        /// The features of the export.
         flags: TransmissionFlags,
     },
-    /// Its name as the server has it.
+    /// The export's name as the server has it.
     Name(String),
     /// A description for people.
     Description(String),
     /// Block sizes.
     BlockSize(BlockSizes),
-    /// Something else, to be passed over.
+    /// Another kind, which is ignored.
     Other(InfoType),
 }
 
 impl Info {
-    /// As bytes.
+    /// Encodes the information.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -304,7 +306,7 @@ impl Info {
         out
     }
 
-    /// From bytes.
+    /// Decodes the information.
     ///
     /// # Errors
     /// [`WireError`]; the session must end.
@@ -330,8 +332,8 @@ impl Info {
     }
 }
 
-/// The answer to `EXPORT_NAME`: size, flags, and 124 zeroes unless both sides agreed to leave
-/// them out.
+/// Returns the answer to `EXPORT_NAME`: size, flags, and 124 zeroes unless both sides agreed to
+/// leave them out.
 #[must_use]
 pub fn export_name_reply(len_bytes: u64, flags: TransmissionFlags, zeroes: bool) -> Vec<u8> {
     let mut out = len_bytes.to_be_bytes().to_vec();
@@ -342,7 +344,7 @@ pub fn export_name_reply(len_bytes: u64, flags: TransmissionFlags, zeroes: bool)
     out
 }
 
-/// The data of a reply `SERVER`: name and description of an export.
+/// Decodes the data of a reply `SERVER`: name and description of an export.
 ///
 /// # Errors
 /// [`WireError`].
@@ -353,7 +355,7 @@ pub fn parse_server_entry(data: &[u8]) -> Result<(String, String), WireError> {
     Ok((name, description))
 }
 
-/// The data of a reply `META_CONTEXT`: number and name of a context.
+/// Decodes the data of a reply `META_CONTEXT`: number and name of a context.
 ///
 /// # Errors
 /// [`WireError`].
@@ -363,14 +365,14 @@ pub fn parse_meta_context(data: &[u8]) -> Result<(u32, String), WireError> {
     Ok((id, cursor.string(cursor.rest.len())?.to_owned()))
 }
 
-/// Appends a string behind its length. A longer one than the protocol allows is cut.
+/// Appends a string after its length. A string that is longer than the protocol allows is cut.
 pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     let text = cut(text);
     out.extend_from_slice(&(text.len() as u32).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
 }
 
-/// As much of a text as the protocol allows.
+/// Cuts a text to the length that the protocol allows.
 pub(crate) fn cut(text: &str) -> &str {
     let mut end = text.len().min(STRING_MAX_BYTES);
     while !text.is_char_boundary(end) {

@@ -15,13 +15,13 @@ pub const SIMPLE_REPLY_BYTES: usize = 16;
 pub const CHUNK_HEADER_BYTES: usize = 20;
 /// Length of the extended header of a request or a chunk.
 pub const EXTENDED_HEADER_BYTES: usize = 32;
-/// The longest [`Head`]: an extended header, and the place and the length of a hole.
+/// The longest [`Head`]: an extended header, and the offset and the length of a hole.
 const HEAD_MAX_BYTES: usize = EXTENDED_HEADER_BYTES + 12;
 
 /// `NBD_REPLY_FLAG_DONE`.
 const DONE: u16 = 1;
 
-/// A header, and perhaps some numbers behind it.
+/// A header, and optional numbers after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
     bytes: [u8; HEAD_MAX_BYTES],
@@ -51,26 +51,26 @@ impl std::ops::Deref for Head {
 /// A request. `len_bytes` of data follow if it is a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// How.
+    /// The flags of the request.
     pub flags: CommandFlags,
-    /// What.
+    /// The type of the request.
     pub command: Command,
-    /// The client's name for it, which comes back with the reply.
+    /// The client's identifier of the request, which the reply repeats.
     pub handle: u64,
-    /// Where, in bytes.
+    /// The offset on the export, in bytes.
     pub offset: u64,
-    /// How much, in bytes: below 2^32 without an extended header.
+    /// The length of the range, in bytes: below 2^32 without an extended header.
     pub len_bytes: u64,
 }
 
 impl Request {
-    /// How long its header is, in bytes.
+    /// Returns the length of a header, in bytes.
     #[must_use]
     pub fn header_bytes(extended: bool) -> usize {
         if extended { EXTENDED_HEADER_BYTES } else { REQUEST_BYTES }
     }
 
-    /// As bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self, extended: bool) -> Head {
         let mut head = Head::new();
@@ -89,7 +89,7 @@ impl Request {
         head
     }
 
-    /// From the bytes of a whole header.
+    /// Decodes a whole header.
     ///
     /// # Errors
     /// [`WireError`] for a wrong magic number: the session must end.
@@ -110,7 +110,7 @@ impl Request {
         Ok(request)
     }
 
-    /// The bytes of data that follow its header.
+    /// Returns the number of bytes of data that follow the header.
     #[must_use]
     pub fn payload_bytes(&self, extended: bool) -> u64 {
         let counts = extended && self.flags.contains(CommandFlags::PAYLOAD_LEN);
@@ -118,7 +118,7 @@ impl Request {
     }
 }
 
-/// A simple reply as bytes. The data of a read follows it.
+/// Encodes a simple reply. The data of a read follows it.
 #[must_use]
 pub fn simple_reply(handle: u64, error: NbdErrno) -> [u8; SIMPLE_REPLY_BYTES] {
     let mut out = [0; SIMPLE_REPLY_BYTES];
@@ -128,7 +128,7 @@ pub fn simple_reply(handle: u64, error: NbdErrno) -> [u8; SIMPLE_REPLY_BYTES] {
     out
 }
 
-/// The header of a chunk as bytes. `len_bytes` of payload follow it.
+/// Encodes the header of a chunk. `len_bytes` of payload follow it.
 #[must_use]
 pub fn chunk_header(
     handle: u64,
@@ -145,23 +145,23 @@ pub fn chunk_header(
     out
 }
 
-/// What the chunks of a reply begin with.
+/// The fields with which the chunks of a reply begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyTo {
-    /// The request's.
+    /// The request's handle.
     pub handle: u64,
     /// With extended headers, the request's offset.
     pub extended: Option<u64>,
 }
 
 impl ReplyTo {
-    /// To a request without an extended header.
+    /// Makes the fields for a request without an extended header.
     #[must_use]
     pub fn compact(handle: u64) -> Self {
         Self { handle, extended: None }
     }
 
-    /// The header of a chunk. `len_bytes` of payload follow it.
+    /// Encodes the header of a chunk. `len_bytes` of payload follow it.
     #[must_use]
     pub fn chunk(self, kind: ChunkType, done: bool, len_bytes: u32) -> Head {
         let mut head = Head::new();
@@ -178,7 +178,7 @@ impl ReplyTo {
         head
     }
 
-    /// The end of a reply without a payload.
+    /// Encodes the end of a reply without a payload.
     #[must_use]
     pub fn done(self) -> Head {
         if self.extended.is_some() {
@@ -200,12 +200,12 @@ pub fn put_error_chunk(out: &mut Vec<u8>, to: ReplyTo, error: NbdErrno, message:
     out.extend_from_slice(message.as_bytes());
 }
 
-/// A run of bytes and what is known of it.
+/// A run of bytes and its flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Descriptor {
     /// Length in bytes, not 0; below 2^32 without extended headers, as the flags.
     pub len_bytes: u64,
-    /// Flags, whose meaning is the context's.
+    /// Flags, whose meaning depends on the context.
     pub flags: u64,
 }
 
@@ -231,7 +231,7 @@ pub fn put_block_status(out: &mut Vec<u8>, to: ReplyTo, context: u32, extents: &
     }
 }
 
-/// What replies look like, as was agreed on.
+/// The agreed style of replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyStyle {
     /// Simple replies only.
@@ -245,20 +245,20 @@ pub enum ReplyStyle {
 /// The header of a reply, of either kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyHeader {
-    /// A simple reply. The data of a read that worked follows.
+    /// A simple reply. The data of a successful read follows.
     Simple {
-        /// Which request.
+        /// The handle of the request.
         handle: u64,
-        /// How it went.
+        /// The result of the request.
         error: NbdErrno,
     },
-    /// A chunk, with `len_bytes` of payload behind it.
+    /// A chunk, with `len_bytes` of payload after it.
     Chunk {
-        /// Which request.
+        /// The handle of the request.
         handle: u64,
-        /// What the payload is.
+        /// The type of the payload.
         kind: ChunkType,
-        /// Whether it is the last of this request.
+        /// The chunk is the last of this request.
         done: bool,
         /// Bytes of payload.
         len_bytes: u64,
@@ -266,7 +266,7 @@ pub enum ReplyHeader {
 }
 
 impl ReplyHeader {
-    /// How long a header with this magic number is, in bytes.
+    /// Returns the length of a header with this magic number, in bytes.
     ///
     /// # Errors
     /// [`WireError`] for a wrong magic number, or a style that was not agreed on.
@@ -284,7 +284,7 @@ impl ReplyHeader {
         }
     }
 
-    /// From the bytes of a whole header.
+    /// Decodes a whole header.
     ///
     /// # Errors
     /// [`WireError`].
@@ -304,7 +304,7 @@ impl ReplyHeader {
             EXTENDED_CHUNK_MAGIC => {
                 let done = cursor.u16()? & DONE != 0;
                 let kind = ChunkType(cursor.u16()?);
-                // The request's offset, which its sender knows.
+                // The request's offset, which the client knows.
                 let (handle, _) = (cursor.u64()?, cursor.u64()?);
                 Self::Chunk { handle, kind, done, len_bytes: cursor.u64()? }
             }
@@ -315,16 +315,16 @@ impl ReplyHeader {
     }
 }
 
-/// The payload of a chunk other than data, which is not copied through here.
+/// The payload of a chunk, except for data, which is not copied through here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunk {
     /// Nothing.
     None,
     /// Zeroes.
     Hole {
-        /// Where on the export, in bytes.
+        /// The offset on the export, in bytes.
         offset: u64,
-        /// How many, not 0.
+        /// The number of bytes, not 0.
         len_bytes: u32,
     },
     /// Extents of one context.
@@ -336,20 +336,20 @@ pub enum Chunk {
     },
     /// The request failed.
     Error {
-        /// Why.
+        /// The errno of the protocol.
         error: NbdErrno,
-        /// Why, for people.
+        /// A message for people.
         message: String,
-        /// Where, if the server says.
+        /// The offset of the failure, if the server sends it.
         offset: Option<u64>,
     },
 }
 
 impl Chunk {
-    /// The longest payload that any chunk but data can have; a longer one need not be read.
+    /// The longest payload of any chunk but data; a longer one need not be read.
     pub const MAX_BYTES: u32 = 1 << 20;
 
-    /// From the payload.
+    /// Decodes the payload.
     ///
     /// # Errors
     /// [`WireError`], also for [`ChunkType::OFFSET_DATA`]; the session must end.
@@ -398,7 +398,7 @@ impl Chunk {
                     ChunkType::ERROR_OFFSET => Some(cursor.u64()?),
                     _ => None,
                 };
-                // An error of a kind that is not known may say more.
+                // An error of an unknown type may have further fields.
                 return Ok(Self::Error { error, message, offset });
             }
             other => return Err(WireError(format!("an unexpected chunk of type {other:?}"))),
@@ -408,7 +408,7 @@ impl Chunk {
     }
 }
 
-/// Extents that make sense: some, and none empty.
+/// Checks that there are extents, and none of them is empty.
 fn sound(extents: Vec<Descriptor>) -> Result<Vec<Descriptor>, WireError> {
     if extents.is_empty() {
         return Err(WireError::new("a block status without extents"));
@@ -471,7 +471,7 @@ mod tests {
             let extents: Vec<Descriptor> = extents
                 .into_iter()
                 .map(|(len_bytes, flags)| {
-                    // Beyond 32 bits where that is possible.
+                    // Lengths beyond 32 bits if the headers are extended.
                     let (len_bytes, flags) = (u64::from(len_bytes), u64::from(flags));
                     let shift = if extended.is_some() { 31 } else { 0 };
                     Descriptor { len_bytes: len_bytes << shift, flags: flags << shift }

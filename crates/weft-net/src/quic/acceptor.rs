@@ -1,4 +1,4 @@
-//! Being called over QUIC.
+//! Accepting connections over QUIC.
 
 use super::{HELLO, WINDOW_BYTES, config, lock, lost, pump, runtime, udp};
 use crate::{Error, Result, ServerTls, Socket};
@@ -13,35 +13,36 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
-/// Handshakes under way at once.
+/// The most handshakes in progress.
 const HANDSHAKES_MAX: usize = 128;
-/// With more of them, a caller first shows that it is where it says it is.
+/// With more of them, a client must first prove its address (Retry).
 const UNPROVEN_MAX: usize = HANDSHAKES_MAX / 4;
-/// How long one may take, to the first byte of the stream.
+/// The time limit of a handshake, up to the first byte of the stream.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// Connections at once, with those that are ending. How many are served is the user's to say.
+/// The most connections at once, including those that are ending. The caller limits the number that
+/// is served.
 const CONNECTIONS_MAX: usize = 4096;
-/// Connections that wait to be taken.
+/// Connections that wait to be accepted.
 const BACKLOG: usize = 128;
-/// How long connections may go on when nobody is to call any more.
+/// The time that connections may continue after the listener is dropped.
 const GRACE: Duration = Duration::from_millis(1500);
-/// How long it may take until the others know that they have ended, and until the port is free.
+/// The time limit for telling the peers of the end, and for freeing the port.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
-/// A port on which calls come in. When it goes, its connections end, and the port is free.
+/// A port that accepts connections. Dropping it ends its connections, and frees the port.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     calls: Mutex<Receiver<Socket>>,
-    /// Can be read when some may wait.
+    /// Readable when connections may be waiting.
     ready: Arc<OwnedFd>,
     closing: Arc<Notify>,
-    /// Ends when the port is free.
+    /// Disconnected when the port is free.
     free: Mutex<Receiver<()>>,
     local: SocketAddr,
 }
 
 impl Acceptor {
-    /// Begins to listen.
+    /// Starts to listen.
     pub(crate) fn bind(at: SocketAddr, tls: &ServerTls) -> Result<Self> {
         let failed = |e| Error::io(format!("cannot listen on quic://{at}"), e);
         let server = config::server(tls)?;
@@ -85,12 +86,12 @@ impl Acceptor {
         self.local
     }
 
-    /// A connection that waits; `WouldBlock` if there is none.
+    /// Returns a waiting connection; `WouldBlock` if there is none.
     pub(crate) fn accept(&self) -> io::Result<Socket> {
-        // First: what comes after it raises it again.
+        // Resets the event first: a later connection raises it again.
         rustix::io::read(&*self.ready, &mut [0_u8; 8])?;
         let call = lock(&self.calls).try_recv().map_err(|_| io::ErrorKind::WouldBlock)?;
-        // There may be more.
+        // More connections may be waiting.
         raise(&self.ready);
         Ok(call)
     }
@@ -109,12 +110,13 @@ impl Drop for Acceptor {
     }
 }
 
-/// Any number that is not zero does, in whatever byte order; a count that is full is raised already.
+/// Raises the event: any number that is not zero does, in any byte order; a full counter is raised
+/// already.
 fn raise(ready: &OwnedFd) {
     let _ = rustix::io::write(ready, &[1; 8]);
 }
 
-/// Where connections go that have come in.
+/// The queue of accepted connections.
 struct Door {
     tell: SyncSender<Socket>,
     ready: Arc<OwnedFd>,
@@ -136,7 +138,7 @@ async fn accept_all(endpoint: &Endpoint, door: &Arc<Door>) {
         }
         let under_way = HANDSHAKES_MAX - door.handshakes.available_permits();
         if under_way > UNPROVEN_MAX && incoming.may_retry() {
-            // One that may do so has not shown it yet.
+            // A client that may retry has not proven its address yet.
             let _ = incoming.retry();
             continue;
         }
@@ -153,7 +155,8 @@ async fn accept_all(endpoint: &Endpoint, door: &Arc<Door>) {
     }
 }
 
-/// The handshake, and the beginning of the stream. What is dropped on the way ends the connection.
+/// Performs the handshake, and reads the first byte of the stream. Dropping the connection on an
+/// error ends it.
 async fn let_in(incoming: Incoming, door: &Door) -> Result<()> {
     let local_ip = incoming.local_ip();
     let connection = incoming.await.map_err(lost)?;
@@ -184,7 +187,7 @@ async fn refuse(connection: &Connection, why: &str) -> Result<()> {
     Err(Error::io(why, io::ErrorKind::ConnectionRefused.into()))
 }
 
-/// Takes no more calls, ends the connections that there are, and waits until the port is free.
+/// Accepts no more connections, ends the present ones, and waits until the port is free.
 async fn end(endpoint: Endpoint, held: &Weak<dyn AsyncUdpSocket>) {
     endpoint.set_server_config(None);
     let _ = timeout(GRACE, endpoint.wait_idle()).await;

@@ -1,4 +1,4 @@
-//! How `quinn` is set up.
+//! The configuration of `quinn`.
 
 use super::{ALPN, IDLE_LIMIT, KEEPALIVE, STRANGER_WINDOW_BYTES, WINDOW_BYTES};
 use crate::{ClientTls, Error, Result, ServerTls};
@@ -14,12 +14,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a way there and back is taken to be before it is known: a first datagram that is lost is sent
-/// again after three times as long.
+/// The assumed round-trip time before it is measured: a first datagram that is lost is sent again
+/// after three times as long.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
-/// Callers that wait to be looked at.
+/// The most clients that wait for the handshake.
 const INCOMING_MAX: usize = 256;
-/// What one of those may have said already, in bytes, and all of them.
+/// The most data buffered for one of those, in bytes, and for all of them.
 const INCOMING_BYTES: u64 = 16 << 10;
 const INCOMING_TOTAL_BYTES: u64 = 2 << 20;
 
@@ -43,11 +43,11 @@ fn unfit(e: impl std::fmt::Display) -> Error {
     Error::Tls(e.to_string())
 }
 
-/// Of who calls.
+/// Returns the client's configuration.
 pub(super) fn client(tls: &ClientTls) -> Result<ClientConfig> {
     let mut tls = (*tls.config).clone();
     tls.alpn_protocols = vec![ALPN.to_vec()];
-    // What one session was allowed is no other's.
+    // Permissions of one session must not carry over to another.
     tls.resumption = Resumption::disabled();
     let crypto = QuicClientConfig::try_from(tls).map_err(unfit)?;
     let mut config = ClientConfig::new(Arc::new(crypto));
@@ -55,7 +55,8 @@ pub(super) fn client(tls: &ClientTls) -> Result<ClientConfig> {
     Ok(config)
 }
 
-/// Of who is called. The window grows when it is known who calls.
+/// Returns the server's configuration. The window grows when the client has presented a
+/// certificate.
 pub(super) fn server(tls: &ServerTls) -> Result<ServerConfig> {
     let mut tls = (*tls.config).clone();
     tls.alpn_protocols = vec![ALPN.to_vec()];
@@ -69,10 +70,10 @@ pub(super) fn server(tls: &ServerTls) -> Result<ServerConfig> {
     Ok(config)
 }
 
-/// A server that is started again at the same address can say credibly of the connections of the one
-/// before that they are no more (stateless resets, RFC 9000 section 10.3), as it has the same key. At
-/// another address it has another: else one of two that are there at once would end the other's
-/// connections (section 21.11).
+/// Returns the endpoint's configuration. A server that is restarted at the same address can end the
+/// connections of its predecessor credibly (stateless resets, RFC 9000 section 10.3), as it has the
+/// same key. At another address it has another key: else one of two servers at the same time would
+/// end the other's connections (section 21.11).
 pub(super) fn endpoint(tls: &ServerTls, at: SocketAddr) -> EndpointConfig {
     let derived = hmac::sign(&tls.reset, format!("weft quic reset {at}").as_bytes());
     let key = hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref());
@@ -81,14 +82,14 @@ pub(super) fn endpoint(tls: &ServerTls, at: SocketAddr) -> EndpointConfig {
     config
 }
 
-/// Numbers of connections that are random altogether. Those that `quinn` makes itself show whose they
-/// are, and a server does not answer to those of the one before.
+/// A generator of random connection ids. The ids of `quinn`'s own generator identify their maker,
+/// and a server sends no resets for those of its predecessor.
 #[derive(Debug)]
 struct Numbers;
 
 impl ConnectionIdGenerator for Numbers {
     fn generate_cid(&mut self) -> ConnectionId {
-        // Each has keys of its own, which nobody can guess.
+        // Each hasher has random keys of its own, which no peer can guess.
         let number = RandomState::new().build_hasher().finish();
         ConnectionId::new(&number.to_le_bytes())
     }

@@ -1,25 +1,28 @@
-//! Connections over QUIC, with `quinn`: one stream of one connection is a [`Socket`] as any other.
+//! Connections over QUIC, with `quinn`: one stream of one connection is a [`Socket`] like any
+//! other.
 //!
-//! Nothing above becomes asynchronous. One thread of the process runs tokio and all QUIC there is; for
-//! each connection it has a pair of Unix sockets and [pumps](pump) between the far one and the stream.
-//! The near one is the [`Socket`], so that time limits, shutting down and back-pressure are those of
-//! any socket. TLS 1.3 is part of QUIC, with the certificates that [`ClientTls`] and
-//! [`ServerTls`](crate::ServerTls) have: who reads the near one reads plain text that nobody else saw.
+//! The layers above stay synchronous. One thread of the process runs tokio and all QUIC
+//! connections; for each connection it has a pair of Unix sockets and [pumps](pump) between the far
+//! one and the stream. The near one is the [`Socket`], so that time limits, shutting down and
+//! back-pressure are those of any socket. TLS 1.3 is part of QUIC, with the certificates of
+//! [`ClientTls`] and [`ServerTls`](crate::ServerTls): the near socket carries plain text that only
+//! this process sees.
 //!
 //! # Invariants
 //!
-//! - One connection has one stream, which who called opens with the byte [`HELLO`]. So a server knows of
-//!   it before anything is said on it, and may speak first.
-//! - The end of what one side says is the end of what the other hears, after all that was said. The
-//!   other direction goes on (as TCP does it), until its user has let go of both.
-//! - Nothing waits for ever: a handshake ends within its limit; a line on which nothing is heard for
-//!   [`IDLE_LIMIT`] is dead, and who is there says so every [`KEEPALIVE`]; what a user who has let go
-//!   had said has [`LINGER`] to arrive.
-//! - A process that ends by [`settle`] has said all, and that it ends. One that is killed has not: it is
-//!   missed after [`IDLE_LIMIT`], or at once if a server with the same key listens there again.
-//! - What a stranger makes a server keep is bounded: `acceptor::HANDSHAKES_MAX` handshakes, above a
-//!   quarter of that only of addresses that have answered; [`STRANGER_WINDOW_BYTES`] of what one says
-//!   who shows no certificate.
+//! - One connection has one stream, which the client opens with the byte [`HELLO`]. So a server
+//!   knows of it before any other data arrives, and may speak first.
+//! - The end of one side's sending direction is the end of the other's receiving direction, after
+//!   all sent data. The other direction continues (as with TCP), until its user has closed both.
+//! - All waits are bounded: a handshake ends within its limit; a connection without any data for
+//!   [`IDLE_LIMIT`] is dead, and a live peer sends something every [`KEEPALIVE`]; data of a user
+//!   who has closed the socket has [`LINGER`] to arrive.
+//! - A process that ends by [`settle`] has sent all its data, and that it ends. The end of one that
+//!   is killed is noticed after [`IDLE_LIMIT`], or at once if a server with the same key listens
+//!   there again.
+//! - The memory that an unauthenticated client can occupy on a server is bounded:
+//!   `acceptor::HANDSHAKES_MAX` handshakes, above a quarter of that only from addresses that have
+//!   answered; [`STRANGER_WINDOW_BYTES`] of data from a client without a certificate.
 
 pub(crate) mod acceptor;
 mod config;
@@ -39,27 +42,27 @@ use tokio::time::timeout;
 
 /// The protocol's name in the handshake.
 const ALPN: &[u8] = b"weft/1";
-/// The first byte of a stream. Another number would be another kind of stream.
+/// The first byte of a stream. Other numbers are reserved for other kinds of streams.
 const HELLO: u8 = 1;
-/// A line on which nothing is heard for so long is dead: as [`Socket::tcp`] has it.
+/// A connection without any received data for this time is dead: as [`Socket::tcp`] has it.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
-/// How often something is sent on a line where there is nothing to say; NAT forgets after some 30 s.
+/// The interval of packets on an idle connection; NAT forgets after some 30 s.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// What may be under way in one direction of a connection, in bytes: on a line of 1 Gbit/s and 17 ms
-/// each way there are 4.25 MB.
+/// The most bytes in transit in one direction of a connection (the flow-control window): a line of
+/// 1 Gbit/s and 17 ms each way holds 4.25 MB.
 const WINDOW_BYTES: u32 = 8 << 20;
-/// The same, of one who has shown no certificate.
+/// The same, from a client that has presented no certificate.
 const STRANGER_WINDOW_BYTES: u32 = 64 << 10;
-/// How long the rest of what was said may take to arrive, once who said it has let go.
+/// The time for the remaining data to arrive after its sender has closed the socket.
 const LINGER: Duration = Duration::from_secs(10);
-/// How much the kernel may keep of what comes and goes, in bytes, if it lets us: some milliseconds of a
-/// fast line.
+/// The size of the kernel's receive and send buffers, in bytes, if it allows it: some milliseconds
+/// of a fast line.
 const UDP_BUFFER_BYTES: usize = 4 << 20;
 
-/// The thread with all QUIC of this process, and what it has.
+/// The thread with all QUIC connections of this process, and its state.
 struct Runtime {
     handle: Handle,
-    /// What calls others: over IPv4, over IPv6.
+    /// The client endpoints: for IPv4, for IPv6.
     callers: Mutex<[Option<Endpoint>; 2]>,
     pumps: pump::Pumps,
 }
@@ -71,7 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Begins with the first connection.
+/// Returns the runtime, which starts with the first connection.
 fn runtime() -> io::Result<&'static Runtime> {
     let _starting = lock(&STARTING);
     if let Some(runtime) = RUNTIME.get() {
@@ -86,7 +89,7 @@ fn runtime() -> io::Result<&'static Runtime> {
 }
 
 impl Runtime {
-    /// Waits for what ends by itself.
+    /// Waits for `work`, which must have a time limit of its own.
     fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -98,7 +101,7 @@ impl Runtime {
         told.recv().map_err(|_| io::Error::other("the QUIC of this process has ended"))
     }
 
-    /// What calls an address of that family.
+    /// Returns the client endpoint for the address family of `to`.
     fn caller(&self, to: SocketAddr) -> io::Result<Endpoint> {
         let mut callers = lock(&self.callers);
         let caller = &mut callers[usize::from(to.is_ipv6())];
@@ -120,20 +123,20 @@ fn unspecified(like: SocketAddr) -> SocketAddr {
 
 fn udp(at: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(at)?;
-    // The kernel has limits of its own; smaller buffers are slower, and no failure.
+    // The kernel has limits of its own; smaller buffers are slower, but no failure.
     let _ = sockopt::set_socket_recv_buffer_size(&socket, UDP_BUFFER_BYTES);
     let _ = sockopt::set_socket_send_buffer_size(&socket, UDP_BUFFER_BYTES);
     Ok(socket)
 }
 
-/// The address of this machine from which another is reached.
+/// Returns the local address from which another machine is reached.
 fn route(to: SocketAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind(unspecified(to)).ok()?;
     socket.connect(to).ok()?;
     socket.local_addr().ok().map(|a| a.ip())
 }
 
-/// Connects, within `limit` for each of the addresses that a name has; the other side must show a
+/// Connects, within `limit` for each of the addresses that a name has; the server must present a
 /// certificate for `name`.
 pub(crate) fn connect(
     address: &Address,
@@ -155,7 +158,7 @@ pub(crate) fn connect(
             let late = || Error::TimedOut(format!("cannot connect to {place}: no answer"));
             let called = timeout(limit, call(&endpoint, config, to, &name)).await;
             called.map_err(|_| late())?.map_err(|e| match e {
-                // The same, found out below.
+                // A timeout that QUIC itself has detected.
                 Error::TimedOut(_) => late(),
                 Error::Io { source, .. } => Error::io(format!("cannot connect to {place}"), source),
                 e => e,
@@ -184,7 +187,8 @@ async fn call(
     pump::tie(connection, send, recv, route(to)).map_err(|e| Error::io("a pair of sockets", e))
 }
 
-/// Whether a connection ended over its certificates: TLS's alerts have numbers of their own.
+/// Returns true if a connection ended because of its certificates: TLS's alerts have numbers of
+/// their own.
 fn is_about_tls(e: &ConnectionError) -> bool {
     let code = match e {
         ConnectionError::TransportError(e) => u64::from(e.code),
@@ -194,7 +198,7 @@ fn is_about_tls(e: &ConnectionError) -> bool {
     (0x100..0x200).contains(&code)
 }
 
-/// Why a connection came to nothing.
+/// Converts the reason why a connection failed.
 fn lost(e: ConnectionError) -> Error {
     match e {
         ConnectionError::TimedOut => Error::TimedOut("no answer".into()),
@@ -203,8 +207,8 @@ fn lost(e: ConnectionError) -> Error {
     }
 }
 
-/// Ends all connections of this process, and waits until what was said on them has arrived and the
-/// others know that they have ended; `limit` at most. For the end of the process.
+/// Ends all connections of this process, and waits until the sent data has arrived and the peers
+/// know of the end; `limit` at most. For the end of the process.
 pub(crate) fn settle(limit: Duration) {
     if let Some(runtime) = RUNTIME.get() {
         runtime.pumps.settle(Instant::now() + limit);

@@ -1,4 +1,4 @@
-//! What goes between a stream and the far one of a pair of sockets.
+//! The copying between a stream and the far one of a pair of sockets.
 
 use super::{LINGER, lock, runtime};
 use crate::Socket;
@@ -16,14 +16,15 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-/// What is taken from a socket, or a stream, at once, in bytes.
+/// The most bytes that one read from a socket or a stream takes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// How often it is looked whether a user who says no more still listens.
+/// The interval of checks whether a user that has ended its sending direction has closed the
+/// socket.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the datagram may take to leave that says that a connection has ended.
+/// The time limit for sending the datagram that announces the end of a connection.
 const FAREWELL_LIMIT: Duration = Duration::from_millis(50);
 
-/// The connections of this process that have not ended, by numbers.
+/// The connections of this process that have not ended, by number.
 #[derive(Default)]
 pub(super) struct Pumps {
     far: Mutex<(u64, HashMap<u64, Arc<UnixStream>>)>,
@@ -44,10 +45,10 @@ impl Pumps {
         self.ended.notify_all();
     }
 
-    /// Takes what users have said for all that they say, and waits until that has arrived.
+    /// Ends the sending direction of all users, and waits until their data has arrived.
     pub(super) fn settle(&self, deadline: Instant) {
         let mut all = lock(&self.far);
-        // What is in a socket can be read from it still.
+        // Data in a socket can still be read after a shutdown.
         all.1.values().for_each(|far| shut(far, Shutdown::Both));
         while !all.1.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -82,23 +83,23 @@ pub(super) fn tie(
     Ok(Socket::Secured(socket))
 }
 
-/// The certificate that the other side has shown.
+/// Returns the certificate that the peer has presented.
 pub(super) fn certificate(connection: &Connection) -> Option<Vec<u8>> {
     let shown = connection.peer_identity()?;
     let chain = shown.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
     chain.first().map(|c| c.to_vec())
 }
 
-/// What a direction was ended by.
+/// The reason for which a direction ended.
 #[derive(PartialEq, Eq)]
 enum End {
-    /// All that its user says was said.
+    /// The user has ended the direction, and all data was sent.
     Said,
-    /// Nobody hears any more.
+    /// The peer receives no more data.
     Lost,
 }
 
-/// Both directions, until their user has let go of them or the connection is lost.
+/// Copies both directions, until the user has closed them or the connection is lost.
 async fn pump(
     connection: &Connection,
     mut send: SendStream,
@@ -115,7 +116,7 @@ async fn pump(
             let _ = send.reset(0_u32.into());
             said.notify_one();
         }
-        // Who goes on talking is told.
+        // A user that continues to write gets an error.
         shut(far, Shutdown::Read);
     };
     let down = async {
@@ -130,7 +131,7 @@ async fn pump(
     tokio::join!(up, down);
 }
 
-/// Passes on what the user says.
+/// Copies the user's data to the peer.
 async fn copy_up(connection: &Connection, far: &UnixStream, send: &mut SendStream) -> End {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
@@ -144,7 +145,8 @@ async fn copy_up(connection: &Connection, far: &UnixStream, send: &mut SendStrea
             Err(_) => return End::Lost,
         };
         let mut writing = pin!(send.write_all(&chunk[..n]));
-        // Who has let go does not wait for ever for one who takes nothing.
+        // The data of a user that has closed the socket must not wait for ever for a peer that
+        // reads nothing.
         let mut left = LINGER;
         loop {
             tokio::select! {
@@ -163,7 +165,7 @@ async fn copy_up(connection: &Connection, far: &UnixStream, send: &mut SendStrea
     }
 }
 
-/// Passes on what the other side says.
+/// Copies the peer's data to the user.
 async fn copy_down(recv: &mut RecvStream, far: &UnixStream, fate: &OnceLock<String>) {
     loop {
         match recv.read_chunk(CHUNK_BYTES, true).await {
@@ -187,7 +189,7 @@ async fn copy_down(recv: &mut RecvStream, far: &UnixStream, fate: &OnceLock<Stri
     }
 }
 
-/// Waits until who says no more does not listen either.
+/// Waits until a user that has ended its sending direction has closed the socket.
 async fn abandoned(far: &UnixStream, said: &Notify) {
     said.notified().await;
     while !is_abandoned(far) {
@@ -195,7 +197,7 @@ async fn abandoned(far: &UnixStream, said: &Notify) {
     }
 }
 
-/// Whether the user has ended both directions.
+/// Returns true if the user has ended both directions.
 fn is_abandoned(far: &UnixStream) -> bool {
     let mut fds = [PollFd::new(far, PollFlags::empty())];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -224,12 +226,12 @@ async fn write_all(far: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// One that is ended already stays so.
+/// Shuts a direction down. A direction that has ended stays ended.
 fn shut(far: &UnixStream, how: Shutdown) {
     let _ = rustix::net::shutdown(far, how);
 }
 
-/// Ends a connection, and sees the datagram off that says so.
+/// Ends a connection, and waits until the datagram that announces it is sent.
 pub(super) async fn farewell(connection: &Connection) {
     if connection.close_reason().is_some() {
         return;

@@ -1,4 +1,4 @@
-//! Writing what a repair has made, in the order that the [module above](super) gives.
+//! Writing the result of a repair, in the order that the [module above](super) gives.
 
 use super::{Rebuild, Records};
 use crate::btree::{Tree, TreeKind, bulk};
@@ -14,8 +14,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 impl Rebuild {
-    /// Writes what the volume will be; see the [module](super) for the order. Says whether the trees
-    /// had to be written where they were.
+    /// Writes the repaired volume; see the [module](super) for the order. Returns true if the trees
+    /// had to be written in place.
     pub(super) fn write<D: Device>(
         mut self,
         s: &mut Bare<D>,
@@ -101,7 +101,8 @@ impl Rebuild {
     fn extents_records(&self) -> Result<Records> {
         let mut extents = Records::new();
         for (&(id, fork), all) in &self.forks {
-            // The first three of a fork are in its own record; bad blocks have none.
+            // The first three of a fork are in the file's own record; bad blocks have no such
+            // record.
             let own = if id == BAD_BLOCKS_ID { 0 } else { 3 };
             let mut at: u32 = all.iter().take(own).map(|e| u32::from(e.count)).sum();
             for three in all.get(own..).unwrap_or(&[]).chunks(3) {
@@ -119,15 +120,15 @@ impl Rebuild {
         Ok(extents)
     }
 
-    /// Blocks that nobody has for a tree of so many records: as many as it has now, or as it needs
-    /// at least; in three pieces, as the Mac knows no more of the extents file. `None` if there
-    /// are not enough.
+    /// Allocates free blocks for a tree of these records: as many as it has now, or as it needs at
+    /// least; in at most three pieces, as the Mac reads no more of the extents file. `None` if
+    /// there are not enough.
     fn place(&mut self, tree: &Tree<()>, records: &Records) -> Result<Option<Vec<Extent>>> {
         let size = self.mdb.alloc_block_bytes;
         let now: u32 = tree.extents.iter().map(|e| u32::from(e.count)).sum();
         let nodes = |blocks: u32| blocks.saturating_mul(size / NODE_BYTES as u32);
         let built = match bulk::build(tree.kind, records, nodes(now)) {
-            // More records than it had: a node for each is more than enough to count by.
+            // More records than before: a node for each is enough to count the nodes.
             Err(Error::NoSpace) => {
                 let many = u32::try_from(records.len()).unwrap_or(u32::MAX).saturating_add(64);
                 bulk::build(tree.kind, records, many.saturating_mul(2))?
@@ -195,9 +196,9 @@ impl Rebuild {
         u32::try_from(nodes * NODE_BYTES as u64).map_err(|_| Error::NoSpace)
     }
 
-    /// Keeps others from changing a volume whose repair is cut.
+    /// Keeps other systems from changing a volume whose repair is interrupted.
     fn mark_inconsistent<D: Device>(&self, s: &mut Bare<D>) -> Result<()> {
-        // Where not even this is an MDB, nobody will.
+        // If this block is not even an MDB, no system will mount the volume.
         if let Ok(mut mdb) = Mdb::parse(s.read(MDB_BLOCK)?) {
             mdb.attributes.insert(Attributes::INCONSISTENT);
             s.write(MDB_BLOCK, 0, &mdb.encode(), &[])?;
@@ -222,7 +223,7 @@ impl Rebuild {
         Ok(())
     }
 
-    /// The MDB of a volume that is sound, and was unmounted.
+    /// Returns the MDB of a sound volume that was unmounted.
     fn new_mdb(&mut self) -> [u8; crate::layout::MDB_BYTES] {
         let size = self.mdb.alloc_block_bytes;
         if !self.mdb.takes_file_clump(self.mdb.clump_bytes) {
@@ -254,7 +255,7 @@ impl Rebuild {
     }
 }
 
-/// The file of a tree.
+/// Returns the id of a tree's file.
 fn file_of(kind: TreeKind) -> u32 {
     match kind {
         TreeKind::Catalog => CATALOG_ID,
@@ -262,7 +263,7 @@ fn file_of(kind: TreeKind) -> u32 {
     }
 }
 
-/// Whether the records of a tree are those that were found in it.
+/// Returns true if the records of a tree are those that were found in it.
 fn same(records: &Records, found: &[Found]) -> bool {
     records.len() == found.len()
         && records.iter().zip(found).all(|(r, f)| r.0 == f.key && r.1 == f.value)
