@@ -1,33 +1,33 @@
-//! Which blocks are put into the cache at all.
+//! Admission: decides which blocks enter the cache.
 //!
-//! A policy decides which block leaves; admission, before it, whether one enters. What is kept out
-//! spares the flash a write and the cache a place. Each of the three rules is an option:
+//! A policy decides which block leaves; admission, before it, whether one enters. A refused block
+//! saves the flash a write and the cache a slot. Each of the three rules is an option:
 //!
 //! | rule | default | why |
 //! |---|---|---|
-//! | sequential bypass | streams longer than 4 MiB, once the cache is full | A long stream is read ahead well by the origin, and is seldom read again before it is evicted. The length is bcache's; waiting until the cache is full is Open CAS's default: an empty place costs nobody a hit. |
+//! | sequential bypass | streams longer than 4 MiB, once the cache is full | A long stream is read ahead well by the origin, and is seldom read again before it is evicted. The length is bcache's; waiting until the cache is full is Open CAS's default: a block in a free slot costs no hit. |
 //! | by reuse | off | S3-FIFO evicts blocks used once quickly as it is; the rule spares the flash their write, and costs the first hit of every block. For disks that wear. |
-//! | flash budget | none | Only its owner knows what the disk is to live through. |
+//! | flash budget | none | Only the administrator knows the required lifetime of the disk. |
 //!
-//! Data that has nowhere else to go, write-back's, enters always; it is charged to the budget. So is
-//! what keeps a cached block up to date. What write-through writes is judged like what is read.
+//! Data that exists nowhere else, that of write-back, is always admitted, as are updates of cached
+//! blocks; both are charged to the budget. Write-through data is judged like read data.
 
 use crate::policy::{BlockKey, Policy};
 use crate::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// The rules. See the [module](self) for the reasons of the defaults.
+/// The admission rules. See the [module](self) for the reasons of the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionOptions {
-    /// When streams bypass the cache.
+    /// Condition on which streams bypass the cache.
     pub sequential: SequentialBypass,
-    /// How long a stream is, in bytes, before it counts as one.
+    /// Minimum length of a sequential run that counts as a stream, in bytes.
     pub sequential_bytes: u64,
     /// Whether a block is admitted only at its second miss within the memory of the policy's
     /// ghosts (about as many blocks as the cache has).
     pub by_reuse: bool,
-    /// The most that is written to the cache by fills, in bytes a day; `None`: no limit. An hour's
+    /// Maximum data written to the cache by fills, in bytes a day; `None`: no limit. An hour's
     /// share can be used at once.
     pub flash_bytes_per_day: Option<u64>,
 }
@@ -43,7 +43,7 @@ impl Default for AdmissionOptions {
     }
 }
 
-/// When streams bypass the cache.
+/// Conditions on which streams bypass the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SequentialBypass {
     /// Never: streams are cached like anything else.
@@ -56,10 +56,10 @@ pub enum SequentialBypass {
 }
 
 impl SequentialBypass {
-    /// All of them.
+    /// All conditions.
     pub const ALL: [Self; 3] = [Self::Never, Self::WhenFull, Self::Always];
 
-    /// Its name on command lines.
+    /// Returns the name on command lines.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -87,33 +87,33 @@ impl FromStr for SequentialBypass {
     }
 }
 
-/// What place a missed block would take.
+/// The slot that a missed block would take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Its own: other parts of it are in the cache.
+    /// The block's own slot: other parts of it are in the cache.
     Own,
-    /// A free one.
+    /// A free slot.
     Free,
-    /// Another block's.
+    /// Another block's slot.
     Taken,
 }
 
-/// Whether a block enters the cache.
+/// The decision on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does.
+    /// The block enters the cache.
     Admit,
-    /// It is a part of a stream.
+    /// Refused: it is part of a stream.
     Sequential,
-    /// It was not used lately.
+    /// Refused: it was not used lately.
     FirstUse,
-    /// The flash has had its writes for now.
+    /// Refused: the budget of flash writes is used up.
     OverBudget,
 }
 
-/// Applies the rules. Knows the streams of all origins, and what the flash was charged.
+/// Applies the rules. Tracks the streams of all origins, and the charges to the flash budget.
 ///
-/// It has no clock: times are handed in, in milliseconds from any start.
+/// It has no clock: the caller passes times, in milliseconds from any start.
 #[derive(Debug)]
 pub struct Admission {
     options: AdmissionOptions,
@@ -122,19 +122,19 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Applies `options`, from the time `now_ms` on.
+    /// Creates an admission with the rules `options`, at the time `now_ms`.
     pub fn new(options: AdmissionOptions, now_ms: u64) -> Admission {
         let budget = options.flash_bytes_per_day.map(|bytes| Budget::new(bytes, now_ms));
         Admission { options, streams: Streams::default(), budget }
     }
 
-    /// The rules it applies.
+    /// Returns the rules.
     pub fn options(&self) -> &AdmissionOptions {
         &self.options
     }
 
-    /// To be called once for each request to an origin, hit or miss: whether it continues a stream
-    /// of at least [`AdmissionOptions::sequential_bytes`].
+    /// Notes a request to an origin, hit or miss; to be called once for each. Returns true if it
+    /// continues a stream of at least [`AdmissionOptions::sequential_bytes`].
     pub fn observe(&mut self, origin: u16, offset: u64, len_bytes: u64) -> bool {
         if self.options.sequential == SequentialBypass::Never {
             return false;
@@ -142,9 +142,9 @@ impl Admission {
         self.streams.observe(origin, offset, len_bytes) >= self.options.sequential_bytes
     }
 
-    /// Whether a block that was missed enters the cache. `stream` is what
-    /// [`observe`](Self::observe) said of the request, and `fill_bytes` what would be written to
-    /// the flash.
+    /// Decides whether a missed block enters the cache. `stream` is the result of
+    /// [`observe`](Self::observe) for the request, and `fill_bytes` the length of the write to the
+    /// flash.
     pub fn judge(
         &mut self,
         policy: &mut dyn Policy,
@@ -170,8 +170,8 @@ impl Admission {
         if paid { Verdict::Admit } else { Verdict::OverBudget }
     }
 
-    /// Charges the budget for what is written to the flash without being asked about: data of
-    /// write-back. Fills wait until it is paid for.
+    /// Charges the budget for writes to the flash that need no admission: data of write-back. Fills
+    /// are refused until the debt is paid.
     pub fn charge(&mut self, bytes: u64, now_ms: u64) {
         if let Some(budget) = &mut self.budget {
             budget.charge(bytes, now_ms);
@@ -179,17 +179,17 @@ impl Admission {
     }
 }
 
-/// How many streams are followed at a time.
+/// Number of streams that are tracked at a time.
 const STREAMS: usize = 64;
-/// How far a request may lie from the end of a stream that it continues, in bytes: requests of
-/// several queues overtake each other.
+/// Maximum distance of a request from the end of the stream that it continues, in bytes: requests
+/// of several queues overtake each other.
 const SLACK_BYTES: u64 = 256 << 10;
 
-/// The streams seen last. So few are searched faster than a table of them is kept; every read does
-/// it, so the places that are searched lie side by side.
+/// The most recent streams. So few are searched faster than a table of them is maintained; every
+/// read does it, so the searched positions lie side by side.
 #[derive(Debug, Default)]
 struct Streams {
-    /// Where each ends: the offset, and the origin above it.
+    /// End of each stream: the offset, and the origin above it.
     ends: Vec<u64>,
     streams: Vec<Stream>,
     clock: u64,
@@ -197,26 +197,26 @@ struct Streams {
 
 #[derive(Debug)]
 struct Stream {
-    /// How far its end has moved, in bytes.
+    /// Progress of its end, in bytes.
     len_bytes: u64,
     used: u64,
 }
 
-/// Origins are below 16. Beyond offsets of 2^60, streams of different origins may be taken for one:
-/// only advice comes of it.
+/// Returns an origin and an offset as one number. Origins are below 16. Beyond offsets of 2^60,
+/// streams of different origins may be confused: only hints depend on it.
 fn address(origin: u16, offset: u64) -> u64 {
     u64::from(origin) << 60 | offset
 }
 
 impl Streams {
-    /// The length of the stream that the request belongs to, with the request.
+    /// Notes a request and returns the length of its stream, the request included, in bytes.
     fn observe(&mut self, origin: u16, offset: u64, len_bytes: u64) -> u64 {
         self.clock += 1;
         let (start, end) = (address(origin, offset), address(origin, offset + len_bytes));
         let distances = self.ends.iter().map(|at| start.abs_diff(*at)).enumerate();
         if let Some((at, 0..=SLACK_BYTES)) = distances.min_by_key(|(_, distance)| *distance) {
             let stream = &mut self.streams[at];
-            // Only progress counts: uses up and down in one place are no stream.
+            // Only progress counts: requests up and down in one area are no stream.
             stream.len_bytes += end.saturating_sub(self.ends[at]);
             stream.used = self.clock;
             self.ends[at] = self.ends[at].max(end);
@@ -253,7 +253,7 @@ impl Budget {
         budget
     }
 
-    /// An hour's share, and no less than a few large blocks.
+    /// Returns the capacity: an hour's share, and no less than a few large blocks.
     fn most(&self) -> i128 {
         let share = u128::from((self.bytes_per_day / 24).max(1 << 20)) * DAY_MS;
         // At most 2^64 bytes times 2^27 milliseconds.
@@ -278,8 +278,8 @@ impl Budget {
         can
     }
 
-    /// May go into debt, by a day's budget at most: a burst of writes long ago does not keep fills
-    /// out for ever.
+    /// Charges unconditionally. The debt is at most a day's budget, so that an old burst of writes
+    /// does not keep fills out for ever.
     fn charge(&mut self, bytes: u64, now_ms: u64) {
         self.refill(now_ms);
         let cost = (u128::from(bytes) * DAY_MS) as i128;

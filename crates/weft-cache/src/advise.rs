@@ -1,8 +1,8 @@
-//! Advice from a trace: how often each size and policy would have hit, and which to take.
+//! Advice from a trace: the hit ratio of each cache size and policy, and a recommendation.
 //!
-//! The curve is found by simulation, with the cache's own policies. If the trace is short it is
-//! simulated as it is, and the curve is exact. Of a longer one a sample of *blocks* is taken, by
-//! their hash, with all their uses, and run through caches that are smaller by the same rate:
+//! The curve is found by simulation, with the cache's own policies. A short trace is simulated as
+//! it is, and the curve is exact. Of a longer one a sample of *blocks* is taken, by their hash,
+//! with all their uses, and run through caches that are smaller by the same rate:
 //! C. Waldspurger, N. Park, A. Garthwaite, I. Ahmad, "Efficient MRC Construction with SHARDS",
 //! FAST 2015, and C. Waldspurger, T. Saemundsson, I. Ahmad, N. Park, "Cache Modeling and
 //! Optimization using Miniature Simulations", USENIX ATC 2017. The rate falls as the trace is read,
@@ -14,19 +14,20 @@ use crate::simulate;
 use crate::trace::{Request, TraceError};
 use hashbrown::HashSet;
 
-/// What to compute.
+/// Options of [`advise`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdviseOptions {
-    /// Sizes of the cache, in slots. Empty: twelve, from 1 % of the blocks that occur to all.
+    /// Sizes of the cache, in slots. Empty: twelve, from 1 % of the blocks that occur to all of
+    /// them.
     pub sizes: Vec<u64>,
     /// Policies to compare.
     pub policies: Vec<PolicyKind>,
-    /// The most uses that are simulated; of a longer trace a sample is taken. Each costs eight
-    /// bytes of memory, and about as many nanoseconds per size and policy as a cache lookup.
+    /// Maximum number of uses that are simulated; a longer trace is sampled. Each costs eight bytes
+    /// of memory, and about as many nanoseconds per size and policy as a cache lookup.
     pub samples_max: usize,
-    /// The block size of the cache that is advised on, in bytes; only for the text of the reasons.
+    /// The block size of the cache in question, in bytes; only for the text of the reasons.
     pub block_bytes: u32,
-    /// What a doubling of the cache must bring to be worth it, in points of hit ratio.
+    /// Minimum gain that justifies doubling the cache, in points of hit ratio.
     pub worth_points: u32,
 }
 
@@ -42,7 +43,7 @@ impl Default for AdviseOptions {
     }
 }
 
-/// What a trace says.
+/// The result of [`advise`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
     /// Uses of blocks in the trace.
@@ -51,11 +52,11 @@ pub struct Advice {
     pub blocks: u64,
     /// Whether the whole trace was simulated.
     pub exact: bool,
-    /// Which part of the blocks was simulated, 0 to 1.
+    /// The fraction of the blocks that was simulated, 0 to 1.
     pub rate: f64,
-    /// For each policy, its hits at each size.
+    /// The hits at each size, for each policy.
     pub curves: Vec<Curve>,
-    /// What to take; `None` if no block is used twice.
+    /// The recommendation; `None` if no block is used twice.
     pub recommended: Option<Recommendation>,
 }
 
@@ -73,7 +74,7 @@ pub struct Curve {
 pub struct Point {
     /// Size of the cache in slots.
     pub slots: u64,
-    /// Hits as a part of the uses, 0 to 1. The misses are the rest.
+    /// Hits as a fraction of the uses, 0 to 1. The misses are the rest.
     pub hit_ratio: f64,
 }
 
@@ -86,7 +87,7 @@ pub struct Recommendation {
     pub policy: PolicyKind,
     /// The hit ratio to expect, 0 to 1.
     pub hit_ratio: f64,
-    /// Why, in sentences for a person.
+    /// The reasons, in sentences for a person.
     pub reasons: Vec<String>,
 }
 
@@ -142,15 +143,15 @@ pub fn advise(
     Ok(Advice { requests: sample.requests, blocks, exact: rate == 1.0, rate, curves, recommended })
 }
 
-/// The uses of a part of the blocks.
+/// The uses of a sample of the blocks.
 struct Sample {
     keys: Vec<BlockKey>,
     requests: u64,
-    /// A block is taken if the lower 32 bits of its hash are below.
+    /// A block is in the sample if the lower 32 bits of its hash are below this.
     threshold: u64,
 }
 
-/// All blocks are taken.
+/// Threshold at which all blocks are in the sample.
 const ALL: u64 = 1 << 32;
 
 impl Sample {
@@ -165,7 +166,8 @@ impl Sample {
             if sample.takes(key) {
                 sample.keys.push(key);
             }
-            // One block can have all uses: then halving does not end it, but drops it at last.
+            // If one block has all uses, halving does not shrink the sample until it drops that
+            // block.
             while sample.keys.len() > samples_max {
                 sample.threshold /= 2;
                 let mut keys = std::mem::take(&mut sample.keys);
@@ -177,7 +179,7 @@ impl Sample {
     }
 
     fn takes(&self, key: BlockKey) -> bool {
-        // Not the hash that the policies place keys by: a sample must not favour some places.
+        // Not the hash by which the policies place keys: a sample must not favour some sets.
         weft_block::mix(key.hash()) % ALL < self.threshold
     }
 
@@ -186,13 +188,13 @@ impl Sample {
     }
 }
 
-/// The size of the small cache that stands for one of `slots`.
+/// Returns the size of the miniature cache that stands for one of `slots`.
 fn miniature(slots: u64, rate: f64) -> u32 {
     let small = (slots as f64 * rate).round().max(1.0);
     small.min(f64::from(crate::policy::SLOTS_MAX)) as u32
 }
 
-/// From 1 % of the blocks to all of them.
+/// Returns sizes from 1 % of the blocks to all of them.
 fn sizes_for(blocks: u64) -> Vec<u64> {
     const PERCENT: [u64; 12] = [1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100];
     let mut sizes: Vec<u64> =
@@ -201,8 +203,8 @@ fn sizes_for(blocks: u64) -> Vec<u64> {
     sizes
 }
 
-/// The smallest size that a doubling would not improve enough, with the policy that is best there;
-/// the default policy if it is within half a point of the best.
+/// Recommends the smallest size that a doubling would not improve enough, with the policy that is
+/// best there, or the default policy if it is within half a point of the best.
 fn recommend(curves: &[Curve], blocks: u64, options: &AdviseOptions) -> Option<Recommendation> {
     let points = curves.first()?.points.len();
     let best_at = |at: usize| {
@@ -215,7 +217,7 @@ fn recommend(curves: &[Curve], blocks: u64, options: &AdviseOptions) -> Option<R
     }
     let worth = f64::from(options.worth_points) / 100.0;
     let slots_at = |at: usize| curves[0].points[at].slots;
-    // What any size up to twice this one brings more.
+    // Gain in hit ratio of the largest size up to twice this one.
     let gain = |at: usize| {
         let up_to = slots_at(at).saturating_mul(2);
         let doubled = (at..points).take_while(|&other| slots_at(other) <= up_to).last();

@@ -10,12 +10,12 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
-    /// All bits clear.
+    /// Creates a map with all bits clear.
     pub(crate) fn new(len: u32) -> Self {
         Self { words: vec![0; (len as usize).div_ceil(64)], len, set: 0 }
     }
 
-    /// How many bits are set.
+    /// Returns the number of set bits.
     pub(crate) fn count(&self) -> u32 {
         self.set
     }
@@ -28,7 +28,7 @@ impl Bitmap {
         self.words.get(bit as usize / 64).is_some_and(|word| word >> (bit % 64) & 1 != 0)
     }
 
-    /// Sets a bit, and says whether it was clear. A bit past the end is ignored.
+    /// Sets a bit. Returns true if it was clear. A bit past the end is ignored.
     pub(crate) fn set(&mut self, bit: u32) -> bool {
         if bit >= self.len {
             return false;
@@ -41,7 +41,7 @@ impl Bitmap {
         new
     }
 
-    /// Clears a bit, and says whether it was set.
+    /// Clears a bit. Returns true if it was set.
     pub(crate) fn clear(&mut self, bit: u32) -> bool {
         if !self.get(bit) {
             return false;
@@ -51,7 +51,7 @@ impl Bitmap {
         true
     }
 
-    /// The first set bit in a range.
+    /// Returns the first set bit in a range.
     pub(crate) fn next_set(&self, range: Range<u32>) -> Option<u32> {
         let end = range.end.min(self.len);
         if self.set == 0 || range.start >= end {
@@ -80,12 +80,12 @@ impl Bitmap {
         self.len = len;
     }
 
-    /// The map's bytes, eight bits each, the lowest bit first.
+    /// Returns the map's bytes, eight bits each, the lowest bit first.
     pub(crate) fn bytes(&self) -> impl Iterator<Item = u8> + '_ {
         self.words.iter().flat_map(|word| word.to_le_bytes())
     }
 
-    /// Sets the bits that `bytes` say, from bit `first` (a multiple of 64) on.
+    /// Sets the bits that are set in `bytes`, from bit `first` (a multiple of 64) on.
     pub(crate) fn set_bytes(&mut self, first: u32, bytes: &[u8]) {
         debug_assert!(first.is_multiple_of(64));
         let words = self.words.iter_mut().skip(first as usize / 64);
@@ -97,7 +97,7 @@ impl Bitmap {
         self.trim();
     }
 
-    /// The map of the bits that are clear in this one.
+    /// Returns the map of the bits that are clear in this one.
     pub(crate) fn complement(&self) -> Self {
         let words = self.words.iter().map(|word| !word).collect();
         let mut map = Self { words, len: self.len, set: 0 };
@@ -105,7 +105,7 @@ impl Bitmap {
         map
     }
 
-    /// Clears what lies past the end, and counts.
+    /// Clears the bits past the end, and counts the set bits.
     fn trim(&mut self) {
         if let Some(last) = self.words.last_mut()
             && !self.len.is_multiple_of(64)

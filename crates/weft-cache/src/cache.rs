@@ -1,4 +1,4 @@
-//! The cache itself: a device, the state, and the locks around what is one at a time.
+//! The cache: its device, its state, and the locks that serialise its operations.
 
 use crate::check::Finding;
 use crate::format::superblock::Superblock;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar};
 use weft_block::BlockDevice;
 
-/// An open cache. Origins are [attached](Cache::attach) to it; what is read and written through
-/// the [`CachedDevice`](crate::CachedDevice) that this gives is cached.
+/// An open cache. Origins are [attached](Cache::attach) to it; reads and writes through the
+/// returned [`CachedDevice`](crate::CachedDevice) are cached.
 ///
 /// The order in which its locks may be taken is that of `crate::lock`, which checks it.
 pub struct Cache {
@@ -71,13 +71,13 @@ impl Cache {
         }
     }
 
-    /// The state.
+    /// Locks the state.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn lock(&self) -> Guard<'_, State> {
         self.state.lock()
     }
 
-    /// Waits until something has changed.
+    /// Waits for a [`notify`](Self::notify).
     pub(crate) fn wait<'a>(&self, st: Guard<'a, State>) -> Guard<'a, State> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let st = st.wait(&self.changed);
@@ -85,7 +85,8 @@ impl Cache {
         st
     }
 
-    /// Wakes who waits. Called after the lock is given back, or shortly before.
+    /// Wakes the threads in [`wait`](Self::wait). To be called after the lock is released, or
+    /// shortly before.
     pub(crate) fn notify(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.changed.notify_all();
@@ -140,7 +141,8 @@ impl Cache {
         self.write_superblock_locked(&committing, change)
     }
 
-    /// As [`write_superblock`](Self::write_superblock), by who holds the lock of committers.
+    /// Does as [`write_superblock`](Self::write_superblock), for a caller that holds the commit
+    /// lock.
     pub(crate) fn write_superblock_locked(
         &self,
         _committing: &Guard<'_, ()>,
@@ -155,7 +157,7 @@ impl Cache {
         self.write_superblock_copies(&sb).map_err(|error| self.fail(error))
     }
 
-    /// Writes both copies. The caller has counted this version's sequence number.
+    /// Writes both copies. The caller has incremented the sequence number.
     pub(crate) fn write_superblock_copies(&self, sb: &Superblock) -> Result<()> {
         let bytes = sb.encode();
         for offset in sb.copy_offsets() {
@@ -165,7 +167,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What the cache has done and holds.
+    /// Returns the counters and gauges of the cache.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let st = self.lock();
@@ -185,39 +187,39 @@ impl Cache {
         }
     }
 
-    /// Looks for broken invariants; for tests.
+    /// Checks the invariants; for tests.
     ///
     /// # Panics
-    /// If one is.
+    /// If one is broken.
     #[cfg(any(test, debug_assertions))]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
         self.lock().check_invariants();
     }
 
-    /// Whether nothing is on its way from an origin into the cache; for tests, while no request is
-    /// being served.
+    /// Returns true if no data is in transit from an origin into the cache; for tests, while no
+    /// request is being served.
     #[cfg(any(test, debug_assertions))]
     #[doc(hidden)]
     pub fn is_quiet(&self) -> bool {
         self.workers.prefetches.is_idle() && self.lock().fills.is_empty()
     }
 
-    /// The size of its blocks, in bytes.
+    /// Returns the size of a block, in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.lock().sb.block_bytes
     }
 
-    /// What was wrong with it when it was opened, and did not keep it from being opened: a copy of
-    /// the superblock that was damaged and is written anew, blocks of the last commit that are not
-    /// what that commit said. Empty if all was well.
+    /// Returns the damage that was found when the cache was opened and did not keep it from being
+    /// opened: a damaged copy of the superblock, which is rewritten, and blocks of the last commit
+    /// that do not match that commit. Empty if there was none.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// The options it was opened with.
+    /// Returns the options with which the cache was opened.
     #[must_use]
     pub fn options(&self) -> &OpenOptions {
         &self.options

@@ -1,8 +1,8 @@
-//! Looking at a cache that is not in use: what is damaged, and repairing it.
+//! Checking and repairing a cache that is not in use.
 //!
-//! A check reads all metadata, and on demand all cached data. A repair keeps all that is provably
-//! good: structures that are whole, and of the blocks that these name those whose data matches its
-//! checksum. Where a part of the log is missing, what it said is unknown, so nothing clean is
+//! A check reads all metadata, and on request all cached data. A repair keeps all that is provably
+//! good: structures that are intact, and of the blocks recorded there those whose data matches its
+//! checksum. Where a part of the log is missing, its records are unknown, so no clean block is
 //! kept, as the origin has it as well; dirty blocks are kept if they match, and reported, as they
 //! may have been superseded.
 
@@ -24,40 +24,40 @@ use std::fmt;
 use std::sync::Arc;
 use weft_block::BlockDevice;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Nothing is lost but speed.
+    /// Only performance is lost.
     Clean,
-    /// Dirty data may be out of date or lost: the cache is not opened before a repair.
+    /// Dirty data may be out of date or lost: the cache cannot be opened before a repair.
     Dirty,
 }
 
-/// Something that is not as it should be.
+/// A defect of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// One of the superblock's two copies is no good. One is enough.
+    /// One of the superblock's two copies is invalid. The other is enough.
     SuperblockCopy {
         /// 0 or 1.
         copy: u8,
-        /// What is wrong with it.
+        /// A description of the damage.
         problem: String,
     },
-    /// Neither checkpoint has a valid header: only what the log tells is known.
+    /// Neither checkpoint has a valid header: only the log can be read.
     NoCheckpoint,
     /// A page of the newest checkpoint is damaged.
     CheckpointPage {
         /// `"intents"`, `"map"`, `"dirty entries"` or `"clean entries"`.
         what: &'static str,
-        /// Which of them.
+        /// The page's index.
         index: u64,
     },
     /// The log ends before a point that was durable.
     LogDamaged {
         /// The number of the first block that is missing.
         end: u64,
-        /// Up to which number the log was durable.
+        /// Number up to which the log was durable.
         durable: u64,
     },
     /// A slot's data does not match its checksum.
@@ -66,21 +66,21 @@ pub enum Finding {
         slot: u32,
         /// The origin's label.
         origin: String,
-        /// Where the damaged part lies in the origin, in bytes.
+        /// Byte offset of the damaged part in the origin.
         offset: u64,
         /// Its length in bytes.
         len_bytes: u64,
-        /// Whether the origin does not have it.
+        /// Whether the data is dirty: the origin does not have it.
         dirty: bool,
     },
-    /// The superblock's newer copy is lost: what it said that the other does not is unknown.
+    /// The superblock's newer copy is lost: its changes since the other copy are unknown.
     SuperblockOld {
-        /// The sign of it.
+        /// The evidence.
         problem: String,
     },
-    /// A block of the last commit is not what that commit said, and stays as it was before. If the
-    /// power went during a flush, that is what the flush leaves that never returned; otherwise the
-    /// cache device has damaged it.
+    /// A block of the last commit does not match that commit, and stays as it was before. After a
+    /// power cut during a flush this is normal, as that flush never returned; otherwise the cache
+    /// device has damaged the block.
     LastCommit {
         /// The origin's label.
         origin: String,
@@ -93,7 +93,7 @@ pub enum Finding {
     MaybeOutOfDate {
         /// The origin's label.
         origin: String,
-        /// Where the block lies in the origin, in bytes.
+        /// Byte offset of the block in the origin.
         offset: u64,
         /// Its length in bytes.
         len_bytes: u64,
@@ -101,7 +101,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// How bad it is.
+    /// Returns the severity.
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self {
@@ -118,7 +118,7 @@ impl Finding {
         }
     }
 
-    /// The blocks that an incomplete last commit leaves out.
+    /// Returns a finding for each block that an incomplete last commit leaves out.
     pub(crate) fn last_commit(st: &State, cut: &Cut) -> Vec<Self> {
         let mut findings = Vec::new();
         for (key, mask) in &cut.lost {
@@ -174,19 +174,19 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check or a repair has found.
+/// The result of a check or a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// In the order of the structures; empty if all is well.
+    /// The findings, in the order of the structures; empty if there are none.
     pub findings: Vec<Finding>,
-    /// Blocks in the cache.
+    /// Number of blocks in the cache.
     pub blocks: u64,
-    /// Bytes that are in the cache only.
+    /// Bytes that exist only in the cache.
     pub dirty_bytes: u64,
 }
 
 impl Report {
-    /// Whether the cache is not opened before a repair.
+    /// Returns true if the cache cannot be opened before a repair.
     #[must_use]
     pub fn needs_repair(&self) -> bool {
         self.findings.iter().any(|f| f.severity() == Severity::Dirty)
@@ -207,8 +207,8 @@ pub fn check(device: &dyn BlockDevice, data: bool) -> Result<Report> {
     Ok(Report { findings, blocks, dirty_bytes })
 }
 
-/// Repairs a cache: afterwards it can be opened, and holds what is provably good of what it held.
-/// Reports what was found, dirty data that is lost included.
+/// Repairs a cache: afterwards it can be opened, and holds what was provably good of its content.
+/// Reports all findings, including lost dirty data.
 ///
 /// # Errors
 /// As [`check`]; [`Error::ReadOnly`].
@@ -223,13 +223,14 @@ pub fn repair(device: Arc<dyn BlockDevice>) -> Result<Report> {
     state.sb.life += 1;
     let options = OpenOptions { background: false, ..OpenOptions::default() };
     let cache = Cache::assemble(device, options, state);
-    // A new life before the first block of the log, and everything in a checkpoint of its own.
+    // Starts a new life before the first block of the log, and writes everything to a new
+    // checkpoint.
     cache.write_superblock(|_| {})?;
     cache.checkpoint_always()?;
     Ok(Report { findings, blocks, dirty_bytes })
 }
 
-/// The copies of the superblock that are not good, beside the one that is.
+/// Returns a finding for each invalid copy of the superblock, beside the one that is good.
 pub(crate) fn superblock_copies(
     device: &dyn BlockDevice,
     good: &Superblock,
@@ -249,7 +250,7 @@ pub(crate) fn superblock_copies(
     Ok(findings)
 }
 
-/// All that can be known of a cache, and what stands in the way.
+/// Recovers as much of a cache's state as possible, with the findings.
 fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
     let (mut sb, doubt) = Superblock::load_any(device)?;
     let mut findings = superblock_copies(device, &sb)?;
@@ -396,7 +397,7 @@ fn load_entries(
     Ok(())
 }
 
-/// Whatever is not used is free, and nothing of it is pending or held.
+/// Frees all slots that are not used, and clears what is pending or held.
 fn free_the_rest(st: &mut State) {
     st.pending.clear();
     st.must_commit = false;
@@ -417,7 +418,8 @@ fn place_of(st: &State, key: BlockKey, sub: u64) -> (String, u64) {
     (label, offset)
 }
 
-/// Compares all data with its checksums; with `drop`, what is damaged leaves the cache.
+/// Compares all data with its checksums; with `drop`, damaged sub-blocks are dropped from the
+/// cache.
 fn check_data(device: &dyn BlockDevice, st: &mut State, drop: bool) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let subs = st.sb.subs();
@@ -446,41 +448,41 @@ fn check_data(device: &dyn BlockDevice, st: &mut State, drop: bool) -> Result<Ve
     Ok(findings)
 }
 
-/// A slot of a cache, for people.
+/// A slot of a cache, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotInfo {
     /// The slot.
     pub slot: u32,
     /// The origin's label.
     pub origin: String,
-    /// Where the block begins in the origin, in bytes.
+    /// Byte offset of the block in the origin.
     pub offset: u64,
-    /// Sub-blocks that are in the cache, a bit each.
+    /// The sub-blocks that are in the cache, a bit each.
     pub valid: u16,
-    /// Those that the origin does not have.
+    /// The sub-blocks that the origin does not have.
     pub dirty: u16,
-    /// Those that are zeroes without being stored.
+    /// The sub-blocks that are zeroes without being stored.
     pub zero: u16,
-    /// The checksums of the valid ones, in order.
+    /// The checksums of the valid sub-blocks, in order.
     pub crcs: Vec<u32>,
 }
 
-/// Everything a cache says of itself.
+/// All metadata of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dump {
-    /// The superblock that counts.
+    /// The superblock in effect.
     pub superblock: Superblock,
     /// The headers of the two checkpoints, where they are valid.
     pub checkpoints: [Option<crate::format::checkpoint::Header>; 2],
-    /// The log that counts: numbers of its first block and of the one behind its last.
+    /// The part of the log in effect: the numbers of its first block and of the one after its last.
     pub log: std::ops::Range<u64>,
-    /// Up to which number the log was durable.
+    /// Number up to which the log was durable.
     pub log_durable: u64,
-    /// What is damaged.
+    /// The damage that was found.
     pub findings: Vec<Finding>,
 }
 
-/// Reads all metadata of a cache that is not in use, and hands each used slot to `slot`.
+/// Reads all metadata of a cache that is not in use, and passes each used slot to `slot`.
 ///
 /// # Errors
 /// As [`check`].
@@ -513,7 +515,7 @@ pub fn dump(device: &dyn BlockDevice, mut slot: impl FnMut(SlotInfo)) -> Result<
     })
 }
 
-/// The superblock of a cache: what it is, and whose blocks it holds.
+/// Returns the superblock of a cache: its parameters and its origins.
 ///
 /// # Errors
 /// [`Error::NotACache`], [`Error::Incompatible`], [`Error::Damaged`], [`Error::CacheDevice`].
@@ -529,8 +531,8 @@ mod tests {
 
     const ORIGIN_BYTES: u64 = 1 << 20;
 
-    /// Sixteen dirty blocks of ones over sixteen clean ones of zeroes, flushed, and then the power
-    /// was gone.
+    /// Returns disk and origin after a power cut: sixteen dirty blocks of ones over sixteen clean
+    /// ones of zeroes, flushed.
     fn crashed() -> (Arc<dyn BlockDevice>, Arc<dyn BlockDevice>) {
         let disk: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(2 << 20));
         let origin: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(ORIGIN_BYTES));

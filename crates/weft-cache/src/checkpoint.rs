@@ -1,26 +1,27 @@
-//! Taking a checkpoint, while the cache works.
+//! Taking a checkpoint while the cache serves requests.
 //!
-//! 1. Under the lock of commits: everything pending is made a batch, and at the same moment a
-//!    snapshot of the slots is begun ([`crate::slots`]). The batch is committed, and where the log
-//!    then ends is where recovery will begin to read it. The intents are noted.
+//! 1. Under the commit lock: all pending changes are gathered in a batch, and at the same moment a
+//!    snapshot of the slots is begun ([`crate::slots`]). The batch is committed; recovery will
+//!    begin to read the log at its new end. The intents are noted.
 //! 2. The used slots are collected in the policy's order, and their states of that moment are
-//!    written page by page to the older one's area. What changes meanwhile is in the log behind the
-//!    starting point.
+//!    written page by page to the older checkpoint's area. Changes meanwhile are in the log after
+//!    the starting point.
 //! 3. The device is flushed, and the header is written and flushed. *The header makes the
-//!    checkpoint count.*
+//!    checkpoint valid.*
 //! 4. The log's tail moves to the starting point.
 //!
 //! # The log can always be emptied
 //!
 //! A checkpoint needs no room in the log. If the log has none for the batch of step 1, or the batch
-//! is longer than all of the log, the batch is not written: it is in the snapshot, and the header
-//! makes it count instead. Then nothing else is committed before that, and the log goes on behind
-//! numbers that are left out: were the header lost later, the log that begins at the older checkpoint
-//! would end there, and be seen to be short of what was durable. So no size of a log, no number of changes between two commits and no reserve
-//! decides whether a cache goes on; a short log costs checkpoints.
+//! is longer than the whole log, the batch is not written: it is in the snapshot, and the header
+//! makes it valid instead. Then nothing else is committed before that, and the log continues after
+//! some skipped numbers: if the header were lost later, the log that begins at the older checkpoint
+//! would end there, and recovery would see that it is shorter than the part that was durable. So
+//! the cache can go on with any size of the log, any number of changes between two commits and no
+//! reserve; a short log only costs checkpoints.
 //!
 //! However large the cache is, the lock of the state is held for no more than [`SLOTS_AT_ONCE`]
-//! slots at a time, which is some tenths of a millisecond, and others get it in between.
+//! slots at a time, which is some tenths of a millisecond, and other threads get it in between.
 
 use crate::Result;
 use crate::bitmap::Bitmap;
@@ -38,17 +39,17 @@ use crate::state::State;
 use crate::stats::Count;
 use std::time::Duration;
 
-/// Pages of entries that are written at once.
+/// Number of pages of entries that are written at once.
 const PAGES_AT_ONCE: usize = 64;
 
-/// Numbers of the log that are left out for a batch that is in a checkpoint instead: at the first
-/// there may be a marker, at the second nothing was ever written.
+/// Number of log blocks that are skipped for a batch that is in a checkpoint instead: the first may
+/// have a marker, the second was never written.
 const SKIPPED: u64 = 2;
 
-/// Slots that are looked at under one lock.
+/// Number of slots that are visited under one lock.
 pub(crate) const SLOTS_AT_ONCE: u32 = 2048;
 
-/// How a cache is laid out after a resize.
+/// The layout of a cache after a resize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NewLayout {
     pub(crate) slots: u32,
@@ -79,7 +80,7 @@ struct Order {
 }
 
 impl Order {
-    /// Adds a slot, if it was used at the moment of the snapshot and is not there yet.
+    /// Adds a slot, if it was used at the moment of the snapshot and is not in the order yet.
     fn add(&mut self, slots: &SlotTable, slot: u32, policy: u8) {
         if slot < slots.len()
             && let Some(dirty) = slots.snapshot_dirty(slot)
@@ -91,7 +92,7 @@ impl Order {
 }
 
 impl Cache {
-    /// Writes a checkpoint, if the log has grown enough since the last one to be worth it.
+    /// Writes a checkpoint, if the log has grown enough since the last one.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let one = self.checkpointing.lock();
         {
@@ -112,9 +113,9 @@ impl Cache {
         self.checkpoint_locked(&one, None)
     }
 
-    /// Writes a checkpoint where the superblock says, or, for a resize, where `layout` says; then
-    /// the superblock is changed as well, and *its write is what makes the new layout count.* All
-    /// that was pending when this began is durable afterwards.
+    /// Writes a checkpoint to the area in the superblock, or, for a resize, in `layout`; then the
+    /// superblock is changed as well, and *its write makes the new layout valid.* All changes that
+    /// were pending at the start are durable afterwards.
     pub(crate) fn checkpoint_locked(
         &self,
         _one: &Guard<'_, ()>,
@@ -132,7 +133,7 @@ impl Cache {
             st.slots.begin_snapshot();
             (start, batch, has_room)
         };
-        // Without room in the log, nobody else commits before the header counts.
+        // Without room in the log, no other commit may happen before the header is valid.
         let (committing, unlogged) = if has_room {
             let logged = self.write_batch(batch);
             logged.inspect_err(|_| self.lock().slots.end_snapshot())?;
@@ -165,7 +166,7 @@ impl Cache {
         }
         st.log.tail = start.log_start;
         st.log.checkpoint = start.sequence;
-        // What was dropped since is in no snapshot.
+        // Later drops are in no snapshot.
         st.unlogged_drops -= start.unlogged_drops;
         drop(st);
         self.counters.checkpoints.add(1);
@@ -174,8 +175,8 @@ impl Cache {
         Ok(())
     }
 
-    /// The log goes on behind numbers that stand for a batch which the checkpoint has instead. A
-    /// marker there says that all before it was durable.
+    /// Continues the log after the skipped numbers of a batch that is in the checkpoint instead. A
+    /// marker there records that all blocks before it were durable.
     fn skip_in_log(&self, start: &Start) -> Result<()> {
         let mut marker = Batch::marker();
         let bytes = marker.seal(start.log_start, start.log_start, start.life, start.tag);
@@ -203,7 +204,7 @@ impl Cache {
         self.flush_cache()
     }
 
-    /// The used slots in the policy's order.
+    /// Collects the used slots in the policy's order.
     fn used_slots(&self) -> Order {
         let slots = self.lock().slots.len();
         let mut order = Order { dirty: Vec::new(), clean: Vec::new(), map: Bitmap::new(slots) };
@@ -219,7 +220,7 @@ impl Cache {
             drop(st);
             self.give_way();
         }
-        // What has moved meanwhile, and was not met.
+        // Adds slots that were moved meanwhile and so not visited.
         for first in (0..slots).step_by(SLOTS_AT_ONCE as usize) {
             if first > 0 {
                 self.give_way();
@@ -232,8 +233,8 @@ impl Cache {
         order
     }
 
-    /// Lets who waits for the state have it: the lock is not fair, and whoever takes it again at
-    /// once gets it.
+    /// Sleeps briefly so that other threads get the state's lock: the lock is not fair, and a
+    /// thread that takes it again at once gets it.
     pub(crate) fn give_way(&self) {
         std::thread::sleep(Duration::from_micros(20));
     }
@@ -300,12 +301,12 @@ impl Cache {
     }
 }
 
-/// Notes where a checkpoint begins, so many blocks behind the log's present end.
+/// Notes the starting point of a checkpoint, `skipped` blocks after the log's present end.
 fn start(st: &State, layout: Option<&NewLayout>, skipped: u64) -> Start {
     let slots = layout.map_or(st.sb.slots, |l| l.slots);
     let areas = layout.map_or(st.sb.checkpoints, |l| l.checkpoints);
     let sequence = st.log.checkpoint + 1;
-    // Those that the batch sets are durable when the header is.
+    // The intents that the batch sets are durable when the header is.
     let intents =
         st.regions.with_intent(|intent| matches!(intent, Intent::Durable | Intent::Committing));
     let pages = AreaLayout::new(slots, st.sb.subs());

@@ -1,17 +1,18 @@
-//! Commits: what changed goes to the log, in one batch, with one flush.
+//! Commits: pending changes go to the log, in one batch, with one flush.
 //!
 //! 1. Under the lock: a record of each touched slot, the intents to set, and those that may be
-//!    cleared. Dirty sub-blocks named by a record are held from here on: their data does not change.
-//! 2. The batch is written behind the log's end, and the device is flushed. *This flush makes the
-//!    batch count*, together with the data that its records name, which was written before it.
-//! 3. What was held for records that are superseded now is let go.
+//!    cleared are gathered. Dirty sub-blocks in a record are held from here on: their data does not
+//!    change.
+//! 2. The batch is written at the log's end, and the device is flushed. *This flush makes the batch
+//!    valid*, together with the data that its records refer to, which was written before it.
+//! 3. Sub-blocks that were held for superseded records are released.
 //!
-//! Nothing orders the data before its records. If the power goes before the flush returns, the
+//! The data is not ordered before its records. After a power cut before the flush returns, the
 //! batch may be on the device without some of its data; so recovery compares the dirty data of the
 //! log's last batch with the checksums in its records ([`crate::tail`]). All older batches were
-//! flushed before the last was written. A *marker*, an empty batch that is written behind each one
-//! and not flushed, says that the flush has returned: from then on data that does not match is
-//! damage, and not a commit that was cut short. The next batch is written over it.
+//! flushed before the last was written. A *marker*, an empty batch that is written after each one
+//! and not flushed, records that the flush has returned: from then on data that does not match is
+//! damage, and not an incomplete commit. The next batch overwrites the marker.
 //!
 //! If the log has no room for the batch, a checkpoint takes its place ([`crate::checkpoint`]).
 
@@ -27,24 +28,24 @@ use crate::stats::Count;
 use crate::{Error, Result};
 use std::sync::atomic::Ordering;
 
-/// A batch, and what is left to do when it is durable.
+/// A gathered batch, and the changes to apply when it is durable.
 pub(crate) struct Gathered {
     batch: Batch,
-    /// Slots and what stays held of them.
+    /// Slots, and their sub-blocks that stay held.
     holds: Vec<(u32, u16)>,
     intents: Vec<RegionKey>,
-    /// It has records of dirty data.
+    /// Whether it has records of dirty data.
     dirty: bool,
 }
 
 impl Gathered {
-    /// How many blocks of the log it needs.
+    /// Returns the number of log blocks that it needs.
     pub(crate) fn len_blocks(&self) -> u64 {
         self.batch.len_blocks()
     }
 }
 
-/// The pending changes as a batch; gathering them changes nothing.
+/// The pending changes as a batch; creating it changes no state.
 pub(crate) struct NextBatch {
     batch: Batch,
     intents: Vec<RegionKey>,
@@ -52,20 +53,20 @@ pub(crate) struct NextBatch {
 }
 
 impl Cache {
-    /// Makes everything durable that is pending now.
+    /// Makes all pending changes durable.
     pub(crate) fn commit(&self) -> Result<()> {
         if !self.options.persistence || self.commit_to_log()? {
             return Ok(());
         }
         let one = self.checkpointing.lock();
-        // The checkpoint that was waited for may have made room.
+        // The checkpoint of another thread may have made room meanwhile.
         if self.commit_to_log()? {
             return Ok(());
         }
         self.checkpoint_locked(&one, None)
     }
 
-    /// `Ok(false)`: the log has no room, and nothing was done.
+    /// Commits to the log. Returns `Ok(false)` if the log has no room; nothing was done then.
     fn commit_to_log(&self) -> Result<bool> {
         let _committing = self.committing.lock();
         let gathered = {
@@ -79,8 +80,8 @@ impl Cache {
         self.write_batch(gathered).map(|()| true)
     }
 
-    /// The state while no dirty data is being overwritten in place. The caller holds the lock of
-    /// commits.
+    /// Locks the state while no dirty data is being overwritten in place. The caller holds the
+    /// commit lock.
     ///
     /// # Errors
     /// [`Error::Failed`] if the cache device has failed.
@@ -92,12 +93,12 @@ impl Cache {
         }
         st.gathering = false;
         self.notify();
-        // Not before the wait: one of those overwrites may have failed.
+        // Checked after the wait: one of those overwrites may have failed.
         st.check_usable_or_closing()?;
         Ok(st)
     }
 
-    /// Writes a batch behind the log's end, and flushes. The caller holds the lock of commits.
+    /// Writes a batch at the log's end, and flushes. The caller holds the commit lock.
     pub(crate) fn write_batch(&self, mut gathered: Gathered) -> Result<()> {
         let (log, life, tag) = {
             let st = self.lock();
@@ -126,14 +127,14 @@ impl Cache {
             let mut marker = Batch::marker();
             let bytes = marker.seal(log.next, log.durable, life, tag);
             if let Err(error) = self.write_log(log.next, bytes) {
-                // The batch is durable without it, and the next request finds what is wrong.
+                // The batch is durable without it, and the next request will find the cause.
                 tracing::debug!(%error, "the last commit is not marked as complete");
             }
         }
         Ok(())
     }
 
-    /// Writes blocks of the log, the first of which has this number.
+    /// Writes consecutive blocks of the log, from `number` on.
     pub(crate) fn write_log(&self, number: u64, bytes: &[u8]) -> Result<()> {
         let (offset, blocks) = {
             let st = self.lock();
@@ -151,7 +152,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Puts what is pending together.
+    /// Builds a batch of the pending changes.
     pub(crate) fn next_batch(&self, st: &State) -> NextBatch {
         let mut batch = Batch::new(st.sb.subs());
         let mut intents = st.regions.pending.clone();
@@ -169,7 +170,8 @@ impl Cache {
         NextBatch { batch, intents, clears }
     }
 
-    /// Makes the state what it will be when the batch is durable.
+    /// Changes the state for a batch that is about to be written, as far as this must precede its
+    /// write.
     pub(crate) fn gather(&self, st: &mut State, next: NextBatch) -> Gathered {
         let NextBatch { batch, intents, clears } = next;
         let mut gathered = Gathered { batch, holds: Vec::new(), intents, dirty: false };
@@ -195,7 +197,7 @@ impl Cache {
         gathered
     }
 
-    /// The regions where cache and origin agree once all that is pending is recorded.
+    /// Returns the regions in which cache and origin agree once all pending changes are recorded.
     fn clearable(&self, st: &State) -> Vec<RegionKey> {
         if st.loading.is_some() || st.unlogged_drops > 0 || st.regions.durable == 0 {
             return Vec::new();
@@ -210,8 +212,8 @@ impl Cache {
         })
     }
 
-    /// The cache device has failed: nothing is written to it any more, but that it is out of date, if
-    /// nothing is nowhere else.
+    /// Marks the cache device as failed: nothing is written to it any more, except the mark that it
+    /// is out of date, if no data exists only there. Returns `error`.
     pub(crate) fn fail(&self, error: Error) -> Error {
         let mut st = self.lock();
         let first = st.failed.is_none();
@@ -229,12 +231,12 @@ impl Cache {
         error
     }
 
-    /// Says in the superblock that origins are changed without intents, so that no clean record is
-    /// believed any more. It is tried before each such change: a device may refuse writes for a while
-    /// only, and be opened again after it.
+    /// Records in the superblock that origins are changed without intents, so that no clean record
+    /// is trusted any more. This is retried before each such change: a device may refuse writes for
+    /// a while only, and be opened again later.
     ///
     /// # Errors
-    /// [`Error::Failed`] if something is nowhere else; [`Error::Unmarked`] if the device refuses it.
+    /// [`Error::Failed`] if data exists only in the cache; [`Error::Unmarked`] if the write fails.
     pub(crate) fn mark_untrusted(&self) -> Result<()> {
         let sb = {
             let mut st = self.lock();
@@ -255,7 +257,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Commits if there is much to commit, so that batches stay short beside the log.
+    /// Commits if there are many pending changes, so that batches stay short compared with the log.
     pub(crate) fn commit_if_much(&self) -> Result<()> {
         let much = {
             let st = self.lock();
@@ -269,17 +271,18 @@ impl Cache {
 }
 
 impl State {
-    /// Whether the log has room for a batch.
+    /// Returns true if the log has room for a batch.
     pub(crate) fn log_has_room(&self, next: &NextBatch) -> bool {
         self.log.next - self.log.tail + next.batch.len_blocks() <= self.sb.log_blocks
     }
 
-    /// Up to which of its writes an origin was flushed; `None` if it is not attached.
+    /// Returns the number of the last write of an origin that was flushed; `None` if the origin is
+    /// not attached.
     fn flushed_epoch(&self, nr: u16) -> Option<u64> {
         self.attached(nr).map(|origin| origin.flushed.load(Ordering::Acquire))
     }
 
-    /// Lets go of what was held for records that a batch has superseded.
+    /// Releases sub-blocks that were held for records that a durable batch has superseded.
     pub(crate) fn batch_is_durable(&mut self, gathered: &Gathered) {
         self.commit_running = false;
         self.held_before.clear();
@@ -292,9 +295,9 @@ impl State {
         self.sweep_limbo();
     }
 
-    /// The cache device has failed: what a batch would have called dirty, and nothing durable does, is
-    /// not held, so that nobody writes it back. After a crash, the block that it replaced would be
-    /// believed to be clean.
+    /// Undoes the holds of a batch that failed to become durable, as the cache device has failed:
+    /// the sub-blocks must not be written back. After a crash, the block that they replaced would
+    /// be trusted to be clean.
     fn let_go_of_failed_batch(&mut self) {
         for (slot, before) in std::mem::take(&mut self.held_before) {
             let masks = self.slots.masks(slot);
@@ -302,7 +305,7 @@ impl State {
         }
     }
 
-    /// A closed cache may still commit: closing does.
+    /// Returns an error if the cache has failed. A closed cache may still commit: closing does.
     fn check_usable_or_closing(&self) -> Result<()> {
         match &self.failed {
             Some(why) => Err(Error::Failed { dirty_bytes: self.dirty_bytes(), why: why.clone() }),

@@ -8,17 +8,17 @@ use crate::{Mode, Result};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Extent, Geometry, check_range};
 
-/// The most that is discarded or zeroed at once, in bytes.
+/// Maximum length of one discard or zeroing, in bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Longer runs of zeroes are not kept in the cache, in bytes.
+/// Maximum length of a run of zeroes that is kept in the cache, in bytes.
 const ZEROES_CACHED_MAX: u64 = 1 << 20;
 
-/// An origin with a cache in front of it. From [`Cache::attach`].
+/// An origin with a cache in front of it, returned by [`Cache::attach`].
 pub struct CachedDevice {
     pub(crate) cache: Arc<Cache>,
     pub(crate) origin: Arc<Origin>,
-    /// Dropped with this device, where threads of the cache may have the origin for longer.
+    /// Dropped with this device, whereas threads of the cache may hold the origin for longer.
     pub(crate) held: Arc<()>,
 }
 
@@ -33,18 +33,18 @@ impl CachedDevice {
         Arc::new(Self { cache, origin, held: Arc::new(()) })
     }
 
-    /// What happens to reads and writes at present.
+    /// Returns the present mode.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.origin.mode()
     }
 
-    /// Changes what happens to reads and writes, from the next request on. From a mode that writes
-    /// back to one that does not, what is dirty is written back before this returns; meanwhile,
-    /// and if it cannot be, dirty blocks are served from the cache, and writes to them stay in it.
+    /// Changes the mode, from the next request on. On a change from a mode that writes back to one
+    /// that does not, dirty data is written back before this returns; meanwhile, and if that fails,
+    /// dirty blocks are served from the cache, and writes to them stay in it.
     ///
     /// # Errors
-    /// [`Error::StillDirty`](crate::Error::StillDirty): the mode is changed, but not everything is
+    /// [`Error::StillDirty`](crate::Error::StillDirty): the mode is changed, but some data is not
     /// written back.
     pub fn set_mode(&self, mode: Mode) -> Result<()> {
         if mode.writes_back() && !self.cache.options.persistence {
@@ -65,8 +65,8 @@ impl CachedDevice {
         self.cache.write_back_origin(Some(self.origin.nr))
     }
 
-    /// Writes back what is dirty of this origin, and flushes it: it is complete without the cache
-    /// then, until the next write.
+    /// Writes back the dirty data of this origin, and flushes it: it is then complete without the
+    /// cache, until the next write.
     ///
     /// # Errors
     /// [`Error::StillDirty`](crate::Error::StillDirty), and those of the devices.
@@ -79,7 +79,7 @@ impl CachedDevice {
         self.origin.flush_for_user(&self.cache)
     }
 
-    /// The cache.
+    /// Returns the cache.
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
@@ -110,7 +110,7 @@ impl CachedDevice {
         Ok(())
     }
 
-    /// Changes a range of the origin that may be long, and drops it from the cache.
+    /// Changes a range of the origin, which may be long, and drops it from the cache.
     fn change_range(
         &self,
         offset: u64,
@@ -127,7 +127,7 @@ impl CachedDevice {
             let Some((mut st, id)) = cache.enter_writer(&self.origin, &blocks, |_| true)? else {
                 return change(at, end - at).map_err(|e| self.origin.failed(cache, e));
             };
-            // Nor does their write-back begin from here on.
+            // No write-back of these blocks begins from here on.
             let changing = st.changing.enter(self.origin.nr, blocks);
             drop(st);
             let changed = self.enter_origin(at, to).and_then(|announced| {
@@ -194,7 +194,8 @@ impl BlockDevice for CachedDevice {
         if self.geometry().read_only {
             return Err(weft_block::Error::ReadOnly);
         }
-        // Whole blocks only: at the ends, nothing need happen, and blocks are shared with others.
+        // Whole blocks only: a discard may leave its ends alone, and their blocks are shared with
+        // other data.
         let block = u64::from(self.cache.lock().sb.block_bytes);
         let start = offset.next_multiple_of(block);
         let end = offset + len_bytes;
@@ -216,7 +217,7 @@ impl BlockDevice for CachedDevice {
         if len_bytes <= ZEROES_CACHED_MAX {
             return Ok(self.write(Data::Zeroes(len_bytes), offset)?);
         }
-        // The ends share their blocks with what is not zeroed.
+        // The blocks at the ends also hold data that is not zeroed.
         let block = u64::from(self.cache.lock().sb.block_bytes);
         let (start, end) = (offset.next_multiple_of(block), (offset + len_bytes) / block * block);
         self.write(Data::Zeroes(start - offset), offset)?;
@@ -227,7 +228,7 @@ impl BlockDevice for CachedDevice {
 
     fn extent_at(&self, offset: u64, len_bytes: u64) -> weft_block::Result<Extent> {
         check_range("look", offset, len_bytes, self.origin.id.len_bytes)?;
-        // What is dirty now may be in the origin by the time that is asked, so this comes first.
+        // Dirty data may reach the origin before it is asked, so this comes first.
         let dirty = match self.origin.link() {
             Link::Gone => None,
             _ => self.cache.lock().first_dirty(self.origin.nr, offset, len_bytes),
@@ -254,7 +255,7 @@ mod tests {
 
     const ORIGIN_BYTES: u64 = 1 << 20;
 
-    /// A thread of the cache can have a reference to an origin for a moment longer than its user.
+    /// A thread of the cache can hold a reference to an origin for a moment longer than its user.
     #[test]
     fn only_a_device_that_is_held_keeps_its_origin_from_being_attached() {
         let disk = Arc::new(MemoryDevice::new(1 << 20));

@@ -1,11 +1,11 @@
-//! What can go wrong with a cache. A variant exists only where a caller would act differently.
+//! Errors of cache operations. A variant exists only where a caller would act differently.
 
 use std::io;
 
 /// The result of a cache operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a cache operation failed.
+/// An error of a cache operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,7 +17,7 @@ pub enum Error {
     Origin {
         /// The origin's label.
         label: String,
-        /// What its device said.
+        /// The error of its device.
         source: weft_block::Error,
     },
     /// There is no cache on the device.
@@ -26,85 +26,86 @@ pub enum Error {
     /// The cache was made by a later version of weft, or with a feature this one does not know.
     #[error("the cache needs a later version of weft: {0}")]
     Incompatible(String),
-    /// A structure of the cache is damaged, and dirty data may be lost with it. `check` says more,
-    /// `repair` keeps all that is provably good.
+    /// A structure of the cache is damaged, and dirty data may be lost with it. `check` reports
+    /// more, `repair` keeps all that is provably good.
     #[error(
         "{structure} at byte {offset} of the cache is damaged: {problem}; dirty data may be lost, so the cache is not opened before a repair"
     )]
     Damaged {
         /// The structure's name.
         structure: &'static str,
-        /// Where it lies on the cache device, in bytes.
+        /// Its byte offset on the cache device.
         offset: u64,
-        /// What is wrong with it.
+        /// A description of the damage.
         problem: String,
     },
-    /// Data that is nowhere but in the cache does not match its checksum.
+    /// Data that exists only in the cache does not match its checksum.
     #[error("dirty block at bytes {offset}..{end} of origin {label:?} is damaged in the cache (slot {slot})", end = offset + len_bytes)]
     DirtyDamaged {
         /// The origin's label.
         label: String,
-        /// Where the block lies in the origin, in bytes.
+        /// The block's byte offset in the origin.
         offset: u64,
-        /// How much of it is damaged, in bytes.
+        /// Length of the damaged part, in bytes.
         len_bytes: u64,
-        /// The slot of the cache it lies in.
+        /// The slot that holds the block.
         slot: u32,
     },
-    /// The cache knows other origins than the one given.
+    /// The cache has records of other origins than the one given.
     #[error(
         "the cache belongs to {known}; the origin given is {given}. Detach the other, or add this one explicitly"
     )]
     OtherOrigin {
-        /// What the cache knows.
+        /// The origins that the cache has records of.
         known: String,
-        /// What it was given.
+        /// The origin that was given.
         given: String,
     },
-    /// The origin is not as the cache left it.
+    /// The origin is not in the state in which the cache left it.
     #[error(
         "origin {label:?} was changed without the cache: {why}. {dirty_bytes} bytes of it are dirty in the cache; invalidate its clean blocks to go on"
     )]
     OriginChanged {
         /// The origin's label.
         label: String,
-        /// How it is seen.
+        /// The difference that was found.
         why: String,
-        /// Bytes that are in the cache only.
+        /// Bytes that exist only in the cache.
         dirty_bytes: u64,
     },
     /// The origin is attached already, or it has blocks that are still being forgotten.
     #[error("origin {0:?} is in use")]
     OriginBusy(String),
-    /// The cache does not know this origin.
+    /// The cache has no record of this origin.
     #[error("the cache does not know an origin {0:?}")]
     UnknownOrigin(String),
-    /// The cache device has failed while it held data that is nowhere else.
+    /// The cache device has failed while it held data that exists nowhere else.
     #[error(
         "the cache device has failed and holds {dirty_bytes} bytes that are nowhere else: {why}"
     )]
     Failed {
-        /// Bytes that are in the cache only.
+        /// Bytes that exist only in the cache.
         dirty_bytes: u64,
         /// The first failure.
         why: String,
     },
-    /// The cache device has failed, and refuses to be marked as out of date: were the origin changed
-    /// where the cache has clean blocks, it would serve old ones when it is opened again.
+    /// The cache device has failed, and marking it as out of date failed as well. If the origin
+    /// were changed where the cache has clean blocks, the cache would serve stale ones when it is
+    /// opened again.
     #[error(
         "the cache device has failed and cannot be marked as out of date, so what it may hold is not \
          changed ({why}); use the origin without the cache, and never with this one again"
     )]
     Unmarked {
-        /// Why it cannot.
+        /// The reason why marking it failed.
         why: String,
     },
     /// Dirty data cannot be written to the origin at present; it stays in the cache.
     #[error("{dirty_bytes} dirty bytes cannot be written back: {why}")]
     StillDirty {
-        /// Bytes that are still in the cache only.
+        /// Bytes that still exist only in the cache.
         dirty_bytes: u64,
-        /// The origin's last error, or what is waited for.
+        /// The origin's last error, or the condition that is waited for.
         why: String,
     },
     /// The cache was opened for reading only.
@@ -113,7 +114,7 @@ pub enum Error {
     /// The cache has been closed.
     #[error("the cache is closed")]
     Closed,
-    /// An option makes no sense, or not with the others.
+    /// An option is invalid, or conflicts with another one.
     #[error("{0}")]
     Invalid(String),
 }
@@ -129,7 +130,7 @@ impl Error {
     }
 }
 
-/// What a user of the cached device gets to see.
+/// The error that a user of the cached device gets.
 impl From<Error> for weft_block::Error {
     fn from(error: Error) -> Self {
         match error {

@@ -1,4 +1,4 @@
-//! Filling: writes the data that a miss has read from the origin to the cache device.
+//! Filling: writes data that was read from the origin after a miss to the cache device.
 
 use crate::cache::Cache;
 use crate::fills::{FillId, Purpose};
@@ -28,8 +28,8 @@ impl Cache {
         origin.device.read_at(buf, at)
     }
 
-    /// Asks the origin for what a fill needs: whole sub-blocks, zeroes past the origin's end. A fill
-    /// that fails is left.
+    /// Reads the data of a fill from the origin: whole sub-blocks, with zeroes past the origin's
+    /// end. A failed fill is ended.
     pub(crate) fn fetch(
         &self,
         origin: &Origin,
@@ -52,7 +52,7 @@ impl Cache {
         read.map(|()| data)
     }
 
-    /// Puts what a fill has brought into the cache: at once, or behind.
+    /// Puts a fill's data into the cache, by the fill thread if it takes the job, or else at once.
     pub(crate) fn hand_to_filler(&self, origin: &Arc<Origin>, id: FillId, data: &Arc<Vec<u8>>) {
         if !self.workers.take_fill(&self.options, origin, id, data) {
             self.put_fill(origin, id, data);
@@ -60,7 +60,7 @@ impl Cache {
         }
     }
 
-    /// Puts what a fill has brought into the cache. Failing to is no failure of the reader.
+    /// Puts a fill's data into the cache. A failure does not fail the reader's request.
     pub(crate) fn put_fill(&self, origin: &Origin, id: FillId, data: &[u8]) {
         let filled = self.try_fill(origin, id, data);
         if let Err(error) = filled.and_then(|()| self.commit_if_much()) {
@@ -68,7 +68,7 @@ impl Cache {
         }
     }
 
-    /// Leaves a fill. Whoever detaches the origin may go on then.
+    /// Ends a fill. A detach of the origin waits for this.
     pub(crate) fn end_fill(&self, id: FillId) {
         let mut st = self.lock();
         st.fills.end(id);
@@ -100,7 +100,8 @@ impl Cache {
             let first = block * per_block;
             let mut mask = 0_u16;
             let slot = st.lookup(key);
-            // What a durable record calls dirty stays until a later one is durable, valid or not.
+            // A sub-block that a durable record marks as dirty stays, valid or not, until a later
+            // one is durable.
             let taken = slot.map_or(0, |slot| {
                 let masks = st.slots.masks(slot);
                 masks.valid | masks.held
@@ -177,7 +178,7 @@ impl Cache {
     }
 }
 
-/// Sub-blocks to be written, those that lie side by side in one request.
+/// Sub-blocks to be written, with adjacent ones in one request.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     /// Offset on the device, offset in the data, sub-blocks.

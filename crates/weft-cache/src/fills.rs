@@ -1,9 +1,9 @@
-//! Fills: what is being read from an origin to be put into the cache.
+//! Fills: data being read from an origin to be put into the cache.
 //!
-//! A fill is entered before its origin is asked, and left when its blocks are in the cache. A write
-//! cancels what it overlaps, so that no fill puts data into the cache that is older than a write.
-//! Readers of the same blocks wait for the fill's data instead of asking the origin again.
-//! What was read ahead and has no slot is staged beside them, and a write cancels that, too.
+//! A fill is entered before the origin is read, and removed when its blocks are in the cache. A
+//! write cancels the sub-blocks that it overlaps, so that no fill puts data into the cache that is
+//! older than a write. Readers of the same blocks wait for the fill's data instead of reading the
+//! origin again. Read-ahead that has no slot is staged beside them, and a write cancels that, too.
 
 use crate::staging::Staging;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The longest fill, in sub-blocks (1 MiB).
 pub(crate) const FILL_SUBS_MAX: u64 = 256;
 
-/// Names a fill.
+/// Identifies a fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FillId {
     /// Origin in the upper 16 bits, first sub-block in the rest.
@@ -21,14 +21,14 @@ pub(crate) struct FillId {
     number: u64,
 }
 
-/// Why an origin is asked for what a fill brings.
+/// The purpose of a fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A reader misses it: it may take other blocks' slots.
+    /// A reader missed the blocks: the fill may evict other blocks.
     Demand,
-    /// It is read ahead, and admitted: it takes free slots only.
+    /// Read-ahead that was admitted: the fill takes free slots only.
     Ahead,
-    /// It is read ahead, and waits in memory for a reader, whose miss is judged like any other.
+    /// Read-ahead that waits in memory for a reader, whose miss is judged like any other.
     Staged,
 }
 
@@ -37,14 +37,14 @@ pub(crate) struct Fill {
     /// The sub-blocks of the origin.
     pub(crate) subs: Range<u64>,
     cancelled: Vec<Range<u64>>,
-    /// Why the origin is asked.
+    /// The purpose of the fill.
     pub(crate) purpose: Purpose,
-    /// What the origin said, once it has.
+    /// The origin's data, once it was read.
     pub(crate) data: Option<Arc<Vec<u8>>>,
 }
 
 impl Fill {
-    /// Whether a write has overtaken the fill there.
+    /// Returns true if a write has overtaken the fill at `sub`.
     pub(crate) fn cancelled(&self, sub: u64) -> bool {
         self.cancelled.iter().any(|range| range.contains(&sub))
     }
@@ -57,7 +57,7 @@ pub(crate) struct Fills {
     pub(crate) staging: Staging,
 }
 
-/// Origin and sub-block in one number.
+/// Returns origin and sub-block as one number.
 pub(crate) fn place(origin: u16, sub: u64) -> u64 {
     u64::from(origin) << 48 | sub
 }
@@ -75,7 +75,7 @@ impl Fills {
         id
     }
 
-    /// The fills that overlap `subs`.
+    /// Returns the fills that overlap `subs`.
     fn overlapping(
         &self,
         origin: u16,
@@ -88,7 +88,7 @@ impl Fills {
         self.map.range(range).filter(move |(_, fill)| fill.subs.end > start)
     }
 
-    /// The fill that brings this sub-block.
+    /// Returns the fill that will provide this sub-block.
     pub(crate) fn covering(&self, origin: u16, sub: u64) -> Option<(FillId, &Fill)> {
         self.overlapping(origin, &(sub..sub + 1))
             .find(|(_, fill)| !fill.cancelled(sub))
@@ -99,7 +99,7 @@ impl Fills {
         self.map.is_empty()
     }
 
-    /// Whether the origin has a fill in progress.
+    /// Returns true if the origin has a fill in progress.
     pub(crate) fn any_of(&self, origin: u16) -> bool {
         let first = FillId { place: place(origin, 0), number: 0 };
         self.map.range(first..).next().is_some_and(|(id, _)| id.place >> 48 == u64::from(origin))
@@ -109,12 +109,12 @@ impl Fills {
         self.map.get(&id)
     }
 
-    /// Whether a fill that a reader has begun brings some of these sub-blocks.
+    /// Returns true if a fill that a reader has begun overlaps these sub-blocks.
     pub(crate) fn demanded(&self, origin: u16, subs: &Range<u64>) -> bool {
         self.overlapping(origin, subs).any(|(_, fill)| fill.purpose == Purpose::Demand)
     }
 
-    /// Keeps the fills from bringing any of these sub-blocks, and what is staged from being read.
+    /// Cancels these sub-blocks in all fills, and drops them from staging.
     pub(crate) fn cancel(&mut self, origin: u16, subs: &Range<u64>) {
         self.staging.cut(origin, subs);
         if self.map.is_empty() {
@@ -128,7 +128,7 @@ impl Fills {
         }
     }
 
-    /// The origin has answered.
+    /// Stores the data that the origin returned.
     pub(crate) fn ready(&mut self, id: FillId, data: Arc<Vec<u8>>) {
         if let Some(fill) = self.map.get_mut(&id) {
             fill.data = Some(data);

@@ -4,8 +4,8 @@ use crate::cache::Cache;
 use crate::{Error, Result, SUB_BLOCK_BYTES};
 
 impl Cache {
-    /// Forgets an origin that is not attached, by its label. What is dirty of it is lost with
-    /// `discard_dirty`; without, nothing may be.
+    /// Forgets an origin that is not attached, by its label. Its dirty data is lost with
+    /// `discard_dirty`; without, it must have none.
     ///
     /// # Errors
     /// [`Error::UnknownOrigin`], [`Error::OriginBusy`] if it is attached, [`Error::StillDirty`].
@@ -28,7 +28,7 @@ impl Cache {
         self.forget_in_the_foreground()
     }
 
-    /// Without threads, all of what is to be forgotten is forgotten at once.
+    /// Without background threads, drops the blocks of all forgotten origins at once.
     pub(crate) fn forget_in_the_foreground(&self) -> Result<()> {
         if !self.options.background {
             while self.forget_some()? {}
@@ -36,7 +36,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Makes the cache forget an origin, durably; its blocks follow behind.
+    /// Marks an origin durably as forgotten; its blocks are dropped in the background.
     pub(crate) fn forget_origin(&self, nr: u16) -> Result<()> {
         self.write_superblock(|sb| {
             if let Some(entry) = &mut sb.origins[usize::from(nr)] {
@@ -50,9 +50,9 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes some more blocks of forgotten origins out of the cache. `Ok(false)`: none are left.
+    /// Drops some more blocks of forgotten origins. Returns `Ok(false)` once none are left.
     pub(crate) fn forget_some(&self) -> Result<bool> {
-        // Few enough for what a batch of the shortest log has room for.
+        // Few enough for a batch of the shortest log.
         const SLOTS_AT_ONCE: u32 = 512;
         let _one = self.forgetting.lock();
         let mut st = self.lock();
@@ -79,7 +79,7 @@ impl Cache {
         st.forgetting.remove(0);
         let more = !st.forgetting.is_empty();
         drop(st);
-        // Its number is given to another only when nothing durable names it.
+        // Its number may be given to another origin only when no durable record refers to it.
         self.commit()?;
         if self.lock().unlogged_drops > 0 {
             self.checkpoint_always()?;

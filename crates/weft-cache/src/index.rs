@@ -1,18 +1,18 @@
-//! From a block to its slot: a hash table of slot numbers with open addressing.
+//! The index from blocks to slots: a hash table of slot numbers with open addressing.
 //!
-//! A cell is four bytes: the slot's number plus one, and in the bits that are left, a tag of the
-//! key's hash, so that a probe looks at a slot only when it is nearly sure. The table has a quarter
+//! A cell is four bytes: the slot's number plus one, and in the remaining bits a tag of the key's
+//! hash, so that a probe reads a slot only when it is nearly sure to match. The table has a quarter
 //! more cells than there are slots, so it takes five bytes a slot and never grows. A search begins
-//! where the hash says and goes on to the first empty cell; removing closes the gap.
+//! at the position given by the hash and goes on to the first empty cell; removing closes the gap.
 //!
-//! The keys are in the slot table: callers pass a function that knows them.
+//! The keys are in the slot table: callers pass a function that returns them.
 
 use crate::policy::BlockKey;
 
 #[derive(Debug)]
 pub(crate) struct Index {
     cells: Vec<u32>,
-    /// How many bits of a cell are the slot's.
+    /// Number of bits of a cell that hold the slot.
     slot_bits: u32,
     len: u32,
 }
@@ -42,8 +42,8 @@ impl Index {
         ((u128::from(hash) * self.cells.len() as u128) >> 64) as usize
     }
 
-    /// The cell of a slot whose key has this hash. The tag is taken from the low end of the hash,
-    /// the position from the high end.
+    /// Returns the cell of a slot whose key has this hash. The tag is taken from the low end of the
+    /// hash, the position from the high end.
     fn cell(&self, hash: u64, slot: u32) -> u32 {
         let tag = (hash as u32).checked_shl(self.slot_bits).unwrap_or(0);
         tag | (slot + 1)
@@ -78,7 +78,7 @@ impl Index {
         }
     }
 
-    /// The slot that holds `key`.
+    /// Returns the slot that holds `key`.
     pub(crate) fn get(
         &self,
         key: BlockKey,
@@ -87,7 +87,7 @@ impl Index {
         self.find(key, key_of).map(|(_, slot)| slot)
     }
 
-    /// Adds a key that is not there. Each slot holds one key, so the table cannot be full.
+    /// Adds a key that is not in the table. Each slot holds one key, so the table cannot be full.
     pub(crate) fn insert(&mut self, key: BlockKey, slot: u32) {
         let hash = key.hash();
         let cell = self.cell(hash, slot);
@@ -100,7 +100,7 @@ impl Index {
         debug_assert!((self.len as usize) < self.cells.len());
     }
 
-    /// Removes a key, and says whether it was there.
+    /// Removes a key. Returns true if it was in the table.
     pub(crate) fn remove(
         &mut self,
         key: BlockKey,

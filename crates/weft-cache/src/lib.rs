@@ -1,35 +1,38 @@
-//! A block cache: a slow device behind a fast one, which is warm at once after a restart or a
-//! power cut, and never serves what is stale.
+//! A block cache that puts a fast device in front of a slow one. It is warm immediately after a
+//! restart or a power cut, and never serves stale data.
 //!
-//! [`Cache::create`] makes a cache of a device, [`Cache::open`] opens it, [`Cache::attach`] puts it
-//! in front of an origin and gives a [`CachedDevice`], which is a block device like any other. What
-//! happens to reads and writes is the [`Mode`]'s, which can be changed at any time.
+//! [`Cache::create`] formats a device as a cache, [`Cache::open`] opens it, and [`Cache::attach`]
+//! puts it in front of an origin and returns a [`CachedDevice`], which is a block device like any
+//! other. The [`Mode`] says how reads and writes are handled; it can be changed at any time.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! For an origin and a cache device that keep what was flushed, lose any of the rest, and tear
-//! writes at 512 bytes:
+//! For an origin and a cache device that keep flushed data, may lose any unflushed data, and may
+//! tear writes at 512 bytes:
 //!
 //! 1. A write that was acknowledged by a flush survives any power cut, in every mode.
-//! 2. No read returns a value older than one that was served or acknowledged before in the same
-//!    life; after a cut, none older than what was flushed; and never a mix of two blocks.
-//! 3. After a cut, clean blocks are served as before where the origin cannot have been changed past
-//!    them. No clean block is ever written to the origin.
+//! 2. No read returns a version older than one that was served or acknowledged before in the same
+//!    life (one opening of the cache); after a power cut, none older than the flushed one; and
+//!    never a mix of two blocks.
+//! 3. After a power cut, clean blocks are served as before, unless the origin may have been changed
+//!    without the cache. No clean block is ever written to the origin.
 //! 4. With write-back, a flush returns when data and record are durable on the cache device. Dirty
 //!    data that was flushed is never overwritten in place.
 //! 5. A fill waits for nothing: its record goes with the next group commit.
-//! 6. A block is called clean durably only after its origin was flushed.
-//! 7. At most 24 bytes of memory a block of 4 KiB. A cache of 64 GiB opens in less than a second,
-//!    and serves while it loads.
-//! 8. A warm cache is warm in order: the policy's state is part of the checkpoint.
+//! 6. A block is durably recorded as clean only after its origin was flushed.
+//! 7. At most 24 bytes of memory are used per block of 4 KiB. A cache of 64 GiB opens in less than
+//!    a second, and serves requests while it loads.
+//! 8. The replacement order survives a restart: the policy's state is part of the checkpoint.
 //!
-//! A flush of an origin that fails is, for what was written to it since the last good one, a cut of
-//! its power: nothing of that is served from the cache any more, nor believed after this life, and
-//! whoever flushes next is told of the range, if nobody was before. What is dirty stays dirty.
+//! A failed flush of an origin is treated as a power cut of the origin for all data written to it
+//! since the last successful flush: the cache no longer serves that data as clean, and does not
+//! trust it after this life. The next flush by a user returns an error that names the range, unless
+//! a user got that error before. Dirty data stays dirty.
 //!
-//! Damage is found by a CRC32C of each 4 KiB: a clean block is healed from the origin, a dirty one
-//! is an error that names its place ([`Error::DirtyDamaged`]). A cache whose metadata may have lost
-//! dirty data is not opened; [`check`] says what is wrong with it, [`repair`] keeps what is good.
+//! Damage is detected by a CRC32C of each 4 KiB: a clean block is healed from the origin; a damaged
+//! dirty block gives an error that names its position ([`Error::DirtyDamaged`]). A cache whose
+//! metadata may have lost dirty data is not opened; [`check`] reports the damage, [`repair`] keeps
+//! what is good.
 //!
 //! # Example
 //!

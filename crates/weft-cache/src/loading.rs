@@ -1,7 +1,7 @@
-//! The clean part of a checkpoint is loaded while the cache serves already.
+//! Loading the clean part of a checkpoint while the cache already serves requests.
 //!
-//! Until its entry is loaded, a block is simply not in the cache: the origin has it as well. What
-//! happens to blocks meanwhile supersedes their entries: an entry counts only if its slot was not
+//! Until its entry is loaded, a block is simply not in the cache: the origin has it as well.
+//! Changes of blocks meanwhile supersede their entries: an entry is valid only if its slot was not
 //! recorded by the log, its block is not in the cache, and has not been since the checkpoint.
 
 use crate::bitmap::Bitmap;
@@ -16,12 +16,12 @@ use crate::stats::Count;
 use crate::{Error, Result};
 use hashbrown::HashSet;
 
-/// Pages of a checkpoint that are read at once.
+/// Number of pages of a checkpoint that are read at once.
 const PAGES_AT_ONCE: u64 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Loading {
-    /// Where the area begins, in bytes.
+    /// Byte offset of the area.
     pub(crate) area: u64,
     pub(crate) layout: AreaLayout,
     pub(crate) header: Header,
@@ -29,9 +29,9 @@ pub(crate) struct Loading {
     pub(crate) pages: u64,
     /// Slots whose state is known: from the log, or loaded.
     pub(crate) known: Bitmap,
-    /// Blocks whose entries do not count.
+    /// Blocks whose entries are superseded.
     superseded: HashSet<BlockKey>,
-    /// No clean block may be believed.
+    /// Whether no clean block may be trusted.
     pub(crate) untrusted: bool,
 }
 
@@ -55,12 +55,12 @@ impl Loading {
         }
     }
 
-    /// What the checkpoint says of this block does not count any more.
+    /// Marks the checkpoint's entry of this block as superseded.
     pub(crate) fn supersede(&mut self, key: BlockKey) {
         self.superseded.insert(key);
     }
 
-    /// How many of the first pages have entries of dirty blocks.
+    /// Returns the number of pages, at the beginning, that have entries of dirty blocks.
     pub(crate) fn dirty_pages(&self) -> u64 {
         self.layout.pages_of(self.header.dirty)
     }
@@ -71,7 +71,7 @@ impl Loading {
 }
 
 impl State {
-    /// Drops from a slot what may be older than the origin.
+    /// Drops the sub-blocks of a slot that may be older than the origin.
     pub(crate) fn drop_unbelieved(&mut self, slot: u32, untrusted: bool) {
         let Some(key) = self.slots.key(slot) else { return };
         let masks = self.slots.masks(slot);
@@ -81,7 +81,8 @@ impl State {
             let believed = !untrusted && self.intent(key) == Intent::None;
             if believed { 0 } else { clean }
         } else {
-            // Before a number is another's, or nobody's, nothing durable names it.
+            // Before a number is given to another origin or to none, no durable record refers to
+            // it.
             if self.sb.origins.get(usize::from(key.origin())).is_none_or(Option::is_none) {
                 self.orphans += u64::from(masks.dirty.count_ones());
             }
@@ -97,12 +98,12 @@ impl State {
         }
     }
 
-    /// Takes the entries of one page.
+    /// Applies the entries of one page.
     pub(crate) fn take_entries(&mut self, records: impl Iterator<Item = Option<Record>>) {
         for record in records {
             let Some(record) = record else { continue };
             let Some(loading) = &mut self.loading else { return };
-            // A slot that the map does not call used has a record in the log.
+            // A slot that the map does not mark as used has a record in the log.
             let there = record.slot < self.slots.len() && !self.slots.free.get(record.slot);
             if !there || !loading.known.set(record.slot) {
                 continue;
@@ -115,7 +116,7 @@ impl State {
                     self.policy.restore(SlotNr(record.slot), record.policy, key);
                     self.drop_unbelieved(record.slot, untrusted);
                 }
-                // Superseded, and again by any other recovery: the log need not be told.
+                // Superseded, as in any other recovery: no log record is needed.
                 _ => {
                     self.unlogged_drops += 1;
                     self.release(record.slot);
@@ -124,7 +125,7 @@ impl State {
         }
     }
 
-    /// Whatever the map of the checkpoint called used, and no entry told of, is free.
+    /// Frees the slots that are used according to the checkpoint's map, and have no entry.
     fn end_loading(&mut self) {
         let Some(loading) = self.loading.take() else { return };
         for slot in 0..self.slots.len() {
@@ -138,7 +139,7 @@ impl State {
 }
 
 impl Cache {
-    /// Loads some more of the checkpoint. `Ok(false)`: all of it is loaded.
+    /// Loads some more of the checkpoint. Returns `Ok(false)` once all of it is loaded.
     ///
     /// # Errors
     /// [`Error::Damaged`] for the part with dirty blocks, [`Error::CacheDevice`].
@@ -181,7 +182,7 @@ impl Cache {
                 );
                 continue;
             };
-            // A short lock for each page: requests come between.
+            // The lock is taken for each page anew, so that requests can run in between.
             self.lock().take_entries(entries(payload, count, subs));
         }
         let mut st = self.lock();

@@ -1,26 +1,27 @@
 //! The locks of a cache, and the one order in which a thread may take them.
 //!
-//! | rank | what it makes one at a time |
+//! | rank | what it serialises |
 //! |---|---|
 //! | `Attaching` | attaching and detaching origins |
-//! | `Forgetting` | taking what is forgotten out of the cache |
+//! | `Forgetting` | dropping the blocks of forgotten origins |
 //! | `Resizing` | changes of the cache's length |
 //! | `WritingBack` | batches of write-back |
 //! | `Checkpointing` | checkpoints |
 //! | `Committing` | commits, and changes of the superblock |
 //! | `Loader` | loading the checkpoint |
 //! | `OriginFlush` | flushes of one origin |
-//! | `State` | all that the cache knows; nobody does I/O under it |
+//! | `State` | access to the cache's state; no thread does I/O under it |
 //!
 //! A thread that holds one takes only later ones, each once. A build with debug assertions checks
-//! that at every lock, whether or not the threads meet: an inversion is a panic where it is made,
-//! and not a deadlock once in a thousand runs. An origin may be behind a cache of its own, so the
-//! order is one cache's: what another cache does on behalf of this one is its own affair.
+//! that at every lock, whether or not threads contend: an inversion panics at the place where it is
+//! made, and is not a deadlock once in a thousand runs. An origin may be behind a cache of its own,
+//! so the order is that of one cache: the locks of another cache, used on behalf of this one, have
+//! an order of their own.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The place of a lock in the order.
+/// The position of a lock in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Attaching,
@@ -34,11 +35,11 @@ pub(crate) enum Rank {
     State,
 }
 
-/// Tells the locks of one cache from those of another.
+/// Identifies the locks of one cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockOrder(#[cfg(debug_assertions)] u64);
 
-/// A lock with a place in the order.
+/// A lock with a position in the order.
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
     rank: Rank,
@@ -46,7 +47,7 @@ pub(crate) struct Lock<T> {
     inner: Mutex<T>,
 }
 
-/// What a [`Lock`] protects, until it is dropped.
+/// Access to the value of a [`Lock`], until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard<'a, T> {
     inner: MutexGuard<'a, T>,
@@ -61,9 +62,8 @@ impl<T> Lock<T> {
     /// Takes the lock.
     ///
     /// # Panics
-    /// With debug assertions, if the order forbids it; if a thread panicked under the state's lock:
-    /// it has broken an invariant. All others protect nothing but that things are done one at a
-    /// time.
+    /// With debug assertions, if the order forbids it; if a thread panicked under the state's lock,
+    /// as it has broken an invariant. All other locks only serialise operations.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         let held = self.order.enter(self.rank);
@@ -77,7 +77,7 @@ impl<T> Lock<T> {
 }
 
 impl<T> Guard<'_, T> {
-    /// Gives the lock back until something has changed.
+    /// Releases the lock until `changed` is notified.
     pub(crate) fn wait(self, changed: &Condvar) -> Self {
         let Self { inner, held } = self;
         let inner = changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +139,7 @@ mod checked {
     }
 
     thread_local! {
-        /// The locks that this thread holds, the last taken last.
+        /// The locks that this thread holds, in the order in which they were taken.
         static MINE: RefCell<Vec<Taken>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -172,7 +172,7 @@ mod checked {
             Held { order: self, rank }
         }
 
-        /// Nobody does I/O under the state's lock.
+        /// Checks that this thread does not hold the state's lock, under which no I/O is done.
         #[track_caller]
         pub(crate) fn before_io(self) {
             MINE.with_borrow(|mine| {
@@ -214,7 +214,7 @@ mod tests {
         }));
         let said = inverted.unwrap_err().downcast::<String>().unwrap();
         assert!(said.contains("WritingBack") && said.contains("after Checkpointing"), "{said}");
-        // What was held is given back, and another cache has an order of its own.
+        // After the release any order is allowed, and another cache has an order of its own.
         drop((first.lock(), second.lock()));
         let other = Lock::new(LockOrder::new(), Rank::Attaching, ());
         let _last = second.lock();

@@ -1,5 +1,5 @@
-//! Random work on a cache whose devices lose what was not flushed, compared with a model: per
-//! sector, the versions that may be there.
+//! Random operations on a cache whose devices lose unflushed data, compared with a model: the
+//! versions that each sector may have.
 
 use crate::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId, PolicyKind,
@@ -11,7 +11,7 @@ use weft_block::{BlockDevice, CrashDevice, Error, Geometry, MemoryDevice, Result
 const SECTOR: usize = 512;
 const ORIGIN_BYTES: u64 = 3 * (1 << 20) + 1536;
 
-/// A device that stops after so many requests to it and its fellows: the power has gone.
+/// A device that fails after a number of requests to it and its siblings, as in a power cut.
 struct Fused {
     inner: Arc<CrashDevice<MemoryDevice>>,
     left: Arc<AtomicI64>,
@@ -44,18 +44,18 @@ impl BlockDevice for Fused {
     }
 }
 
-/// The contents a sector may have, the oldest first; 0 is zeroes, others are repeated.
+/// The contents that a sector may have, the oldest first; 0 is zeroes, others are repeated.
 #[derive(Clone)]
 struct Sector {
     may: Vec<u64>,
-    /// It is the last of these now; the others come back with a crash.
+    /// Whether its present content is the last of these; the others may return after a crash.
     known: bool,
 }
 
 impl Sector {
     fn write(&mut self, id: u64) {
         if !self.known {
-            // Not read since the crash: any of them may still come back.
+            // Not read since the crash: any of them may still return.
             self.known = true;
         }
         self.may.push(id);
@@ -138,7 +138,7 @@ impl Rig {
 
     fn range(&mut self) -> (usize, usize) {
         let sectors = self.model.len();
-        // Half of the work on a small part, where blocks meet again.
+        // Half of the operations use a small part, where blocks are used repeatedly.
         let bound = if self.rng.chance(1, 2) { 200 } else { sectors };
         let len = if self.rng.chance(1, 20) {
             600
@@ -156,7 +156,7 @@ impl Rig {
         (first, count.min(sectors - first))
     }
 
-    /// One step; an error is the end of power.
+    /// Runs one step; an error means that the power was cut.
     fn step(&mut self) -> Result<()> {
         let cached = self.device()?;
         let (first, count) = self.range();
@@ -165,7 +165,7 @@ impl Rig {
             0..36 => {
                 let id = self.next;
                 self.next += 1;
-                // Written or not, it may be there after a crash.
+                // Whether it succeeded or not, the version may be there after a crash.
                 for sector in &mut self.model[first..first + count] {
                     sector.write(id);
                 }
@@ -191,7 +191,8 @@ impl Rig {
                 }
                 cached.flush()?;
                 for (sector, len) in self.model.iter_mut().zip(states) {
-                    // What is there is durable; where that is not known, it stays open.
+                    // The present content is durable; where it is not known, all versions stay
+                    // possible.
                     if sector.known {
                         sector.may.drain(..len - 1);
                     }
@@ -224,8 +225,9 @@ impl Rig {
         Ok(())
     }
 
-    /// A sector that was written in this life is what was written last. One that was not, since a
-    /// crash, is one of several versions, and once it was seen, it is that.
+    /// Compares a read with the model. A sector that was written in this life has its last written
+    /// version. One that was not, since a crash, has one of several versions, and keeps the one
+    /// that was read first.
     fn compare(&mut self, first: usize, bytes: &[u8]) {
         for (index, got) in (first..).zip(bytes.chunks_exact(SECTOR)) {
             let id = u64::from_le_bytes(got[..8].try_into().unwrap());
@@ -237,7 +239,7 @@ impl Rig {
                 "sector {index} is version {id}, and not one of {may:?} (known: {known})"
             );
             if !*known {
-                // Older versions are gone for good, newer ones were lost.
+                // Older versions can never return, newer ones were lost.
                 let at = may.iter().rposition(|v| *v == id).unwrap_or(0);
                 *may = vec![may[at]];
                 *known = true;
@@ -280,7 +282,7 @@ fn run(seed: u64, subs: u32, steps: u64) {
             _ => rig.cut(),
         }
     }
-    // All of it, twice: what was seen once stays.
+    // All of it, twice: a version that was read once stays.
     let cached = rig.device().unwrap();
     for _ in 0..2 {
         let mut bytes = vec![0; ORIGIN_BYTES as usize];

@@ -1,11 +1,11 @@
-//! Making a cache, and opening one: recovery.
+//! Creating a cache, and opening one: recovery.
 //!
-//! 1. The superblock, the newest checkpoint's header, its intents and its map of used slots.
-//! 2. The log from the checkpoint's starting point to its end. If it ends before a point that was
-//!    durable once, dirty data may be lost, and the cache is not opened.
-//! 3. The checkpoint's dirty entries.
-//! 4. A new life is begun (*the superblock's write*), and the cache serves. Its clean entries are
-//!    loaded behind.
+//! 1. Reads the superblock, the newest checkpoint's header, its intents and its map of used slots.
+//! 2. Reads the log from the checkpoint's starting point to its end. If it ends before a point that
+//!    was durable once, dirty data may be lost, and the cache is not opened.
+//! 3. Loads the checkpoint's dirty entries.
+//! 4. Begins a new life (*the superblock's write*), and serves requests. The clean entries are
+//!    loaded in the background.
 
 use crate::admission::Admission;
 use crate::cache::Cache;
@@ -28,10 +28,10 @@ use weft_block::BlockDevice;
 const CHUNK_BYTES: usize = 1 << 20;
 
 impl Cache {
-    /// Makes an empty cache of the whole of `device`. What was there is lost.
+    /// Creates an empty cache on the whole of `device`. The device's content is lost.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the options make no sense or the device is too short,
+    /// [`Error::Invalid`] if an option is invalid or the device is too short,
     /// [`Error::CacheDevice`].
     pub fn create(device: &dyn BlockDevice, options: &CreateOptions) -> Result<()> {
         let block = options.block_bytes;
@@ -47,7 +47,7 @@ impl Cache {
         let sb = lay_out(device.geometry().len_bytes, options)?;
         let write =
             |bytes: &[u8], offset: u64| device.write_at(bytes, offset).map_err(Error::CacheDevice);
-        // Without a valid superblock, nothing else counts: so that is broken first and written last.
+        // Nothing is valid without a superblock, so that is destroyed first and written last.
         write(&vec![0; 2 * UNIT], 0)?;
         let area = sb.checkpoints[1];
         for (bytes, block) in empty_checkpoint(&sb, 1, 1) {
@@ -65,7 +65,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::NotACache`], [`Error::Incompatible`], [`Error::Damaged`],
-    /// [`Error::CacheDevice`], [`Error::ReadOnly`] if `device` is and `options` are not.
+    /// [`Error::CacheDevice`], [`Error::ReadOnly`] if `device` is read-only and `options` are not.
     pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
         if device.geometry().read_only && !options.read_only {
             return Err(Error::ReadOnly);
@@ -99,8 +99,8 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Loads what must be known before the cache serves, and begins a new life. Returns what was not
-    /// as it should be.
+    /// Loads the metadata that is needed before the cache serves requests, and begins a new life.
+    /// Returns the damage that was found.
     fn begin(&self, empty: bool) -> Result<Vec<Finding>> {
         let dirty_pages = self.lock().loading.as_ref().map_or(0, Loading::dirty_pages);
         while self
@@ -117,15 +117,15 @@ impl Cache {
         }
         let findings = self.end_last_batch()?;
         if !self.options.read_only {
-            // What a process that was killed has written may be in the device's volatile cache
-            // only. It was believed, so it must be durable before anything is built on it: both
-            // copies of the superblock would be in flight otherwise.
+            // Writes of a process that was killed may be in the device's volatile cache only. They
+            // were trusted, so they must be durable before anything depends on them: both copies of
+            // the superblock would be in flight otherwise.
             self.flush_cache()?;
         }
         if !self.options.read_only {
             let state = if self.options.persistence { 0 } else { STATE_EMPTY };
             if empty && self.options.persistence {
-                // What is on the device must never be taken for this life's.
+                // The device's old content must never be taken for content of this life.
                 let (bytes, area) = {
                     let mut st = self.lock();
                     st.log.checkpoint += 1;
@@ -144,7 +144,7 @@ impl Cache {
         }
         let untrusted = self.lock().sb.state & STATE_UNTRUSTED != 0;
         if untrusted && !self.options.read_only {
-            // The doubt ends with the blocks it is about.
+            // The doubt is over once the doubtful blocks are dropped.
             self.checkpoint_always()?;
             self.write_superblock(|sb| sb.state &= !STATE_UNTRUSTED)?;
         }
@@ -156,13 +156,13 @@ impl Cache {
 }
 
 impl Cache {
-    /// Takes what counts of a last batch that is not whole, and writes the batch anew: what is
-    /// written from now on could make its data match.
+    /// Applies the part of an incomplete last batch that is kept, and rewrites the batch: later
+    /// writes could make its data match.
     fn end_last_batch(&self) -> Result<Vec<Finding>> {
         let (mut batch, findings, log, life, tag) = {
             let mut st = self.lock();
             let Some(last) = st.last_batch.take() else { return Ok(Vec::new()) };
-            // Nobody else has this cache yet.
+            // No other thread has a reference to this cache yet.
             let cut = last.take(&*self.device, &mut st);
             let findings = Finding::last_commit(&st, &cut);
             (cut.kept, findings, st.log, st.sb.life, st.sb.tag())
@@ -178,19 +178,19 @@ impl Cache {
         self.write_log(log.next, bytes)?;
         let mut st = self.lock();
         st.log.next += batch.len_blocks();
-        // `begin` flushes before anything is built on it.
+        // `begin` flushes before anything depends on it.
         st.log.durable = st.log.next;
         Ok(findings)
     }
 }
 
-/// Where everything lies on a device of this length.
+/// Returns a superblock with the layout for a device of this length.
 fn lay_out(len_bytes: u64, options: &CreateOptions) -> Result<Superblock> {
     let unit = UNIT as u64;
     let block = u64::from(options.block_bytes);
     let subs = options.block_bytes as usize / UNIT;
     let len_bytes = len_bytes / unit * unit;
-    // As if there were no metadata, and then fewer until it fits.
+    // Starts from the number of slots without metadata, and reduces it until all fits.
     let mut slots = (len_bytes / block).min(u64::from(crate::policy::SLOTS_MAX));
     loop {
         let area = AreaLayout::new(u32::try_from(slots).unwrap_or(u32::MAX), subs).blocks();
@@ -235,8 +235,8 @@ fn lay_out(len_bytes: u64, options: &CreateOptions) -> Result<Superblock> {
     }
 }
 
-/// The blocks of a checkpoint of an empty cache, each with its place in the area. The header comes
-/// last.
+/// Returns the blocks of a checkpoint of an empty cache, each with its position in the area. The
+/// header is the last one.
 pub(crate) fn empty_checkpoint(
     sb: &Superblock,
     sequence: u64,
@@ -261,7 +261,7 @@ pub(crate) fn empty_checkpoint(
     vec![(map, layout.map_at()), (header.encode(sb.tag()), 0)]
 }
 
-/// What is found before anything is believed.
+/// The metadata headers found on the device.
 pub(crate) struct Found {
     /// The valid headers of the two areas.
     pub(crate) headers: [Option<Header>; 2],
@@ -296,27 +296,28 @@ impl Found {
         Ok(Self { headers, ring })
     }
 
-    /// The newest checkpoint.
+    /// Returns the newest checkpoint's header.
     pub(crate) fn newest(&self) -> Option<Header> {
         self.headers.iter().flatten().max_by_key(|header| header.sequence).copied()
     }
 
-    /// The newest life that has written anything.
+    /// Returns the newest life that has written a block.
     pub(crate) fn life(&self) -> u64 {
         let headers = self.headers.iter().flatten().map(|header| header.life);
         self.ring.iter().flatten().map(|header| header.life).chain(headers).max().unwrap_or(0)
     }
 
-    /// A number of a log's block that was never used.
+    /// Returns a number of a log block that was never used.
     pub(crate) fn unused_number(&self) -> u64 {
         let ring = self.ring.iter().flatten().map(|header| header.number + 1);
         ring.chain(self.headers.iter().flatten().map(|h| h.log_start)).max().unwrap_or(0)
     }
 
-    /// Where the log that begins at `start`, in the life `life`, ends: behind its last whole batch.
+    /// Returns the end of the log that begins at `start` in the life `life`: after its last
+    /// complete batch.
     ///
-    /// A marker is not flushed: a cut may take it and leave the batch behind it, which does not
-    /// count then, and is of an earlier life than all that counts later.
+    /// A marker is not flushed: a power cut may lose it and keep the batch after it, which is then
+    /// not part of the log, and is of an earlier life than all later valid blocks.
     pub(crate) fn log_end(&self, start: u64, mut life: u64) -> u64 {
         let blocks = self.ring.len() as u64;
         let (mut end, mut at, mut inside) = (start, start, false);
@@ -335,7 +336,7 @@ impl Found {
         end
     }
 
-    /// The first of the blocks that follow one another up to the newest.
+    /// Returns the first of the consecutive blocks that end with the newest.
     pub(crate) fn oldest_of_newest_run(&self) -> u64 {
         let blocks = self.ring.len() as u64;
         let Some(newest) = self.ring.iter().flatten().map(|header| header.number).max() else {
@@ -348,21 +349,21 @@ impl Found {
         while first > 0 && newest - first + 1 < blocks && there(first - 1) {
             first -= 1;
         }
-        // A batch counts as a whole.
+        // A batch is valid only as a whole.
         while first < newest && !self.ring[(first % blocks) as usize].is_some_and(|h| h.first) {
             first += 1;
         }
         first
     }
 
-    /// Up to which number the log was durable once.
+    /// Returns the number up to which the log was durable.
     pub(crate) fn durable(&self) -> u64 {
         let headers = self.headers.iter().flatten().map(|header| header.log_durable);
         self.ring.iter().flatten().map(|header| header.durable).chain(headers).max().unwrap_or(0)
     }
 
-    /// Where the last batch begins of a log from `start` to `end`, if nothing says that it was
-    /// complete; else `end`.
+    /// Returns the start of the last batch of a log from `start` to `end`, if nothing shows that it
+    /// was complete; otherwise `end`.
     pub(crate) fn last_batch(&self, start: u64, end: u64) -> u64 {
         if self.durable() >= end {
             return end;
@@ -406,7 +407,7 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
     let area = sb.checkpoints[(header.sequence & 1) as usize];
     load_intents(device, state, &header, area)?;
     let map = load_map(device, state, &header, area, &layout)?;
-    // Also if the intents could not be read.
+    // This bit is also set if the intents could not be read.
     let untrusted = state.sb.state & STATE_UNTRUSTED != 0;
     state.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
     state.slots.free = map.complement();
@@ -414,9 +415,9 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
     replay(device, state, header.log_start, last)?;
     state.last_batch = tail::take(device, state, last..end)?;
     state.log.next = if state.last_batch.is_some() { last } else { end };
-    // `begin` flushes before anything is built on it.
+    // `begin` flushes before anything depends on it.
     state.log.durable = state.log.next;
-    // Only now it is known which intents are left.
+    // Only now are the remaining intents known.
     let mut slot = 0;
     while let Some(known) = state.loading.as_ref().and_then(|l| l.known.next_set(slot..sb.slots)) {
         state.drop_unbelieved(known, untrusted);
@@ -449,7 +450,7 @@ fn load_intents(
     Ok(())
 }
 
-/// The slots that the checkpoint calls used; all of them, if that cannot be told.
+/// Returns the slots that are used according to the checkpoint; all of a damaged page.
 fn load_map(
     device: &dyn BlockDevice,
     state: &State,
@@ -490,7 +491,7 @@ fn replay(device: &dyn BlockDevice, state: &mut State, start: u64, end: u64) -> 
 }
 
 impl State {
-    /// Takes an item of the log.
+    /// Applies an item of the log.
     pub(crate) fn apply(&mut self, item: &Item) {
         match item {
             Item::Record(record) => self.replay(record),
@@ -499,7 +500,7 @@ impl State {
         }
     }
 
-    /// Takes an intent of a region that exists.
+    /// Applies intents, limited to the regions that the origin has.
     pub(crate) fn recover_intent(&mut self, run: &crate::format::log::RegionRun, set: bool) {
         let Some(entry) = self.sb.origins.get(usize::from(run.origin)).and_then(Option::as_ref)
         else {
@@ -511,7 +512,7 @@ impl State {
         self.regions.recover(&crate::format::log::RegionRun { first, count, ..*run }, set);
     }
 
-    /// Makes a slot what its record in the log says.
+    /// Applies a slot's record of the log.
     pub(crate) fn replay(&mut self, record: &Record) {
         if record.slot >= self.slots.len() {
             return;

@@ -1,4 +1,4 @@
-//! What can be chosen: when a cache is made, when it is opened, and for each origin.
+//! Options: for creating a cache, for opening it, and for each origin.
 
 use crate::admission::AdmissionOptions;
 use crate::{Error, PolicyKind, Result};
@@ -11,23 +11,23 @@ pub const SUB_BLOCK_BYTES: usize = 4096;
 /// The largest block of a cache, in bytes: sixteen sub-blocks.
 pub const BLOCK_BYTES_MAX: u32 = 64 << 10;
 
-/// The most origins that share one cache.
+/// Maximum number of origins that share one cache.
 pub const ORIGINS_MAX: usize = 16;
 
-/// What a new cache is like. Fixed for its life, but for its length.
+/// Parameters of a new cache. All but its length are fixed for as long as it exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreateOptions {
-    /// The unit that has a place of its own in the cache: 4 to 64 KiB, a power of two. Larger
-    /// blocks need less memory; parts of 4 KiB are filled and written back apart.
+    /// Size of a cached block, the unit that is given a slot: 4 to 64 KiB, a power of two. Larger
+    /// blocks need less memory; their sub-blocks of 4 KiB are filled and written back separately.
     pub block_bytes: u32,
-    /// A name for people, at most 64 bytes of UTF-8.
+    /// A human-readable name, at most 64 bytes of UTF-8.
     pub label: String,
-    /// Which block is given up when room is needed.
+    /// The replacement policy.
     pub policy: PolicyKind,
     /// Length of the log in bytes; `None` chooses by the size of the cache. A longer log means
     /// fewer checkpoints and a longer recovery.
     pub log_bytes: Option<u64>,
-    /// The cache's identity; `None` draws one.
+    /// The cache's UUID; `None` draws one at random.
     pub uuid: Option<[u8; 16]>,
 }
 
@@ -43,62 +43,63 @@ impl Default for CreateOptions {
     }
 }
 
-/// How a cache is used while it is open.
+/// Options for an open cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Whether threads do the work behind: commits, write-back, fills. Without, the caller drives
-    /// the cache with [`Cache::tick`](crate::Cache::tick), and everything happens in the call
-    /// that causes it, in the same order each time.
+    /// Whether background threads do commits, write-back and fills. Without them, the caller drives
+    /// the cache with [`Cache::tick`](crate::Cache::tick), and everything happens in the call that
+    /// causes it, in the same order each time.
     pub background: bool,
-    /// Nothing is written to the cache; it can be looked at, but no origin attached.
+    /// Whether the cache is opened read-only: it can be inspected, but no origin attached.
     pub read_only: bool,
-    /// Whether the cache outlives this opening. Without, it starts empty, writes no metadata, and
-    /// holds no dirty data: only modes that write to the origin are possible. A cache that was
-    /// opened so is empty when it is next opened with persistence.
+    /// Whether the cache outlives this opening. Without persistence, it starts empty, writes no
+    /// metadata, and holds no dirty data: only modes that write to the origin are possible. It is
+    /// empty when it is next opened with persistence.
     pub persistence: bool,
-    /// Whether the cache serves while its checkpoint is still being loaded.
+    /// Whether the cache serves requests while its checkpoint is still being loaded.
     pub lazy_load: bool,
-    /// The oldest a change of metadata gets before it is written to the log, in milliseconds,
-    /// if nothing asks for it before.
+    /// Maximum age of a metadata change before it is written to the log, in milliseconds, if
+    /// nothing requires it earlier.
     pub commit_interval_ms: u64,
-    /// How many changed slots are committed at the latest, whatever their age.
+    /// Number of changed slots that triggers a commit, whatever their age.
     pub commit_records: u32,
-    /// The most dirty data, in bytes; writes wait for write-back beyond it. `None`: half of the
+    /// Maximum dirty data, in bytes; beyond it, writes wait for write-back. `None`: half of the
     /// cache.
     pub dirty_limit_bytes: Option<u64>,
-    /// The oldest dirty data gets before it is written back, in milliseconds.
+    /// Maximum age of dirty data before it is written back, in milliseconds.
     pub max_dirty_age_ms: u64,
-    /// The most write-back in bytes a second, while the dirty limit is not reached. `None`: no
-    /// limit.
+    /// Maximum rate of write-back in bytes a second, while the dirty limit is not reached. `None`:
+    /// no limit.
     pub writeback_bytes_per_second: Option<u64>,
-    /// How many requests of write-back are under way at a time. More hide the latency of an origin
-    /// that is far; each takes up to 1 MiB of memory.
+    /// Number of write-back requests in flight at a time. More requests hide the latency of a
+    /// remote origin; each takes up to 1 MiB of memory.
     pub writeback_requests: u32,
-    /// How long a write waits for room in a cache that is full of dirty data while its origin fails
-    /// to take any, in milliseconds; then the write fails.
+    /// Time that a write waits for room in a cache full of dirty data while its origin fails to
+    /// take any, in milliseconds; then the write fails.
     pub full_wait_ms: u64,
-    /// When the cache device has failed, and refuses to be marked as out of date, too: let writes pass
-    /// to the origin also where the cache may have clean blocks. Should the device come back, and the
-    /// cache be opened again, it may have what was there before them; only the comparisons of
-    /// [`Cache::attach`](crate::Cache::attach) stand against that. Without this, such writes fail with
-    /// [`Error::Unmarked`](crate::Error::Unmarked), all others pass, and nothing can go stale.
+    /// Whether writes pass to the origin even where the cache may have clean blocks, when the cache
+    /// device has failed and marking it as out of date failed as well. If the device comes back and
+    /// the cache is opened again, it may hold versions older than those writes; only the
+    /// comparisons of [`Cache::attach`](crate::Cache::attach) guard against that. If false, such
+    /// writes fail with [`Error::Unmarked`](crate::Error::Unmarked), all others pass, and nothing
+    /// can become stale.
     pub pass_when_failed: bool,
-    /// How long a region of the origin must have been left alone before its intent is cleared, in
+    /// Time without writes after which the intent of a region of the origin is cleared, in
     /// milliseconds.
     pub intent_idle_ms: u64,
-    /// The most data read from origins that waits to be written to the cache, in bytes. Beyond
-    /// it, the reader writes it itself.
+    /// Maximum data read from origins that waits to be written to the cache, in bytes. Beyond it,
+    /// the reader writes its data to the cache itself.
     pub fill_queue_bytes: usize,
-    /// The most that is read from an origin ahead of a sequential reader, in bytes; 0: nothing is.
-    /// What the cache has no free slot for waits in memory: up to twice as much, for all readers
+    /// Maximum read-ahead per sequential reader, in bytes; 0 turns read-ahead off. Data for which
+    /// the cache has no free slot waits in memory: up to twice this amount, for all readers
     /// together. Needs the threads of `background`.
     pub readahead_bytes: u64,
     /// Whether checksums are compared at each read of a cached block, and not only at the first
     /// one after the cache was opened.
     pub verify_always: bool,
-    /// The longest pause between attempts to write back to an origin that fails, in milliseconds.
+    /// Maximum pause between attempts to write back to an origin that fails, in milliseconds.
     pub retry_max_ms: u64,
-    /// Which blocks are put into the cache at all.
+    /// Rules that decide which blocks enter the cache.
     pub admission: AdmissionOptions,
 }
 
@@ -127,20 +128,20 @@ impl Default for OpenOptions {
     }
 }
 
-/// How one origin is attached.
+/// Options for attaching one origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachOptions {
-    /// What happens to reads and writes.
+    /// Handling of reads and writes.
     pub mode: Mode,
-    /// The most of the cache this origin may take, in bytes. `None`: all of it.
+    /// Maximum share of the cache for this origin, in bytes. `None`: all of it.
     pub quota_bytes: Option<u64>,
-    /// Whether an origin that the cache does not know is added beside those that it knows.
-    /// The first origin of an empty cache needs no such permission.
+    /// Whether an unknown origin is added beside those that the cache has records of. The first
+    /// origin of an empty cache needs no such permission.
     pub add: bool,
-    /// If the origin was changed without the cache, its clean blocks are dropped and it is
-    /// attached. Dirty blocks are never dropped.
+    /// Whether to drop the clean blocks of an origin that was changed without the cache, and attach
+    /// it. Dirty blocks are never dropped.
     pub invalidate: bool,
-    /// How many cached blocks are compared with the origin to see whether it was changed.
+    /// Number of cached blocks that are compared with the origin to detect a change.
     pub samples: u32,
 }
 
@@ -156,7 +157,7 @@ impl Default for AttachOptions {
     }
 }
 
-/// What happens to the reads and writes of an origin.
+/// Handling of the reads and writes of an origin.
 ///
 /// | mode | read miss | write |
 /// |---|---|---|
@@ -178,16 +179,16 @@ pub enum Mode {
     WriteBack,
     /// For data that is written and not read soon.
     WriteAround,
-    /// What the seed did.
+    /// The behaviour of the seed.
     WriteInvalidate,
     /// A write buffer: reads do not displace what was written.
     WriteOnly,
-    /// The cache is there, and unused.
+    /// Reads and writes bypass the cache.
     PassThrough,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Self; 6] = [
         Self::WriteThrough,
         Self::WriteBack,
@@ -197,19 +198,19 @@ impl Mode {
         Self::PassThrough,
     ];
 
-    /// Whether writes stay in the cache.
+    /// Returns true if writes stay in the cache.
     #[must_use]
     pub fn writes_back(self) -> bool {
         matches!(self, Self::WriteBack | Self::WriteOnly)
     }
 
-    /// Whether what is read from the origin is put into the cache.
+    /// Returns true if data read from the origin is put into the cache.
     #[must_use]
     pub fn fills(self) -> bool {
         !matches!(self, Self::WriteOnly | Self::PassThrough)
     }
 
-    /// Its name on command lines.
+    /// Returns the mode's name on command lines.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -240,15 +241,14 @@ impl FromStr for Mode {
     }
 }
 
-/// Who an origin is. The caller reads it off the origin; the cache records and compares it.
+/// Identity of an origin. The caller reads it from the origin; the cache records and compares it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OriginId {
     /// Its length in bytes.
     pub len_bytes: u64,
-    /// An identity that the origin carries itself (of its file system or partition table).
+    /// An identity that the origin itself carries (of its file system or partition table).
     pub uuid: Option<[u8; 16]>,
-    /// Where it is found, or what it is called: what identifies it if it has no UUID. At most 96
-    /// bytes of UTF-8.
+    /// Its path or name, which identifies it if it has no UUID. At most 96 bytes of UTF-8.
     pub label: String,
     /// A number that grows when the origin is changed without the cache (a snapshot's number),
     /// if it has one; 0 otherwise.

@@ -1,5 +1,5 @@
-//! Origins: attaching one, making sure that it is the one the cache knows and is as the cache left
-//! it, and detaching it.
+//! Origins: attaching one, verifying its identity and that it is unchanged since the cache was last
+//! attached, and detaching it.
 //!
 //! Detects that another process has changed an origin without the cache:
 //! - its length, its identity and its generation, always;
@@ -8,8 +8,8 @@
 //!   sixteen other places;
 //! - always: a change of one of the cached clean blocks that are sampled when it is attached.
 //!
-//! A change of a few blocks in the middle, that updates no such place, is not seen. Whoever writes
-//! to an origin without the cache should raise its generation, or invalidate the cache.
+//! A change of a few blocks in the middle that updates no such place is not detected. A program
+//! that writes to an origin without the cache should raise its generation, or invalidate the cache.
 
 use crate::cache::Cache;
 use crate::device::CachedDevice;
@@ -30,17 +30,17 @@ use weft_block::BlockDevice;
 /// The smallest region of an origin that has an intent of its own: 1 MiB.
 const REGION_SHIFT_MIN: u32 = 20;
 
-/// The flushes of an origin, one at a time.
+/// The state of an origin's flushes, which run one at a time.
 #[derive(Debug)]
 struct Flushes {
     one: Lock<()>,
-    /// How many have begun, and which was the last that worked.
+    /// Number of flushes begun, and of the last that succeeded.
     begun: AtomicU64,
     good: AtomicU64,
     failed: AtomicU64,
-    /// Up to which of its writes some may be lost, and that is known.
+    /// Number of the last write that a failed flush is known to have put in doubt.
     lost: AtomicU64,
-    /// What may be lost, and whoever wrote it has not been told.
+    /// Range that may be lost and that no error has reported to the user yet.
     untold: Mutex<Option<Range<u64>>>,
 }
 
@@ -48,41 +48,42 @@ struct Flushes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Link {
-    /// They do.
+    /// Requests go through the cache.
     Attached,
-    /// What changes the origin waits until it is known whether they go on doing so.
+    /// The origin is being detached: requests that change it wait for the outcome.
     Leaving,
-    /// They go to the origin, as if there were no cache; its number may be another's.
+    /// Requests go to the origin, as if there were no cache; its number may belong to another
+    /// origin.
     Gone,
 }
 
 /// An attached origin.
 ///
-/// # When a flush of it fails
+/// # Failed flushes
 ///
-/// Whatever was written since the last good flush may then be there, be lost or be torn, and no
-/// later flush brings it back: a kernel, for one, calls pages clean that it failed to write. So
-/// for the origin a failed flush is a power cut, and the cache treats it as one:
+/// All data written since the last successful flush may then be intact, lost or torn, and no later
+/// flush brings it back: kernels, for one, mark pages clean that they failed to write. So a failed
+/// flush is a power cut of the origin, and the cache treats it as one:
 ///
-/// - Clean blocks in the regions written since the last good flush are dropped; they were the
-///   content of those writes. The intents there stay for the rest of this life, even after a good
-///   flush, as what the origin shows now it may show out of its memory. So no record of a clean
-///   block there outlives the life.
+/// - Clean blocks in the regions written since the last successful flush are dropped; they were the
+///   content of those writes. The intents of those regions stay for the rest of this life, even
+///   after a successful flush, because the origin may serve those writes from its volatile memory.
+///   So no record of a clean block there outlives the life.
 /// - A block that is being written back stays dirty if any flush failed since it was sent.
-/// - Each failure that may have lost a write is told: by the flush that failed, if a user asked for
-///   it, or else by the user's next one. A flush that waited for a failed one fails too.
+/// - Each failure that may have lost a write is reported: by the flush that failed, if a user asked
+///   for it, or else by the user's next one. A flush that waited for a failed one fails too.
 pub(crate) struct Origin {
     pub(crate) nr: u16,
     pub(crate) id: OriginId,
     pub(crate) device: Arc<dyn BlockDevice>,
     mode: AtomicU8,
-    /// Writes to it that have returned.
+    /// Number of writes to the origin that have returned.
     pub(crate) written: AtomicU64,
-    /// How many of them were flushed.
+    /// Number of those writes that were flushed.
     pub(crate) flushed: AtomicU64,
     flushes: Flushes,
     link: AtomicU8,
-    /// When write-back may be tried again, and how long it pauses then.
+    /// Time from which write-back may be retried, and the length of the next pause.
     pub(crate) retry_ms: AtomicU64,
     pub(crate) pause_ms: AtomicU64,
 }
@@ -110,29 +111,29 @@ impl Origin {
         self.link.store(link as u8, Ordering::Release);
     }
 
-    /// Tells apart what the origin failed.
+    /// Counts a failed request of the origin, and returns its error with the origin's label.
     pub(crate) fn failed(&self, cache: &Cache, source: weft_block::Error) -> Error {
         cache.counters.origin_errors.add(1);
         Error::Origin { label: self.id.label.clone(), source }
     }
 
-    /// A write that passed the cache by has returned. Its number.
+    /// Counts a write to the origin that has returned, and returns its number.
     pub(crate) fn count_write(&self) -> u64 {
         self.written.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// How many flushes have failed.
+    /// Returns the number of failed flushes.
     pub(crate) fn failures(&self) -> u64 {
         self.flushes.failed.load(Ordering::Acquire)
     }
 
-    /// Makes durable what was written to it before this call.
+    /// Flushes all data that was written to the origin before this call.
     pub(crate) fn flush(&self, cache: &Cache) -> Result<()> {
         let flushes = &self.flushes;
         let begun = flushes.begun.load(Ordering::Acquire);
         let failures = self.failures();
         let _one = flushes.one.lock();
-        // One that began after this call, and worked, has done all there is to do.
+        // A flush that began after this call and succeeded covers all these writes.
         if flushes.good.load(Ordering::Acquire) <= begun {
             let written = self.written.load(Ordering::Acquire);
             let number = flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
@@ -147,7 +148,8 @@ impl Origin {
         self.unless_failed_since(cache, failures)
     }
 
-    /// An error if more than so many flushes have failed.
+    /// Returns an error if a flush has failed since [`failures`](Self::failures) returned
+    /// `failures`.
     pub(crate) fn unless_failed_since(&self, cache: &Cache, failures: u64) -> Result<()> {
         if self.failures() == failures {
             return Ok(());
@@ -155,7 +157,8 @@ impl Origin {
         Err(self.lost(cache, &(0..self.id.len_bytes)))
     }
 
-    /// As [`flush`](Self::flush), by somebody who must be told of what an earlier one lost.
+    /// Flushes as [`flush`](Self::flush) does, for a user, and reports losses of earlier flushes
+    /// that were not reported yet.
     pub(crate) fn flush_for_user(&self, cache: &Cache) -> Result<()> {
         let flushed = self.flush(cache);
         match self.untold().take() {
@@ -164,12 +167,12 @@ impl Origin {
         }
     }
 
-    /// Its user has got an error that says what a flush would say.
+    /// Marks unreported losses as reported: the user has got an error that says the same.
     pub(crate) fn is_told(&self) {
         self.untold().take();
     }
 
-    /// Whether a flush has to go to the origin.
+    /// Returns true if a user's flush has to go to the origin.
     pub(crate) fn flush_needed_by_user(&self) -> bool {
         self.flush_needed() || !self.mode().writes_back() || self.untold().is_some()
     }
@@ -204,13 +207,13 @@ impl Origin {
 }
 
 impl State {
-    /// Whether a device that was detached from this origin is still in use.
+    /// Returns true if a device that was detached from this origin is still in use.
     fn is_used_without_cache(&self, id: &OriginId) -> bool {
         self.without_cache.iter().any(|(used, held)| held.strong_count() > 0 && same(used, id))
     }
 }
 
-/// Whether two identities are of one origin.
+/// Returns true if both identities are of one origin.
 fn same(a: &OriginId, b: &OriginId) -> bool {
     match (a.uuid, b.uuid) {
         (Some(a), Some(b)) => a == b,
@@ -220,17 +223,17 @@ fn same(a: &OriginId, b: &OriginId) -> bool {
 }
 
 impl Cache {
-    /// A flush of an origin has failed: drops what the cache holds of the writes since the last
-    /// good one, and lets nobody believe it after this life. Returns the range they lie in, if
-    /// there were any.
+    /// Handles a failed flush of an origin: drops the cached content of the writes since the last
+    /// successful one, and keeps it from being trusted after this life. Returns the range of those
+    /// writes, if there were any.
     fn doubt_unflushed(&self, origin: &Origin) -> Option<Range<u64>> {
         let nr = origin.nr;
-        // What an earlier failure has lost is known already.
+        // The loss of an earlier failure is known already.
         let lost = origin.flushes.lost.load(Ordering::Acquire);
         let flushed = origin.flushed.load(Ordering::Acquire).max(lost);
         let mut st = self.lock();
         let shift = st.origins[usize::from(nr)].region_shift;
-        // Where there are no intents, nobody knows which regions were written.
+        // Without intents, the written regions are unknown.
         let all = !self.options.persistence || st.failed.is_some();
         let regions = if all {
             let any = origin.written.load(Ordering::Acquire) > flushed;
@@ -242,7 +245,7 @@ impl Cache {
         let per_region = (1_u64 << shift) / u64::from(st.sb.block_bytes);
         let subs = st.sb.subs() as u64;
         for region in &regions {
-            // A short lock for each region: requests come between.
+            // The lock is taken for each region anew, so that requests can run in between.
             let first = u64::from(*region) * per_region;
             st.fills.cancel(nr, &(first * subs..(first + per_region) * subs));
             st.drop_clean_blocks(nr, first..first + per_region);
@@ -257,8 +260,8 @@ impl Cache {
     }
 
     /// Puts the cache in front of `origin`. The origin must not be changed in any other way from
-    /// now until the cache is detached from it; with dirty data in the cache, it is incomplete
-    /// without it.
+    /// now until it is detached; while the cache has dirty data, the origin is incomplete without
+    /// it.
     ///
     /// # Errors
     /// [`Error::OtherOrigin`], [`Error::OriginChanged`], [`Error::OriginBusy`],
@@ -319,7 +322,7 @@ impl Cache {
                 self.drop_clean(nr as u16)?;
             }
         }
-        // What an earlier life wrote may still be in the origin's volatile cache.
+        // Writes of an earlier life may still be in the origin's volatile cache.
         origin.flush(self)?;
         let entry = OriginEntry {
             id: id.clone(),
@@ -371,7 +374,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The number of an origin the cache knows already.
+    /// Returns the number of an origin that the cache has a record of.
     fn find_origin(&self, id: &OriginId, options: &AttachOptions) -> Result<Option<usize>> {
         let st = self.lock();
         let entries =
@@ -385,7 +388,7 @@ impl Cache {
                 continue;
             }
             if entry.forgetting {
-                // It gets a new number: what is left of the old one's blocks is none of its own.
+                // It gets a new number: blocks left under the old one are not its own.
                 continue;
             }
             return Ok(Some(nr));
@@ -396,8 +399,8 @@ impl Cache {
         Err(Error::OtherOrigin { known: others.join(", "), given: name(id) })
     }
 
-    /// A number for a new origin. One that was forgotten keeps its number until nothing names it any
-    /// more: if there is no other, this sees to that first.
+    /// Returns a number for a new origin. The number of a forgotten origin is in use until no block
+    /// refers to it; if there is no other, this function forgets those blocks first.
     fn free_origin_nr(&self) -> Result<usize> {
         loop {
             if let Some(nr) = self.lock().sb.origins.iter().position(Option::is_none) {
@@ -411,7 +414,8 @@ impl Cache {
         free.ok_or_else(|| Error::Invalid(format!("a cache has at most {ORIGINS_MAX} origins")))
     }
 
-    /// Whether an origin is as the cache left it; what is different, if not.
+    /// Compares an origin with its state when the cache left it; the inner error describes the
+    /// difference.
     fn compare_origin(
         &self,
         origin: &Origin,
@@ -421,7 +425,7 @@ impl Cache {
         let Some(entry) = entry else { return Ok(Ok(())) };
         if entry.id.len_bytes != origin.id.len_bytes {
             let (was, is) = (entry.id.len_bytes, origin.id.len_bytes);
-            // Blocks past the end could never be written back.
+            // Blocks beyond the end could never be written back.
             return Err(Error::OriginChanged {
                 label: origin.id.label.clone(),
                 why: format!("it had {was} bytes and has {is}; detach it and attach it anew"),
@@ -451,7 +455,8 @@ impl Cache {
         Ok(Ok(()))
     }
 
-    /// Some clean sub-blocks that origin and cache should agree on, spread over the cache.
+    /// Returns up to `count` clean sub-blocks, spread over the cache, that should be equal in
+    /// origin and cache.
     fn samples(&self, nr: u16, count: u32) -> Result<Vec<(BlockKey, u64, u32)>> {
         if count == 0 {
             return Ok(Vec::new());
@@ -473,7 +478,7 @@ impl Cache {
         Ok(found.into_iter().step_by(keep).collect())
     }
 
-    /// Forgets the clean blocks of an origin; dirty ones stay.
+    /// Drops the clean blocks of an origin; dirty ones stay.
     fn drop_clean(&self, nr: u16) -> Result<()> {
         self.load_all()?;
         let slots = self.lock().slots.len();
@@ -491,16 +496,18 @@ impl Cache {
         self.commit()
     }
 
-    /// Writes an origin's dirty blocks back and forgets it: it is complete without the cache then.
-    /// Its clean blocks are forgotten behind, so this takes no longer than the write-back.
+    /// Writes an origin's dirty blocks back and forgets the origin, which is then complete without
+    /// the cache. Its clean blocks are dropped in the background, so this takes no longer than the
+    /// write-back.
     ///
-    /// `device` can be used before, meanwhile and afterwards; requests wait for the last of the
-    /// write-back, and then go to the origin, as if there had never been a cache, also when the cache
-    /// is closed. While anybody has it, the origin cannot be attached to this cache again.
+    /// `device` can be used before, during and after this call; requests wait for the last of the
+    /// write-back, and then go to the origin, as if there had never been a cache, even when the
+    /// cache is closed. While a reference to `device` exists, the origin cannot be attached to this
+    /// cache again.
     ///
     /// # Errors
     /// [`Error::UnknownOrigin`] if it was detached before, [`Error::StillDirty`], and those of the
-    /// devices. Nothing is forgotten then, and requests go through the cache.
+    /// devices. The origin then stays attached, and requests go through the cache.
     pub fn detach(&self, device: &CachedDevice) -> Result<()> {
         let _one = self.attaching.lock();
         let origin = &device.origin;
@@ -515,7 +522,7 @@ impl Cache {
             origin.set_mode(mode);
         })?;
         {
-            // From here on, no write begins; those that have are waited for.
+            // From here on, no write begins; this waits for those in progress.
             let mut st = self.lock();
             origin.set_link(&mut st, Link::Leaving);
             while st.writers.overlaps(nr, &(0..u64::MAX)) || st.fills.any_of(nr) {
@@ -523,7 +530,7 @@ impl Cache {
             }
         }
         let left = self.write_back_origin(Some(nr)).and_then(|()| origin.flush_for_user(self));
-        // What goes to the origin past the cache must find a cache that has forgotten it, durably.
+        // Before requests go directly to the origin, the cache must have forgotten it durably.
         let left = left.and_then(|()| self.forget_origin(nr));
         let mut st = self.lock();
         if left.is_ok() {
@@ -543,7 +550,8 @@ impl Cache {
         self.forget_in_the_foreground()
     }
 
-    /// The origins the cache knows, with their dirty bytes and whether they are attached.
+    /// Returns the origins that the cache has records of, with their dirty bytes and whether they
+    /// are attached.
     #[must_use]
     pub fn origins(&self) -> Vec<OriginInfo> {
         let st = self.lock();
@@ -562,22 +570,22 @@ impl Cache {
             .collect()
     }
 
-    /// Sub-blocks in a block.
+    /// Returns the number of sub-blocks in a block.
     pub(crate) fn subs(&self) -> u64 {
         self.lock().sb.subs() as u64
     }
 }
 
-/// An origin as the cache knows it.
+/// The cache's record of an origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginInfo {
-    /// Who it is.
+    /// The origin's identity.
     pub id: OriginId,
-    /// Slots that hold its blocks.
+    /// Number of slots that hold its blocks.
     pub used_slots: u64,
-    /// Bytes of it that are in the cache only.
+    /// Bytes of it that exist only in the cache.
     pub dirty_bytes: u64,
-    /// The most of the cache it may take, in bytes.
+    /// Maximum share of the cache, in bytes.
     pub quota_bytes: Option<u64>,
     /// Whether it is attached now.
     pub attached: bool,
@@ -593,7 +601,7 @@ fn name(id: &OriginId) -> String {
     }
 }
 
-/// A hash of the places of a device that change with nearly every use of what is on it.
+/// Returns a hash of the areas of a device that nearly every use of its content changes.
 pub(crate) fn fingerprint(device: &dyn BlockDevice) -> weft_block::Result<u64> {
     const END_BYTES: u64 = 64 << 10;
     const PLACES: u64 = 16;

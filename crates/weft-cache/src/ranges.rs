@@ -1,10 +1,10 @@
-//! Ranges of blocks, or of sub-blocks, that something is being done to. There are as many as threads
-//! doing it, so a list is enough.
+//! Ranges of blocks or sub-blocks with an operation in progress. There are as many as threads that
+//! operate on them, so a list is enough.
 
 use crate::policy::BlockKey;
 use std::ops::Range;
 
-/// Names a range that was entered.
+/// Identifies a range that was entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RangeId(u64);
 
@@ -23,7 +23,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Whether any of these blocks of an origin is in a range.
+    /// Returns true if any of these blocks of an origin is in a range.
     pub(crate) fn overlaps(&self, origin: u16, blocks: &Range<u64>) -> bool {
         self.list.iter().any(|entry| entry.overlaps(origin, blocks))
     }
@@ -49,7 +49,7 @@ impl Ranges {
         id
     }
 
-    /// Returns the origin and the blocks of the range if it was marked.
+    /// Removes a range. Returns its origin and blocks if it was marked.
     pub(crate) fn leave(&mut self, id: RangeId) -> Option<(u16, Range<u64>)> {
         let at = self.list.iter().position(|entry| entry.id == id)?;
         let entry = self.list.swap_remove(at);

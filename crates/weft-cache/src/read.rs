@@ -1,9 +1,9 @@
 //! Reading through the cache.
 //!
 //! A request is cut into pieces of at most 1 MiB. Under the lock, each piece is planned: which
-//! parts are in slots (neighbours that lie side by side in the cache are one part), which are being
-//! filled by somebody, which must come from the origin (one part each run). The slots are pinned
-//! and the fills entered. Then the lock is given back, and the parts are read.
+//! parts are in slots (neighbours that are adjacent in the cache are one part), which are being
+//! filled by another request, which must come from the origin (one part for each run). The slots
+//! are pinned and the fills entered. Then the lock is released, and the parts are read.
 
 use crate::device::CachedDevice;
 use crate::fills::{FILL_SUBS_MAX, FillId, Purpose};
@@ -20,27 +20,27 @@ use std::sync::Arc;
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
 
-/// Where a part of a piece comes from.
+/// The source of a part of a piece.
 #[derive(Debug)]
 enum From {
     /// The cache device, at this offset.
     Slot { offset: u64 },
-    /// The same, not yet seen to match these checksums.
+    /// The same, not yet verified against these checksums.
     Unverified { offset: u64, crcs: Vec<u32> },
-    /// The cache knows that it is zeroes.
+    /// The cache has a record that the part is zeroes.
     Zeroes,
-    /// The origin; what comes goes into the cache.
+    /// The origin; the data goes into the cache.
     Fill(FillId),
     /// The origin.
     Origin,
-    /// Somebody's fill.
+    /// Another request's fill.
     Other(FillId),
-    /// What was read ahead and staged; with a fill, it goes into the cache.
+    /// Staged read-ahead; with a fill, it goes into the cache.
     Staged { piece: Piece, fill: Option<FillId> },
 }
 
 impl From {
-    /// Whether the data was not in the cache when the read began.
+    /// Returns true if the data was not in the cache when the read began.
     fn is_missing(&self) -> bool {
         !matches!(self, Self::Slot { .. } | Self::Unverified { .. } | Self::Zeroes)
     }
@@ -63,7 +63,7 @@ impl<'a> Pinned<'a> {
         Self { pins, slots: SmallVec::new() }
     }
 
-    /// Only under the state's lock.
+    /// Pins a slot. To be called under the state's lock.
     pub(crate) fn pin(&mut self, slot: u32) {
         self.pins.pin(slot);
         self.slots.push(slot);
@@ -78,10 +78,10 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// How reading a part went.
+/// The outcome of reading a part.
 enum Outcome {
     Read,
-    /// Something has changed meanwhile: plan again.
+    /// The state has changed meanwhile: plan again.
     Again,
 }
 
@@ -103,7 +103,7 @@ impl CachedDevice {
     fn read_piece(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let cache = &*self.cache;
         let subs = offset / SUB..(offset + buf.len() as u64).div_ceil(SUB);
-        // What was read stays read when the rest is planned again.
+        // Parts that were read are not read again when the rest is planned anew.
         let mut from = subs.start;
         let mut stream = None;
         'plan: loop {
@@ -135,7 +135,7 @@ impl CachedDevice {
         }
     }
 
-    /// Leaves the fills that were entered for parts that are not read.
+    /// Ends the fills that were entered for parts that are not read.
     fn abandon(&self, parts: impl Iterator<Item = Part>) {
         let mut st = self.cache.lock();
         for part in parts {
@@ -147,8 +147,8 @@ impl CachedDevice {
         self.cache.notify();
     }
 
-    /// `stream`: whether the piece is part of a long stream, found out when it is first planned.
-    /// `None`: there is no cache in front of this origin any more.
+    /// Plans the parts of a piece. `stream`: whether the piece is part of a long stream, set by the
+    /// first plan. Returns `None` if the origin was detached.
     fn plan(
         &self,
         subs: Range<u64>,
@@ -219,16 +219,17 @@ impl CachedDevice {
         let per_block = st.sb.subs() as u64;
         let masks = st.slots.masks(slot);
         let written = st.writers.contains(BlockKey::new(self.origin.nr, subs.start / per_block));
-        // A cache that is passed, or that has failed, serves only what is nowhere else.
+        // In pass-through mode, or after a failure, the cache serves only data that exists nowhere
+        // else.
         let unused = mode == Mode::PassThrough && !written || st.failed.is_some();
         let fills = mode.fills() && st.failed.is_none();
         let base = st.sb.slot_offset(slot);
         let mut hit = false;
         for at in subs {
             let sub = (at % per_block) as usize;
-            // While a block is being written, the cache and the origin differ. Whatever the mode is by
-            // now, it is read from where the write goes first: or a reader could see the new version
-            // there, and the next one the old version here.
+            // While a block is being written, the cache and the origin differ. In any mode, it is
+            // read from where the write goes first; otherwise a reader could see the new version
+            // there, and the next reader the old version here.
             let passed = written && st.passing.overlaps(self.origin.nr, &(at..at + 1));
             let served = if unused || passed { masks.dirty } else { masks.valid };
             if served >> sub & 1 == 0 {
@@ -280,7 +281,7 @@ impl CachedDevice {
         }
     }
 
-    /// `stream`: the piece is part of a long stream.
+    /// Reads a part into `buf`. `stream`: the piece is part of a long stream.
     fn read_part(&self, part: Part, buf: &mut [u8], at: u64, stream: bool) -> Result<Outcome> {
         let cache = &*self.cache;
         let first = part.subs.start * SUB;
@@ -320,7 +321,7 @@ impl CachedDevice {
         Ok(Outcome::Read)
     }
 
-    /// Copies what is staged, and gives it to its fill.
+    /// Copies staged data, and passes it to its fill.
     fn read_staged(
         &self,
         subs: &Range<u64>,
@@ -360,7 +361,7 @@ impl CachedDevice {
                 let piece = Piece { first: fill.subs.start, data: Arc::clone(data) };
                 let staged = fill.purpose == Purpose::Staged;
                 if staged && self.origin.mode().fills() && st.failed.is_none() {
-                    // This miss is judged as if the reader had come a little later.
+                    // This miss is judged as if the reader had come after the end of the fill.
                     let from = From::Staged { piece, fill: None };
                     let parts = smallvec![Part { subs: subs.clone(), from }];
                     let parts = plan_fills(&mut st, self.origin.nr, parts, stream);
@@ -376,7 +377,7 @@ impl CachedDevice {
         }
     }
 
-    /// Reads parts that follow each other and are all staged.
+    /// Reads consecutive parts that are all staged.
     fn read_all_staged(&self, parts: SmallVec<[Part; 4]>, buf: &mut [u8], at: u64) {
         let end = at + buf.len() as u64;
         for part in parts {
@@ -387,7 +388,7 @@ impl CachedDevice {
         }
     }
 
-    /// Reads whole sub-blocks and compares them with their checksums.
+    /// Reads whole sub-blocks and verifies their checksums.
     fn read_unverified(
         &self,
         subs: &Range<u64>,
@@ -425,8 +426,9 @@ impl CachedDevice {
         Ok(Outcome::Read)
     }
 
-    /// The cache device failed a read: what the origin has as well is forgotten, to be read from
-    /// there. A device that fails often is given up. `Ok`: to be planned again.
+    /// Handles a failed read of the cache device: sub-blocks that the origin has as well are
+    /// dropped, to be read from there. A device that fails often is marked as failed. `Ok`: to be
+    /// planned again.
     fn unreadable(&self, subs: &Range<u64>, error: Error) -> Result<()> {
         const READ_ERRORS_MAX: u32 = 16;
         let cache = &*self.cache;
@@ -454,8 +456,8 @@ impl CachedDevice {
         Ok(())
     }
 
-    /// A cached sub-block did not match its checksum: forgotten if the origin has it, an error if
-    /// not. `Ok`: to be planned again.
+    /// Handles a cached sub-block that did not match its checksum: it is dropped if the origin has
+    /// it; otherwise an error is returned. `Ok`: to be planned again.
     pub(crate) fn mismatch(&self, sub: u64, crc: u32) -> Result<()> {
         let cache = &*self.cache;
         let mut st = cache.lock();
@@ -492,7 +494,7 @@ impl CachedDevice {
     }
 }
 
-/// Plans sub-blocks that are not in the cache. `staged`: what is staged of them may be read.
+/// Plans sub-blocks that are not in the cache. `staged`: staged data may be read.
 fn plan_missing(
     st: &State,
     parts: &mut SmallVec<[Part; 4]>,
@@ -527,7 +529,7 @@ fn plan_missing(
     }
 }
 
-/// Makes fills of what must come from the origin, or is staged, where its blocks are admitted.
+/// Turns missing and staged parts into fills where their blocks are admitted.
 fn plan_fills(
     st: &mut State,
     nr: u16,
@@ -545,13 +547,13 @@ fn plan_fills(
                 continue;
             }
         };
-        // Neighbours of which the same was said are one part.
+        // Adjacent blocks with the same decision are one part.
         let mut run: Option<(Range<u64>, bool)> = None;
         let mut at = part.subs.start;
         while at < part.subs.end {
             let block = at / per_block;
             let end = ((block + 1) * per_block).min(part.subs.end);
-            // What is being written is brought up to date by its writer, or dropped.
+            // A block being written is updated or dropped by its writer.
             let fill = if st.writers.overlaps(nr, &(block..block + 1)) {
                 st.counters.bypasses.add(1);
                 false
@@ -591,7 +593,7 @@ fn missed_part(
 }
 
 impl State {
-    /// Notes that a sub-block was seen to match its checksum, if it still has it.
+    /// Marks a sub-block as verified, if its checksum is still the same.
     pub(crate) fn mark_verified(&mut self, key: BlockKey, sub: usize, crc: u32) {
         let Some(slot) = self.lookup(key) else { return };
         let masks = self.slots.masks(slot);

@@ -1,25 +1,27 @@
 //! Read-ahead: fetches the blocks after a sequential read before the reader asks for them.
 //!
-//! [`ReadAhead`] detects the sequential streams of all origins. Once a stream has read some pieces in
-//! order, threads of the cache prefetch the blocks after it, several requests at a time, as fills: a
-//! reader that catches up waits for the fill, a write cancels it, and what a finished fill has brought is
-//! cached, or staged.
+//! [`ReadAhead`] detects the sequential streams of all origins. Once a stream has read some pieces
+//! in order, threads of the cache prefetch the blocks after it, several requests at a time, as
+//! fills: a reader that catches up waits for the fill, a write cancels it, and the data of a
+//! finished fill is cached or staged.
 //!
 //! # Invariants
 //!
-//! - The prefetch window of a stream is never longer than its current run of misses (so a miss among
-//!   hits causes next to no prefetch), nor than
+//! - The prefetch window of a stream is never longer than its current run of misses (so a miss
+//!   among hits causes next to no prefetch), nor than
 //!   [`OpenOptions::readahead_bytes`](crate::OpenOptions::readahead_bytes). The window of a new
 //!   stream grows with it, and little is fetched for a reader that turns elsewhere.
 //! - A stream that newer streams have displaced from the table gets no further prefetch: its jobs
 //!   that have not begun are dropped.
-//! - A prefetch evicts no block: it fills free slots only, and only where admission agrees. All else
-//!   that it brings is [staged](crate::staging) in memory. A full cache, the normal one, is so read
-//!   ahead of as one with room is; a block goes for no data but that which a reader has asked for and
-//!   admission has let in, and the clean slots that writes need are left to them.
-//! - Staged data is bounded in all, and each stream's by its share: a job that has no room is dropped.
-//! - A failed prefetch is not an error of any request: the reader reads those blocks itself, and its
-//!   stream gets no further prefetch.
+//! - A prefetch evicts no block: it fills free slots only, and only where admission agrees. All
+//!   other prefetched data is [staged](crate::staging) in memory. So read-ahead works with a full
+//!   cache, the normal case, as with one that has room; blocks are evicted only for data that a
+//!   reader has asked for and admission has accepted, and the clean slots that writes need are left
+//!   to them.
+//! - Staged data is bounded in total, and each stream's by its share: a job that has no room is
+//!   dropped.
+//! - A failed prefetch is not an error of any request: the reader reads those blocks itself, and
+//!   its stream gets no further prefetch.
 
 use crate::SUB_BLOCK_BYTES;
 use crate::admission::AdmissionOptions;
@@ -36,22 +38,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Threads that prefetch: the number of prefetch requests in progress at a time.
 pub(crate) const THREADS: usize = 4;
-/// Streams in the table at most.
+/// Maximum number of streams in the table.
 const STREAMS: usize = 16;
 /// The distance, in sub-blocks, between the end of a stream and a read that still continues it:
 /// requests of several queues overtake each other.
 const SLACK_SUBS: u64 = 64;
-/// The run of misses, in sub-blocks, from which on a stream gets a prefetch.
+/// The run of misses, in sub-blocks, from which on blocks are prefetched for a stream.
 const COLD_SUBS_MIN: u64 = 64;
 /// The shortest prefetch request, in sub-blocks, but for the last of a window.
 const PIECE_SUBS_MIN: u64 = 32;
-/// What is staged at most, in windows.
+/// Maximum of staged data, in windows.
 const STAGED_WINDOWS: u64 = 2;
-/// How many reads of others make a stream one that rests.
+/// Number of reads by other streams after which a stream is idle.
 const IDLE_READS: u64 = 1024;
-/// What is staged for a reader that does not come is kept so long, in milliseconds.
+/// Maximum age of staged data that no reader has read, in milliseconds.
 const STAGED_MS: u64 = 60_000;
-/// Queued jobs at most; the blocks of a dropped job are read by the reader itself.
+/// Maximum number of queued jobs; the blocks of a dropped job are read by the reader itself.
 const JOBS_MAX: usize = 64;
 
 /// Detects sequential streams and decides what to prefetch for each.
@@ -65,7 +67,7 @@ pub(crate) struct ReadAhead {
 
 #[derive(Debug)]
 struct Stream {
-    /// Grows: no two streams have had the same.
+    /// Unique: the clock at the stream's first read.
     id: u64,
     origin: u16,
     /// The end of the reads so far, in sub-blocks.
@@ -82,20 +84,21 @@ struct Stream {
 pub(crate) struct Prefetch {
     stream: u64,
     subs: Range<u64>,
-    /// The stream is a long one, in the sense of admission.
+    /// Whether admission counts the stream as long.
     long: bool,
 }
 
 impl ReadAhead {
-    /// A block that enters at its second use cannot be fetched before its first.
+    /// Creates a table with no streams. Under admission by reuse, read-ahead is off: a block that
+    /// enters at its second use cannot be fetched before its first.
     pub(crate) fn new(readahead_bytes: u64, admission: &AdmissionOptions) -> Self {
         let window_max = if admission.by_reuse { 0 } else { readahead_bytes };
         Self { window_max: window_max / SUB_BLOCK_BYTES as u64, ..Self::default() }
     }
 
-    /// Notes a read, once for each, and returns what to prefetch after it. `missing`: not all of the
-    /// read was in the cache. `end`: the end of the origin. `long`: admission counts the read as a
-    /// part of a long stream.
+    /// Notes a read, once for each, and returns the range to prefetch after it. `missing`: a part
+    /// of the read was not in the cache. `end`: the end of the origin, in sub-blocks. `long`:
+    /// admission counts the read as a part of a long stream.
     pub(crate) fn observe(
         &mut self,
         origin: u16,
@@ -153,7 +156,7 @@ impl ReadAhead {
         }
     }
 
-    /// Whether the stream is still in the table and has not read past `subs` yet.
+    /// Returns true if the stream is still in the table and has not read past `subs` yet.
     fn wants(&self, stream: u64, subs: &Range<u64>) -> bool {
         self.streams.iter().any(|s| s.id == stream && s.next < subs.end)
     }
@@ -165,13 +168,13 @@ impl ReadAhead {
         }
     }
 
-    /// How far a stream has come; `None`: it is not in the table any more.
+    /// Returns the position of a stream, or `None` if it is not in the table any more.
     fn progress(&self, stream: u64) -> Option<Progress> {
         let stream = self.streams.iter().find(|s| s.id == stream)?;
         Some(Progress { next: stream.next, idle: stream.used + IDLE_READS < self.clock })
     }
 
-    /// The most that may be staged for all streams, in bytes.
+    /// Returns the maximum of staged data for all streams, in bytes.
     pub(crate) fn staged_bytes_max(&self) -> u64 {
         self.window_max.saturating_mul(STAGED_WINDOWS * SUB_BLOCK_BYTES as u64)
     }
@@ -187,25 +190,25 @@ struct Job {
     prefetch: Prefetch,
 }
 
-/// What is missing of a job, in runs, each with what is to become of it.
+/// The missing runs of a job, each with the purpose of its fill.
 type Missing = Vec<(Range<u64>, Purpose)>;
 
-/// Fills that were entered for a job.
+/// The fills that were entered for a job.
 struct Entered {
     fills: Vec<(FillId, Range<u64>, Purpose)>,
-    /// There is room to stage what gets no slot.
+    /// Whether there is room to stage data that gets no slot.
     room: bool,
 }
 
 #[derive(Default)]
 struct Jobs {
     list: VecDeque<Job>,
-    /// Jobs that a thread has taken and not ended.
+    /// Number of jobs that a thread has taken and not ended.
     running: usize,
     stop: bool,
 }
 
-/// The jobs that wait for the prefetch threads.
+/// The queue of jobs for the prefetch threads.
 #[derive(Default)]
 pub(crate) struct Queue {
     jobs: Mutex<Jobs>,
@@ -217,7 +220,7 @@ impl Queue {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts a range into pieces, so many that every thread has one, and queues them.
+    /// Cuts a range into pieces, enough for all threads, and queues them.
     fn put(&self, origin: &Arc<Origin>, prefetch: &Prefetch) {
         let len = prefetch.subs.end - prefetch.subs.start;
         let piece = len.div_ceil(THREADS as u64).clamp(PIECE_SUBS_MIN, FILL_SUBS_MAX);
@@ -232,7 +235,7 @@ impl Queue {
         }
     }
 
-    /// Waits for a job; `None` once the threads are to end.
+    /// Waits for a job; returns `None` once the threads are to end.
     fn take(&self) -> Option<Job> {
         let mut jobs = self.lock();
         loop {
@@ -252,7 +255,7 @@ impl Queue {
         self.lock().running -= 1;
     }
 
-    /// Whether no job waits or is being done.
+    /// Returns true if no job is queued or running.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn is_idle(&self) -> bool {
         let jobs = self.lock();
@@ -269,7 +272,7 @@ impl Queue {
     }
 }
 
-/// Runs jobs until the queue is stopped or the cache is gone.
+/// Runs jobs until the queue is stopped or the cache is dropped.
 pub(crate) fn fetch_loop(cache: &Weak<Cache>, queue: &Queue) {
     while let Some(job) = queue.take() {
         let Some(cache) = cache.upgrade() else { return };
@@ -305,7 +308,8 @@ impl Cache {
                 failed = true;
             }
         }
-        // Before the fills end: a detach waits for them, and then the origin must have no user.
+        // Dropped before the fills end: a detach waits for them, and then the origin must have no
+        // user.
         drop(origin);
         for (id, ..) in entered.fills {
             self.end_fill(id);
@@ -315,7 +319,8 @@ impl Cache {
         }
     }
 
-    /// Stages what a fill has brought, but for what is in the cache by now, or was overtaken by a write.
+    /// Stages the data of a fill, except for blocks that are in the cache by now or that a write
+    /// has overtaken.
     fn stage(&self, origin: &Origin, id: FillId, stream: u64, data: Arc<Vec<u8>>) {
         let mut guard = self.lock();
         let st = &mut *guard;
@@ -332,11 +337,11 @@ impl Cache {
         st.fills.staging.put(origin.nr, stream, piece, st.now_ms, live);
     }
 
-    /// Begins the fills for those blocks of a job that the cache lacks.
+    /// Begins the fills for the blocks of a job that are missing in the cache.
     fn begin_prefetch(&self, job: &Job) -> Option<(Arc<Origin>, Entered)> {
         let Prefetch { stream, ref subs, long } = job.prefetch;
         let mut st = self.lock();
-        // A detach waits for fills: only while one is entered may the origin be kept alive.
+        // A detach waits for fills, so the origin may be kept alive only while one is entered.
         let origin = job.origin.upgrade()?;
         let usable = !st.closed
             && st.failed.is_none()
@@ -359,13 +364,13 @@ impl Cache {
 }
 
 impl State {
-    /// Whether a stream may stage so many bytes more.
+    /// Returns true if a stream may stage `len_bytes` more.
     fn has_room_to_stage(&mut self, stream: u64, len_bytes: u64) -> bool {
         let progress = |stream| self.readahead.progress(stream);
         self.fills.staging.has_room(stream, len_bytes, SLACK_SUBS, progress)
     }
 
-    /// Drops what is staged for nobody any more.
+    /// Drops staged data that has no reader any more.
     pub(crate) fn recycle_staged(&mut self) {
         if !self.fills.staging.is_empty() {
             let progress = |stream| self.readahead.progress(stream);
@@ -374,16 +379,16 @@ impl State {
         }
     }
 
-    /// Whether a sub-block is in the cache.
+    /// Returns true if a sub-block is in the cache.
     fn is_valid(&self, nr: u16, sub: u64) -> bool {
         let per_block = self.sb.subs() as u64;
         let slot = self.lookup(BlockKey::new(nr, sub / per_block));
         slot.is_some_and(|slot| self.slots.masks(slot).valid >> (sub % per_block) & 1 != 0)
     }
 
-    /// The runs of a range that are neither cached nor staged nor being fetched: those for which
-    /// admission and a free slot allow a prefetch into the cache, and, with `room` to stage them, the
-    /// others. `None`: all of the range is there, or on its way.
+    /// Returns the runs of a range that are neither cached nor staged nor being fetched: those for
+    /// which admission and a free slot allow a prefetch into the cache, and, with `room` to stage
+    /// them, the others. Returns `None` if no part of the range is missing.
     fn missing_runs(
         &mut self,
         nr: u16,
@@ -463,7 +468,7 @@ mod tests {
         assert_eq!(widest, 256);
     }
 
-    /// As after a restart, where nearly all is warm: the misses are few and far between.
+    /// As after a restart of a warm cache, the misses are few and far between.
     #[test]
     fn a_miss_among_hits_has_nothing_fetched() {
         let mut streams = new(2048);

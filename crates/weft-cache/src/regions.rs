@@ -1,13 +1,13 @@
-//! Regions of origins: where an origin may differ from what the durable metadata says, and where
+//! Regions of origins: they track where an origin may differ from the durable metadata, and where
 //! dirty blocks are.
 //!
-//! An *intent* says that the origin is being, or has been, changed in a region since cache and
+//! An *intent* records that the origin is being, or has been, changed in a region since cache and
 //! origin were last known to agree there. After a crash, clean blocks in a region with an intent
-//! are not believed. So an intent must be durable before the origin is changed under a block that a
-//! durable record calls clean; and it is cleared only when the origin was flushed and the records
-//! of what was changed are in the log, in front of the clearing or in the same batch.
+//! are not trusted. So an intent must be durable before the origin is changed under a block that a
+//! durable record marks as clean; and it is cleared only when the origin was flushed and the
+//! records of the changed blocks are in the log, before the clearing or in the same batch.
 //!
-//! The regions with dirty blocks are ordered by origin and place: write-back goes through them.
+//! The regions with dirty blocks are ordered by origin and position; write-back follows this order.
 
 use crate::format::log::RegionRun;
 use std::collections::BTreeMap;
@@ -39,22 +39,22 @@ pub(crate) enum Intent {
     Pending,
     /// Being written by the commit in progress.
     Committing,
-    /// On the cache device, flushed.
+    /// Durable on the cache device.
     Durable,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Region {
     pub(crate) intent: Intent,
-    /// Writes to the origin in progress.
+    /// Number of writes to the origin in progress.
     pub(crate) writers: u32,
-    /// The origin's count of writes when the last one here ended: what must be flushed.
+    /// Number of the last write that ended here: up to it the origin must be flushed.
     pub(crate) written: u64,
-    /// When that was, in milliseconds.
+    /// Time of that write, in milliseconds.
     pub(crate) written_ms: u64,
-    /// Dirty sub-blocks.
+    /// Number of dirty sub-blocks.
     pub(crate) dirty: u32,
-    /// Since when there are dirty ones.
+    /// Time since which there are dirty sub-blocks, in milliseconds.
     pub(crate) dirty_since_ms: u64,
     /// A flush of the origin failed to make writes here durable: the intent stays.
     pub(crate) doubtful: bool,
@@ -73,7 +73,7 @@ impl Regions {
         self.map.get(&key).map_or(Intent::None, |region| region.intent)
     }
 
-    /// Changes a region, and forgets it if nothing is left to remember.
+    /// Changes a region, and removes it if it has no intent, writer or dirty block.
     pub(crate) fn update(&mut self, key: RegionKey, change: impl FnOnce(&mut Region)) {
         let region = self.map.entry(key).or_default();
         change(region);
@@ -82,7 +82,7 @@ impl Regions {
         }
     }
 
-    /// Asks for an intent, if there is none.
+    /// Requests an intent, if there is none.
     pub(crate) fn want(&mut self, key: RegionKey) {
         let region = self.map.entry(key).or_default();
         if region.intent == Intent::None {
@@ -91,7 +91,7 @@ impl Regions {
         }
     }
 
-    /// Moves intents from one state to the next, as a commit goes on.
+    /// Advances intents from one state to the next, with the progress of a commit.
     pub(crate) fn advance(&mut self, keys: &[RegionKey], from: Intent, to: Intent) {
         for key in keys {
             if let Some(region) = self.map.get_mut(key).filter(|region| region.intent == from) {
@@ -101,8 +101,8 @@ impl Regions {
         }
     }
 
-    /// The regions of an origin that were written since its `flushed`th write, in order. Their
-    /// intents stay from now on.
+    /// Returns the regions of an origin that were written since its `flushed`th write, in order.
+    /// Their intents stay from now on.
     pub(crate) fn doubt(&mut self, origin: u16, flushed: u64) -> Vec<u32> {
         let range = RegionKey::new(origin, 0)..=RegionKey::new(origin, u32::MAX);
         let mut doubted = Vec::new();
@@ -115,7 +115,7 @@ impl Regions {
         doubted
     }
 
-    /// What the metadata on the device said.
+    /// Applies intents of the metadata on the device.
     pub(crate) fn recover(&mut self, run: &RegionRun, set: bool) {
         for number in run.first..run.first + run.count {
             let key = RegionKey::new(u16::from(run.origin), number);
@@ -128,7 +128,7 @@ impl Regions {
         }
     }
 
-    /// Forgets the intents of these regions: the batch that clears them is on its way.
+    /// Removes the intents of these regions: the batch that clears them is being committed.
     pub(crate) fn clear(&mut self, keys: &[RegionKey]) {
         for key in keys {
             debug_assert_eq!(self.intent(*key), Intent::Durable);
@@ -137,7 +137,7 @@ impl Regions {
         }
     }
 
-    /// The regions with a durable intent that `idle` accepts.
+    /// Returns the regions with a durable intent for which `idle` returns true.
     pub(crate) fn durable_if(
         &self,
         mut idle: impl FnMut(RegionKey, &Region) -> bool,
@@ -146,25 +146,25 @@ impl Regions {
         durable.filter(|(key, region)| idle(**key, region)).map(|(key, _)| *key).collect()
     }
 
-    /// The regions with an intent of these kinds, in order.
+    /// Returns the regions with an intent for which `wanted` returns true, in order.
     pub(crate) fn with_intent(&self, wanted: impl Fn(Intent) -> bool) -> Vec<RegionKey> {
         let found = self.map.iter().filter(|(_, region)| wanted(region.intent));
         found.map(|(key, _)| *key).collect()
     }
 
-    /// The regions with dirty blocks, from `from` on and then from the beginning.
+    /// Returns the regions with dirty blocks, from `from` on and then from the beginning.
     pub(crate) fn dirty_from(&self, from: RegionKey) -> impl Iterator<Item = (RegionKey, &Region)> {
         let ahead = self.map.range(from..).chain(self.map.range(..from));
         ahead.filter(|(_, region)| region.dirty > 0).map(|(key, region)| (*key, region))
     }
 
-    /// The regions of one origin, each with its state.
+    /// Returns the regions of one origin, each with its state.
     pub(crate) fn of(&self, origin: u16) -> impl Iterator<Item = (RegionKey, &Region)> {
         let range = RegionKey::new(origin, 0)..=RegionKey::new(origin, u32::MAX);
         self.map.range(range).map(|(key, region)| (*key, region))
     }
 
-    /// Forgets all of an origin.
+    /// Forgets all regions of an origin.
     pub(crate) fn forget(&mut self, origin: u16) {
         let keys: Vec<RegionKey> = self.of(origin).map(|(key, _)| key).collect();
         for key in keys {
@@ -176,7 +176,7 @@ impl Regions {
     }
 }
 
-/// Regions as runs, the numbers of which lie in order.
+/// Combines regions, which are in order, into runs.
 pub(crate) fn runs(keys: &[RegionKey]) -> Vec<RegionRun> {
     let mut runs: Vec<RegionRun> = Vec::new();
     for key in keys {
@@ -193,7 +193,7 @@ pub(crate) fn runs(keys: &[RegionKey]) -> Vec<RegionRun> {
     runs
 }
 
-/// At most `max` runs that cover all of these (in order): the smallest gaps are closed.
+/// Returns at most `max` runs that cover all of `runs` (in order): the smallest gaps are closed.
 pub(crate) fn cover(mut runs: Vec<RegionRun>, max: usize) -> Vec<RegionRun> {
     while runs.len() > max.max(crate::ORIGINS_MAX) {
         let mut gaps: Vec<u64> = runs

@@ -1,13 +1,13 @@
 //! Making a cache larger or smaller while it is used.
 //!
-//! Slot 0 stays where it is. The checkpoints stay in front of it as long as they are large enough
-//! for an entry for each slot; else they lie behind the last slot. The new layout counts with the
-//! write of the superblock that names it: until then the old one is whole, as nothing of the new
-//! one lies where the old one has anything.
+//! Slot 0 does not move. The checkpoints stay in front of it as long as they are large enough for
+//! an entry for each slot; otherwise they lie after the last slot. The new layout becomes valid
+//! with the write of the superblock that contains it: until then the old one is intact, as no part
+//! of the new one overlaps a used part of the old one.
 //!
-//! Slots that have to go are emptied first, while everything goes on: none of them is given to a
-//! block any more, so one that is empty stays empty. Only the checkpoint and the change of the
-//! tables keep others from taking a checkpoint.
+//! Slots that are removed are emptied first, while requests go on: none of them is given to a block
+//! any more, so an empty one stays empty. Only the checkpoint and the change of the tables exclude
+//! other checkpoints.
 
 use crate::cache::Cache;
 use crate::checkpoint::{NewLayout, SLOTS_AT_ONCE};
@@ -18,18 +18,18 @@ use crate::state::State;
 use crate::{Error, Result};
 
 impl Cache {
-    /// Makes the cache use `len_bytes` of its device, which is that long already. To grow, make the
-    /// device longer first; to shrink, make it shorter afterwards. Blocks that have to go are
-    /// written back if they are dirty.
+    /// Resizes the cache to `len_bytes` of its device, which is that long already. To grow, make
+    /// the device longer first; to shrink, make it shorter afterwards. Dirty blocks in removed
+    /// slots are written back.
     ///
-    /// The cache serves meanwhile, but for a moment at the end, when the tables of slots and the
-    /// policy's queues get their new length: some hundredths of a microsecond a slot to grow, and
-    /// up to 0.2 microseconds to shrink.
+    /// The cache serves requests meanwhile, except for a moment at the end, when the tables of
+    /// slots and the policy's queues are resized: some hundredths of a microsecond a slot to grow,
+    /// and up to 0.2 microseconds to shrink.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the length makes no sense, or differs too little from the present one;
-    /// [`Error::StillDirty`] if dirty blocks cannot be written back; [`Error::CacheDevice`].
-    /// The cache is as it was then.
+    /// [`Error::Invalid`] if the length is impossible, or differs too little from the present one;
+    /// [`Error::StillDirty`] if dirty blocks cannot be written back; [`Error::CacheDevice`]. The
+    /// cache is unchanged then.
     pub fn resize(&self, len_bytes: u64) -> Result<()> {
         self.lock().check_usable()?;
         if self.options.read_only || !self.options.persistence {
@@ -52,7 +52,7 @@ impl Cache {
         resized
     }
 
-    /// Makes a new layout count. The slots that go are empty.
+    /// Makes a new layout valid. The removed slots are empty.
     fn lay_out_anew(&self, layout: &NewLayout) -> Result<()> {
         let checkpointing = self.checkpointing.lock();
         self.checkpoint_locked(&checkpointing, Some(layout))?;
@@ -63,9 +63,10 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes everything out of the slots from `limit` on.
+    /// Empties the slots from `limit` on.
     fn empty_slots_from(&self, limit: u32) -> Result<()> {
-        // What a writer or a fill has reserved already still comes: as often as that happens.
+        // Slots that a writer or a fill has reserved before may still be filled, so this is
+        // repeated.
         for _ in 0..1000 {
             let mut left = Left::default();
             let slots = self.lock().slots.len();
@@ -101,7 +102,7 @@ impl Cache {
     }
 }
 
-/// What is in slots that are to be emptied.
+/// The content of slots that are to be emptied.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Left {
     used: bool,
@@ -111,7 +112,7 @@ struct Left {
 }
 
 impl Left {
-    /// Takes a clean block out of its slot, and notes what keeps the slot from being free.
+    /// Drops a clean block from its slot, and notes the reason if the slot is not free.
     fn count(&mut self, st: &mut State, slot: u32) {
         let masks = st.slots.masks(slot);
         self.held |= masks.held != 0;
@@ -152,7 +153,7 @@ fn new_layout(sb: &Superblock, len_bytes: u64) -> Result<NewLayout> {
     }
     let blocks = area(slots.max(1));
     let first = len_bytes.saturating_sub(2 * blocks * unit);
-    // Nothing of the old layout may lie there: neither data (of slots that stay) nor checkpoints.
+    // No part of the old layout may overlap it: neither data (of slots that stay) nor checkpoints.
     let old_data_end = sb.data_offset + u64::from(sb.slots).min(slots) * block;
     let old_behind = sb.checkpoints.iter().filter(|at| **at >= sb.data_offset);
     let free =
@@ -172,14 +173,14 @@ mod tests {
     use std::sync::Arc;
     use weft_block::{BlockDevice, MemoryDevice};
 
-    /// Grown twice (the checkpoints move behind the slots), shrunk below the beginning: in each
-    /// step dirty and clean blocks stay right, also when the cache is opened again.
+    /// Grown twice (the checkpoints move after the slots), and shrunk below the initial size: in
+    /// each step dirty and clean blocks stay correct, also when the cache is opened again.
     #[test]
     fn a_cache_grows_and_shrinks_while_it_is_used() {
         grow_and_shrink(PolicyKind::default());
     }
 
-    /// A block that stays where it was is not in its set any more.
+    /// A block that is not moved is outside its set afterwards.
     #[test]
     fn a_set_associative_cache_grows_and_shrinks_while_it_is_used() {
         grow_and_shrink(PolicyKind::SetAssociative { ways: 16 });

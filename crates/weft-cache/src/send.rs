@@ -1,6 +1,6 @@
-//! The requests of a batch of write-back: neighbours together, many at a time.
+//! Sends a batch of write-back to the origin: neighbours in one request, many requests at a time.
 //!
-//! A request that fails fails alone: what the others have written is not written again.
+//! A failed request does not affect the others: data that they have written is not written again.
 
 use crate::cache::Cache;
 use crate::origin::Origin;
@@ -13,11 +13,11 @@ use std::sync::{Mutex, PoisonError};
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
 
-/// The longest request to an origin, in bytes.
+/// Maximum length of a request to an origin, in bytes.
 const REQUEST_BYTES: u64 = 1 << 20;
 
-/// Once so many requests of a batch have failed, and more than a quarter, the rest is not tried:
-/// each may take as long as the origin's timeout.
+/// Number of failed requests of a batch after which, if they are more than a quarter, the rest is
+/// not tried: each may take as long as the origin's timeout.
 const FAILURES_MAX: usize = 4;
 
 /// A dirty block: its slot, and the sub-blocks to be written with their checksums.
@@ -25,12 +25,12 @@ pub(crate) struct Dirty {
     pub(crate) key: BlockKey,
     pub(crate) slot: u32,
     pub(crate) mask: u16,
-    /// Those of them that are zeroes, whatever is in the slot.
+    /// Those sub-blocks that are zeroes, whatever the slot contains.
     pub(crate) zero: u16,
     pub(crate) crcs: Vec<u32>,
 }
 
-/// A sub-block of a request: which block of the batch, which of its sub-blocks.
+/// A sub-block of a request: its block in the batch, and its number in the block.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     block: usize,
@@ -38,12 +38,12 @@ struct Piece {
     crc: u32,
 }
 
-/// What came of a batch.
+/// The result of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
-    /// Bytes that the origin has taken.
+    /// Number of bytes that the origin has accepted.
     pub(crate) bytes: u64,
-    /// By block of the batch: the sub-blocks that the origin has.
+    /// The sub-blocks that the origin has, by block of the batch.
     pub(crate) taken: Vec<u16>,
     /// The first failure.
     pub(crate) error: Option<Error>,
@@ -52,8 +52,8 @@ pub(crate) struct Sent {
 }
 
 impl Cache {
-    /// Writes blocks to their origin, which are sorted by key. `place`: where the slots begin, and
-    /// the size of a block.
+    /// Writes blocks, sorted by key, to their origin. `place`: the offset of slot 0, and the size
+    /// of a block, in bytes.
     pub(crate) fn send(&self, origin: &Origin, found: &[Dirty], place: (u64, u64)) -> Sent {
         let requests = requests(found, place.1);
         let sent = Mutex::new(Sent { taken: vec![0; found.len()], ..Sent::default() });
@@ -80,12 +80,12 @@ impl Cache {
                 }
             }
         };
-        // Driven by hand, everything happens in the call that causes it, in the same order.
+        // Without background threads, everything happens in the calling thread, in the same order.
         let most = if self.options.background { self.options.writeback_requests.max(1) } else { 1 };
         let threads = requests.len().min(most as usize);
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                // Without a thread, the others do its work.
+                // If a thread does not start, the others do its work.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
@@ -93,7 +93,8 @@ impl Cache {
         sent.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes one request. What does not match its checksum stays behind, and cuts it in two.
+    /// Writes one request. Sub-blocks that do not match their checksum stay in the cache, and split
+    /// it.
     fn send_request(
         &self,
         origin: &Origin,
@@ -133,7 +134,7 @@ impl Cache {
     }
 
     fn write_run(&self, origin: &Origin, bytes: &[u8], start: u64) -> Result<()> {
-        // The origin's last sub-block may be cut.
+        // The origin's last sub-block may be incomplete.
         let len = (origin.id.len_bytes - start).min(bytes.len() as u64) as usize;
         let written = origin.device.write_at(&bytes[..len], start);
         origin.count_write();
@@ -150,12 +151,13 @@ impl Cache {
     }
 }
 
-/// Where a piece lies in the origin, in bytes.
+/// Returns the byte offset of a piece in the origin.
 fn place_of(found: &[Dirty], piece: Piece, block_bytes: u64) -> u64 {
     found[piece.block].key.block() * block_bytes + u64::from(piece.sub) * SUB
 }
 
-/// The sub-blocks of a batch, those that lie side by side in the origin in one request.
+/// Returns the sub-blocks of a batch as requests, with those that are adjacent in the origin in
+/// one.
 fn requests(found: &[Dirty], block_bytes: u64) -> Vec<Vec<Piece>> {
     let mut requests: Vec<Vec<Piece>> = Vec::new();
     let mut end = None;

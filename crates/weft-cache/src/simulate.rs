@@ -1,12 +1,12 @@
-//! A cache without data: the policies of the cache, run over a trace, to count hits.
+//! Simulates a cache without data: runs the policies over a trace to count hits.
 //!
-//! The policy code is the cache's own. Only what the cache adds is left out: pins, dirty blocks,
-//! admission.
+//! The policy code is the cache's own. The parts that the cache adds are left out: pins, dirty
+//! blocks, admission.
 
 use crate::policy::{BlockKey, Policy, PolicyKind, SlotNr};
 use hashbrown::HashMap;
 
-/// A cache that holds no data, only the names of blocks.
+/// A cache that holds no data, only block keys.
 #[derive(Debug)]
 pub struct CacheModel {
     policy: Box<dyn Policy>,
@@ -16,29 +16,29 @@ pub struct CacheModel {
     free: Vec<SlotNr>,
 }
 
-/// What was counted.
+/// The result of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
-    /// Uses of blocks.
+    /// Number of block uses.
     pub requests: u64,
-    /// Those that found their block in the cache.
+    /// Number of uses that found their block in the cache.
     pub hits: u64,
 }
 
 impl Hits {
-    /// Hits as a part of the requests, 0 to 1.
+    /// Returns the hits as a fraction of the requests, 0 to 1.
     pub fn ratio(self) -> f64 {
         self.hits as f64 / self.requests.max(1) as f64
     }
 }
 
 impl CacheModel {
-    /// An empty cache of `slots` blocks.
+    /// Creates an empty cache of `slots` blocks.
     pub fn new(kind: PolicyKind, slots: u32) -> CacheModel {
         CacheModel::with(kind.build(slots))
     }
 
-    /// An empty cache under a policy that holds nothing yet.
+    /// Creates an empty cache under a policy that holds nothing yet.
     pub fn with(policy: Box<dyn Policy>) -> CacheModel {
         let slots = policy.slots();
         CacheModel {
@@ -49,7 +49,7 @@ impl CacheModel {
         }
     }
 
-    /// Uses a block: true if it was in the cache. If it was not, it is now.
+    /// Uses a block, which is inserted if it was not in the cache. Returns true if it was.
     pub fn access(&mut self, key: BlockKey) -> bool {
         if let Some(&slot) = self.index.get(&key) {
             self.policy.hit(slot, key);
@@ -82,7 +82,7 @@ impl CacheModel {
     }
 }
 
-/// Counts the hits of the uses of blocks, in their order, in an empty cache of `slots` blocks.
+/// Counts the hits of a sequence of block uses in an initially empty cache of `slots` blocks.
 pub fn hits(kind: PolicyKind, slots: u32, trace: impl IntoIterator<Item = BlockKey>) -> Hits {
     let mut cache = CacheModel::new(kind, slots);
     let mut counts = Hits::default();

@@ -1,11 +1,11 @@
-//! The slot table: what is in each slot, in eleven bytes a slot (with blocks of 4 KiB).
+//! The slot table: the state of each slot, in eleven bytes a slot (with blocks of 4 KiB).
 //!
 //! A slot is *free* (on the map of free slots), *used* (it has a key), or neither: reserved for a
-//! block that is being written, or given up and still held. It is *held* for the sub-blocks that a
-//! durable record calls dirty: these are never overwritten in place, and a held slot is not given
-//! to another block, until a later durable record says otherwise.
+//! block that is being written, or released and still held. It is *held* for the sub-blocks that a
+//! durable record marks as dirty: until a later durable record supersedes that one, these are never
+//! overwritten in place, and a held slot is not given to another block.
 //!
-//! The table can keep what it was at one moment while it goes on changing: a checkpoint writes that.
+//! The table can keep a snapshot while it goes on changing: a checkpoint writes that.
 
 use crate::bitmap::Bitmap;
 use crate::format::record::{Record, SUBS_MAX};
@@ -25,15 +25,16 @@ const FLAGS_SHIFT: u32 = 42;
 /// A bit for each sub-block of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Masks {
-    /// In the cache.
+    /// Sub-blocks that are in the cache.
     pub(crate) valid: u16,
-    /// And not in the origin.
+    /// Valid sub-blocks that the origin does not have.
     pub(crate) dirty: u16,
-    /// Dirty in the durable metadata.
+    /// Sub-blocks that are dirty in the durable metadata.
     pub(crate) held: u16,
-    /// Zeroes, whatever the slot contains.
+    /// Sub-blocks that read as zeroes, whatever the slot contains.
     pub(crate) zero: u16,
-    /// Seen to match its checksum, or written, since the cache was opened.
+    /// Sub-blocks that were verified against their checksum, or written, since the cache was
+    /// opened.
     pub(crate) verified: u16,
 }
 
@@ -43,26 +44,26 @@ pub(crate) struct SlotTable {
     /// Block 38 bits, origin 4 bits, flags 6 bits.
     words: Vec<[u16; 3]>,
     crcs: Vec<u32>,
-    /// Only if a block has several sub-blocks; else the flags are the masks.
+    /// Only if a block has several sub-blocks; otherwise the flags are the masks.
     masks: Vec<Masks>,
     pub(crate) free: Bitmap,
-    /// Where the last free slot was found: runs of new blocks get runs of slots.
+    /// Slot after the last one taken: runs of new blocks get runs of slots.
     cursor: u32,
     snapshot: Option<Snapshot>,
 }
 
-/// What the slots were at one moment: the records of those that have changed since. Every change
-/// goes through [`SlotTable::set_key`], [`SlotTable::set_masks`] and [`SlotTable::set_crc`], which
-/// keep what was there.
+/// A snapshot of the slots: the records of those that have changed since. Every change goes through
+/// [`SlotTable::set_key`], [`SlotTable::set_masks`] and [`SlotTable::set_crc`], which keep the
+/// former record.
 #[derive(Debug)]
 struct Snapshot {
-    /// Slots that need not be kept any more: their record is kept, or was taken.
+    /// Slots whose record need not be kept any more: it is kept already, or was taken.
     done: Bitmap,
     kept: HashMap<u32, Record>,
 }
 
 impl SlotTable {
-    /// All slots unused, and none free yet.
+    /// Creates a table with all slots unused, and none free yet.
     pub(crate) fn new(slots: u32, subs: usize) -> Self {
         let n = slots as usize;
         Self {
@@ -76,7 +77,7 @@ impl SlotTable {
         }
     }
 
-    /// Keeps what all slots are now, until [`end_snapshot`](Self::end_snapshot).
+    /// Keeps the present state of all slots, until [`end_snapshot`](Self::end_snapshot).
     pub(crate) fn begin_snapshot(&mut self) {
         self.snapshot = Some(Snapshot { done: Bitmap::new(self.len()), kept: HashMap::new() });
     }
@@ -85,7 +86,7 @@ impl SlotTable {
         self.snapshot = None;
     }
 
-    /// Whether a slot was used when the snapshot was begun, and then whether it was dirty.
+    /// Returns `Some` if a slot was used when the snapshot was begun: true if it was dirty.
     pub(crate) fn snapshot_dirty(&self, slot: u32) -> Option<bool> {
         let kept = self.snapshot.as_ref().and_then(|snapshot| snapshot.kept.get(&slot));
         match kept {
@@ -94,7 +95,7 @@ impl SlotTable {
         }
     }
 
-    /// A slot's record as of the snapshot, which then forgets it.
+    /// Returns a slot's record as of the snapshot, and removes it from the snapshot.
     pub(crate) fn take_snapshot(&mut self, slot: u32) -> Record {
         let now = self.record(slot);
         let Some(snapshot) = &mut self.snapshot else { return now };
@@ -157,7 +158,7 @@ impl SlotTable {
         self.set_word(slot, if on { word | bit } else { word & !bit });
     }
 
-    /// What the slot holds.
+    /// Returns the block that the slot holds.
     pub(crate) fn key(&self, slot: u32) -> Option<BlockKey> {
         let word = self.word(slot);
         (word >> FLAGS_SHIFT & USED != 0).then(|| {
@@ -166,7 +167,7 @@ impl SlotTable {
         })
     }
 
-    /// Gives the slot a key, or none. All else about it stays.
+    /// Sets or clears the slot's key, and leaves all else as it is.
     pub(crate) fn set_key(&mut self, slot: u32, key: Option<BlockKey>) {
         self.keep(slot);
         let flags = self.word(slot) >> FLAGS_SHIFT & !USED;
@@ -177,7 +178,7 @@ impl SlotTable {
         self.set_word(slot, word);
     }
 
-    /// Whether the slot waits to be recorded.
+    /// Returns true if the slot's change waits to be recorded.
     pub(crate) fn touched(&self, slot: u32) -> bool {
         self.flag(slot, TOUCHED)
     }
@@ -201,8 +202,7 @@ impl SlotTable {
         }
     }
 
-    /// Sets the masks. With a single sub-block, `valid` is whether there is a key, and not set
-    /// here.
+    /// Sets the masks. With a single sub-block, `valid` follows from the key, and is not set here.
     pub(crate) fn set_masks(&mut self, slot: u32, masks: Masks) {
         debug_assert_eq!((masks.dirty | masks.zero) & !masks.valid, 0, "{masks:?}");
         self.keep(slot);
@@ -233,7 +233,7 @@ impl SlotTable {
         self.crcs[slot as usize * self.subs + sub] = crc;
     }
 
-    /// The slot's record as of now.
+    /// Returns the slot's present record.
     pub(crate) fn record(&self, slot: u32) -> Record {
         let mut record = Record::free(slot);
         let Some(key) = self.key(slot) else { return record };
@@ -250,12 +250,12 @@ impl SlotTable {
         record
     }
 
-    /// How many slots are free.
+    /// Returns the number of free slots.
     pub(crate) fn free_count(&self) -> u32 {
         self.free.count()
     }
 
-    /// Takes a free slot within `range`: the next one behind the last that was taken.
+    /// Takes a free slot within `range`: the next one after the last that was taken.
     pub(crate) fn take_free(&mut self, range: Range<u32>) -> Option<u32> {
         let from = if range.contains(&self.cursor) { self.cursor } else { range.start };
         let slot = self

@@ -1,20 +1,21 @@
-//! What was read ahead and has no slot: data that waits in memory for its reader.
+//! Staging: read-ahead that has no slot and waits in memory for its reader.
 //!
-//! A full cache has no free slot for a prefetch, and none is taken from another block for data that no
-//! reader has asked for. What such a prefetch brings is staged here, and a read takes it from here
-//! instead of the origin; admission and the policy treat that read as the miss that it is.
+//! A full cache has no free slot for a prefetch, and none is taken from another block for data that
+//! no reader has asked for. The data of such a prefetch is staged here, and a read takes it from
+//! here instead of the origin; admission and the policy treat that read as the miss that it is.
 //!
 //! # Invariants
 //!
-//! - A sub-block is staged only while the origin holds the same. Whoever changes the origin, or what a
-//!   reader of the origin is to see, goes by [`Fills::cancel`](crate::fills::Fills::cancel), which takes
-//!   the sub-blocks out of here, under the lock under which it enters as their writer; while it writes,
-//!   nothing of these blocks is staged.
-//! - Nothing here belongs to an origin that is not attached.
-//! - No more than [`Staging::limit`] is staged, and what the prefetch threads have in their hands beside
-//!   it. A stream that has something staged may stage more only up to its share of that.
-//! - What its stream has read past, or whose stream is forgotten, is the first to go; each prefetch
-//!   begins with dropping that.
+//! - A sub-block is staged only while the origin holds the same data. Every request that changes
+//!   the origin, or the content that readers of the origin get, calls
+//!   [`Fills::cancel`](crate::fills::Fills::cancel), which drops the sub-blocks from here, under
+//!   the lock under which it enters as their writer; during the write, no data of these blocks is
+//!   staged.
+//! - No data here belongs to an origin that is not attached.
+//! - No more than [`Staging::limit`] is staged, besides the data that the prefetch threads are
+//!   processing. A stream that has staged data may stage more only up to its share of that.
+//! - Data that its stream has read past, or whose stream is forgotten, is dropped first; each
+//!   prefetch begins with that.
 
 use crate::SUB_BLOCK_BYTES;
 use crate::fills::{FILL_SUBS_MAX, place};
@@ -22,16 +23,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Data that was read from an origin at one go.
+/// Data that was read from an origin in one request.
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
-    /// The sub-block that the data begins with.
+    /// The first sub-block of the data.
     pub(crate) first: u64,
     pub(crate) data: Arc<Vec<u8>>,
 }
 
 impl Piece {
-    /// The data from byte `at` of the origin on.
+    /// Returns `len` bytes from byte `at` of the origin on.
     pub(crate) fn bytes(&self, at: u64, len: usize) -> &[u8] {
         let from = at - self.first * SUB_BLOCK_BYTES as u64;
         &self.data[from as usize..][..len]
@@ -43,17 +44,17 @@ struct Entry {
     stream: u64,
     piece: Piece,
     end: u64,
-    /// A bit for each sub-block that is still the origin's.
+    /// A bit for each sub-block that still equals the origin's.
     live: [u64; FILL_SUBS_MAX as usize / 64],
     since_ms: u64,
 }
 
-/// How far a stream has come.
+/// The position of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
     /// The end of its reads.
     pub(crate) next: u64,
-    /// It reads seldom, beside the others.
+    /// Whether the stream is idle compared with the others.
     pub(crate) idle: bool,
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// The most that is staged, in bytes.
+    /// Sets the maximum of staged data, in bytes.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         self.limit = bytes;
     }
@@ -77,8 +78,9 @@ impl Staging {
         self.map.is_empty()
     }
 
-    /// Whether a stream may stage `len_bytes` more. `progress` tells how far a stream has come, or that
-    /// it is forgotten; `slack`: how far behind its end a stream may still read.
+    /// Returns true if a stream may stage `len_bytes` more. `progress` returns the position of a
+    /// stream, or `None` if it is forgotten; `slack` is the distance from its end, in sub-blocks,
+    /// within which a stream may still read.
     pub(crate) fn has_room(
         &mut self,
         stream: u64,
@@ -102,17 +104,17 @@ impl Staging {
         self.bytes + len_bytes <= self.limit && (own == 0 || own + len_bytes <= share)
     }
 
-    /// Drops what is of no use to a reader any more.
+    /// Drops data that its stream has read past.
     pub(crate) fn drop_passed(&mut self, slack: u64, progress: impl Fn(u64) -> Option<Progress>) {
         self.retain(|entry| progress(entry.stream).is_some_and(|p| p.next < entry.end + slack));
     }
 
-    /// Drops what was staged before a time: its reader rests.
+    /// Drops data that was staged before `than_ms`: its reader is idle.
     pub(crate) fn drop_older(&mut self, than_ms: u64) {
         self.retain(|entry| entry.since_ms >= than_ms);
     }
 
-    /// Drops what is staged of an origin.
+    /// Drops the staged data of an origin.
     pub(crate) fn forget(&mut self, origin: u16) {
         let bytes = &mut self.bytes;
         self.map.retain(|(at, _), entry| {
@@ -122,12 +124,12 @@ impl Staging {
         });
     }
 
-    /// Whether anything of an origin is staged.
+    /// Returns true if data of an origin is staged.
     pub(crate) fn any_of(&self, origin: u16) -> bool {
         self.map.keys().any(|(at, _)| at >> 48 == u64::from(origin))
     }
 
-    /// Stages those sub-blocks of `data`, which begins with `first`, for which `live` says yes.
+    /// Stages those sub-blocks of `piece` for which `live` returns true.
     pub(crate) fn put(
         &mut self,
         origin: u16,
@@ -149,14 +151,14 @@ impl Staging {
         self.next += 1;
     }
 
-    /// What is staged of a sub-block.
+    /// Returns the staged piece that contains a sub-block.
     pub(crate) fn get(&self, origin: u16, sub: u64) -> Option<&Piece> {
         let range = Self::range(origin, &(sub..sub + 1));
         let mut entries = self.map.range(range).map(|(_, entry)| entry);
         entries.find(|entry| entry.end > sub && entry.is_live(sub)).map(|entry| &entry.piece)
     }
 
-    /// Takes sub-blocks out.
+    /// Drops sub-blocks.
     pub(crate) fn cut(&mut self, origin: u16, subs: &Range<u64>) {
         if self.map.is_empty() {
             return;
@@ -177,7 +179,7 @@ impl Staging {
         }
     }
 
-    /// The places where what overlaps `subs` may begin.
+    /// Returns the range of keys of the entries that may overlap `subs`.
     fn range(origin: u16, subs: &Range<u64>) -> Range<(u64, u64)> {
         let first = subs.start.saturating_sub(FILL_SUBS_MAX);
         (place(origin, first), 0)..(place(origin, subs.end), 0)

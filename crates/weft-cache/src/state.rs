@@ -1,7 +1,7 @@
-//! What a cache knows, behind one lock: the slots, the index, the policy, the regions, and what is
-//! going on. Nothing here does I/O.
+//! The state of a cache behind one lock: the slots, the index, the policy, the regions, and the
+//! operations in progress. Nothing here does I/O.
 //!
-//! Invariants, beside those of the parts:
+//! Invariants, in addition to those of the parts:
 //! - a used slot's key leads to it through the index, and no other slot has the key;
 //! - a slot's state differs from what the log has been given only if the slot is touched, and a
 //!   touched slot is in `pending`;
@@ -28,8 +28,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-/// How many readers are in the slots, counted for groups of slots. Taken under the state's lock,
-/// given back without it.
+/// Numbers of readers of the slots, counted for groups of slots. Incremented under the state's
+/// lock, decremented without it.
 #[derive(Debug)]
 pub(crate) struct Pins(Vec<AtomicU32>);
 
@@ -55,63 +55,64 @@ impl Pins {
     }
 }
 
-/// Where the log stands, in numbers of blocks.
+/// Positions in the log, in block numbers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LogPosition {
     /// The oldest block that recovery needs.
     pub(crate) tail: u64,
-    /// The next to be written.
+    /// The next block to be written.
     pub(crate) next: u64,
-    /// All blocks with lower numbers are flushed.
+    /// The end of the durable part: all blocks with lower numbers are flushed.
     pub(crate) durable: u64,
     /// The sequence number of the newest checkpoint.
     pub(crate) checkpoint: u64,
 }
 
-/// What the state knows of an origin.
+/// State of an origin.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct OriginState {
     pub(crate) region_shift: u32,
     pub(crate) used_slots: u32,
     pub(crate) dirty_subs: u64,
-    /// The most slots, 0 for all.
+    /// Maximum number of slots, 0 for all.
     pub(crate) quota_slots: u64,
-    /// Its entries are believed.
+    /// Whether records of this origin are trusted.
     pub(crate) known: bool,
 }
 
 pub(crate) struct State {
     pub(crate) slots: SlotTable,
     pub(crate) index: Index,
-    /// The index of the cache's next size while it is built, and how many slots it knows.
+    /// The index for the cache's next size while it is built, and the number of slots entered in
+    /// it.
     next_index: Option<(Index, u32)>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) admission: Admission,
     pub(crate) readahead: ReadAhead,
     pub(crate) regions: Regions,
     pub(crate) origins: [OriginState; ORIGINS_MAX],
-    /// By number; those that are attached.
+    /// The attached origins, by number.
     pub(crate) attached: [Option<Arc<Origin>>; ORIGINS_MAX],
     /// Origins whose devices were detached, and `CachedDevice::held` of each device.
     pub(crate) without_cache: Vec<(OriginId, Weak<()>)>,
-    /// Touched slots, in the order in which they were.
+    /// Touched slots, in the order in which they were touched.
     pub(crate) pending: Vec<u32>,
-    /// Something pending is part of what a flush promises.
+    /// Whether the next flush must commit pending changes.
     pub(crate) must_commit: bool,
-    /// Blocks that left the index since the last commit: a durable record may still name them.
+    /// Blocks that left the index since the last commit: a durable record may still refer to them.
     pub(crate) removed: HashSet<BlockKey>,
-    /// The same, of the commit in progress.
+    /// Blocks that left the index before the commit in progress, and after the one before.
     pub(crate) removed_committing: HashSet<BlockKey>,
-    /// Slots that are unused, and held or pinned.
+    /// Unused slots that are held or pinned.
     limbo: Vec<u32>,
     pub(crate) pins: Arc<Pins>,
     /// Blocks being written, each by one writer.
     pub(crate) writers: Ranges,
-    /// Sub-blocks whose origin is being changed by a request that passes the cache: the writers of
-    /// their blocks bring the cache up to date afterwards.
+    /// Sub-blocks whose origin is being changed by a passed request: the writers of their blocks
+    /// update the cache afterwards.
     pub(crate) passing: Ranges,
-    /// Blocks whose origin is being changed by a request that drops them from the cache afterwards: until
-    /// then they may be dirty, and must not be written back over what the request brings.
+    /// Blocks whose origin is being changed by a request that drops them from the cache afterwards:
+    /// until then they may be dirty, and must not be written back over the request's data.
     pub(crate) changing: Ranges,
     /// Blocks being written back.
     pub(crate) cleaning: Ranges,
@@ -119,42 +120,44 @@ pub(crate) struct State {
     pub(crate) loading: Option<Loading>,
     pub(crate) dirty_subs: u64,
     pub(crate) held_slots: u64,
-    /// Slots of the commit in progress, each with what was held of it for durable records before.
+    /// Slots of the commit in progress, each with the sub-blocks that were held before for durable
+    /// records.
     pub(crate) held_before: Vec<(u32, u16)>,
-    /// Writes to dirty sub-blocks in place, in progress.
+    /// Number of writes in progress that overwrite dirty sub-blocks in place.
     pub(crate) in_place: u32,
-    /// A commit waits for these, and no new ones may begin.
+    /// Whether a commit waits for `in_place` to become 0; no such writes may begin meanwhile.
     pub(crate) gathering: bool,
     pub(crate) sb: Superblock,
     pub(crate) log: LogPosition,
-    /// Recovery has found a batch at the log's end that may not be whole.
+    /// A batch at the log's end, found by recovery, that may be incomplete.
     pub(crate) last_batch: Option<Last>,
-    /// Dirty sub-blocks that recovery has found of origins that the superblock does not know.
+    /// Number of dirty sub-blocks, found by recovery, of origins that the superblock has no record
+    /// of.
     pub(crate) orphans: u64,
-    /// Blocks that were dropped, and the log was not told: until a checkpoint that began after
-    /// that, what made them be dropped (intents, an origin's being forgotten) must stay, to drop
+    /// Number of blocks dropped without a log record. Until a checkpoint that began after them, the
+    /// reason for their drop (intents, an origin being forgotten) must stay, so that recovery drops
     /// them again.
     pub(crate) unlogged_drops: u64,
-    /// Reads that the cache device failed.
+    /// Number of failed reads of the cache device.
     pub(crate) read_errors: u32,
-    /// The superblock says that clean blocks are not to be believed.
+    /// Whether the superblock says that clean blocks are not to be trusted.
     pub(crate) marked_untrusted: bool,
-    /// Why the cache device is not used any more.
+    /// The reason why the cache device is not used any more.
     pub(crate) failed: Option<String>,
     pub(crate) closed: bool,
-    /// Whether anything outlives this opening.
+    /// Whether the content of the cache outlives this opening.
     pub(crate) persistent: bool,
-    /// Slots from here on are not given to blocks: the cache is being made smaller.
+    /// End of the slots that may be given to blocks, while the cache is being shrunk.
     pub(crate) slot_limit: u32,
-    /// A commit has gathered, and is not durable yet.
+    /// Whether a commit has gathered its records and is not durable yet.
     pub(crate) commit_running: bool,
-    /// Origins whose blocks are being forgotten, each with the next slot to look at.
+    /// Origins whose blocks are being forgotten, each with the next slot to examine.
     pub(crate) forgetting: Vec<(u16, u32)>,
     /// Slots with dirty data that does not match its checksum.
     pub(crate) damaged: HashSet<u32>,
     pub(crate) now_ms: u64,
     pub(crate) last_commit_ms: u64,
-    /// Where write-back goes on.
+    /// Region at which write-back continues.
     pub(crate) elevator: RegionKey,
     pub(crate) counters: Arc<Counters>,
 }
@@ -169,7 +172,7 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// An empty cache: no slot is used, and none is free yet.
+    /// Creates the state of an empty cache: no slot is used, and none is free yet.
     pub(crate) fn new(
         sb: Superblock,
         policy: Box<dyn Policy>,
@@ -236,29 +239,29 @@ impl State {
         }
     }
 
-    /// The attached origin with this number.
+    /// Returns the attached origin with this number.
     pub(crate) fn attached(&self, nr: u16) -> Option<Arc<Origin>> {
         self.attached.get(usize::from(nr)).cloned().flatten()
     }
 
-    /// The slot that holds a block.
+    /// Returns the slot that holds a block.
     pub(crate) fn lookup(&self, key: BlockKey) -> Option<u32> {
         self.index.get(key, |slot| self.slots.key(slot))
     }
 
-    /// The region a block lies in.
+    /// Returns the region that contains a block.
     pub(crate) fn region_of(&self, key: BlockKey) -> RegionKey {
         let shift = self.origins[usize::from(key.origin() & 15)].region_shift;
         let byte = u128::from(key.block()) * u128::from(self.sb.block_bytes);
         RegionKey::new(key.origin(), (byte >> shift) as u32)
     }
 
-    /// Bytes that are nowhere but in the cache.
+    /// Returns the number of bytes that exist only in the cache.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.dirty_subs * SUB_BLOCK_BYTES as u64
     }
 
-    /// Notes that the log has to be told of a slot.
+    /// Notes that a slot's change has to be logged.
     pub(crate) fn touch(&mut self, slot: u32) {
         if !self.persistent {
             return;
@@ -270,14 +273,14 @@ impl State {
             self.counters.batched_updates.add(1);
             return;
         }
-        // The first of a batch, and each that overflows a block of the log, begins a write.
+        // The first change of a batch, and each that overflows a block of the log, begins a write.
         let per_block = 4000 / crate::format::record::padded_bytes(self.sb.subs());
         self.counters.batched_updates.add(u64::from(!self.pending.len().is_multiple_of(per_block)));
         self.slots.set_touched(slot, true);
         self.pending.push(slot);
     }
 
-    /// Changes the masks of a slot, and what is counted by them.
+    /// Changes the masks of a slot, and the counts that depend on them.
     pub(crate) fn set_masks(&mut self, slot: u32, masks: Masks) {
         let before = self.slots.masks(slot);
         self.slots.set_masks(slot, masks);
@@ -306,7 +309,7 @@ impl State {
         });
     }
 
-    /// Puts a block into a reserved slot.
+    /// Maps a block to a reserved slot.
     pub(crate) fn map(&mut self, slot: u32, key: BlockKey, masks: Masks) {
         debug_assert!(self.slots.key(slot).is_none() && self.lookup(key).is_none());
         self.index.insert(key, slot);
@@ -319,8 +322,8 @@ impl State {
         self.set_masks(slot, Masks { held, ..masks });
     }
 
-    /// Empties a slot, whatever was in it; what durable records hold of it stays held. The slot is
-    /// reserved then.
+    /// Empties a slot and returns its block; sub-blocks that durable records refer to stay held.
+    /// The slot is reserved afterwards.
     fn empty(&mut self, slot: u32) -> Option<BlockKey> {
         let key = self.slots.key(slot)?;
         let masks = self.slots.masks(slot);
@@ -337,7 +340,7 @@ impl State {
         Some(key)
     }
 
-    /// Takes a block out of the cache.
+    /// Removes a slot's block from the cache.
     pub(crate) fn unmap(&mut self, slot: u32) {
         let Some(key) = self.slots.key(slot) else { return };
         self.policy.remove(SlotNr(slot), key);
@@ -356,7 +359,7 @@ impl State {
         self.touch(slot);
     }
 
-    /// As [`unmap`](Self::unmap) while the log is replayed: the log says so itself.
+    /// Does as [`unmap`](Self::unmap) while the log is replayed, without a new log record.
     pub(crate) fn unmap_replayed(&mut self, slot: u32) {
         if let Some(key) = self.slots.key(slot) {
             self.policy.remove(SlotNr(slot), key);
@@ -368,7 +371,7 @@ impl State {
         }
     }
 
-    /// Takes sub-blocks out of the cache; with the last one, the block.
+    /// Removes sub-blocks from the cache; with the last one, the block.
     pub(crate) fn invalidate(&mut self, slot: u32, subs: u16) {
         let masks = self.slots.masks(slot);
         let valid = masks.valid & !subs;
@@ -385,8 +388,8 @@ impl State {
         self.touch(slot);
     }
 
-    /// As [`invalidate`](Self::invalidate), of clean sub-blocks that any other recovery would drop
-    /// as well: the log is not told. There may be more of them than it has room for.
+    /// Does as [`invalidate`](Self::invalidate) for clean sub-blocks that any recovery would drop
+    /// as well, without a log record. There may be more of them than the log has room for.
     pub(crate) fn drop_unlogged(&mut self, slot: u32, subs: u16) {
         let Some(key) = self.slots.key(slot) else { return };
         self.unlogged_drops += 1;
@@ -405,8 +408,9 @@ impl State {
         self.release(slot);
     }
 
-    /// Drops what is clean in a slot that nobody writes to. The log is told only where it must be, as for
-    /// [`drop_unlogged`](Self::drop_unlogged): intents keep the rest from being believed.
+    /// Drops the clean sub-blocks of a slot that has no writer. They are logged only where
+    /// necessary, as for [`drop_unlogged`](Self::drop_unlogged): intents keep the rest from being
+    /// trusted.
     fn drop_clean(&mut self, slot: u32) {
         let masks = self.slots.masks(slot);
         let clean = masks.valid & !masks.dirty;
@@ -417,7 +421,8 @@ impl State {
         }
     }
 
-    /// Drops what is clean of these blocks; of those that somebody writes to now, when he is done.
+    /// Drops the clean sub-blocks of these blocks; of those being written, when their writer has
+    /// finished.
     pub(crate) fn drop_clean_blocks(&mut self, origin: u16, blocks: Range<u64>) {
         self.writers.mark(origin, &blocks);
         for block in blocks {
@@ -428,14 +433,14 @@ impl State {
         }
     }
 
-    /// The only writer of some blocks is done.
+    /// Ends a write: its blocks may have a new writer.
     pub(crate) fn leave_writer(&mut self, id: RangeId) {
         if let Some((origin, blocks)) = self.writers.leave(id) {
             self.drop_clean_blocks(origin, blocks);
         }
     }
 
-    /// Gives back a reserved slot: it is free as soon as nothing holds it.
+    /// Releases a reserved slot: it is free as soon as it is not held or pinned any more.
     pub(crate) fn release(&mut self, slot: u32) {
         debug_assert!(self.slots.key(slot).is_none() && !self.slots.free.get(slot));
         if slot >= self.slots.len() {
@@ -448,7 +453,7 @@ impl State {
         }
     }
 
-    /// Frees what is not held and pinned any more.
+    /// Frees the unused slots that are not held or pinned any more.
     pub(crate) fn sweep_limbo(&mut self) {
         for slot in std::mem::take(&mut self.limbo) {
             if slot < self.slots.len() {
@@ -457,18 +462,18 @@ impl State {
         }
     }
 
-    /// Forgets which slots wait to be freed: all unused ones are being freed.
+    /// Clears the list of slots that wait to be freed, when all unused slots are being freed.
     pub(crate) fn clear_limbo(&mut self) {
         self.limbo.clear();
     }
 
-    /// Whether unused slots wait for a commit that lets go of them.
+    /// Returns true if slots are held that a commit may free.
     pub(crate) fn commit_would_free(&self) -> bool {
         self.held_slots > 0
     }
 
-    /// A free slot. While a checkpoint is being loaded, it is known from now on: no entry tells of
-    /// it, and it must not be taken for one whose entry is lost.
+    /// Takes a free slot. While a checkpoint is being loaded, the slot is marked as known: no entry
+    /// covers it, and it must not be taken for one whose entry is lost.
     fn take_free(&mut self, place: Range<u32>) -> Option<u32> {
         let slot = self.slots.take_free(place)?;
         if let Some(loading) = &mut self.loading {
@@ -477,8 +482,8 @@ impl State {
         Some(slot)
     }
 
-    /// Whether `subs` sub-blocks that the origin has are put into the cache, too. `stream`: they
-    /// are part of a long stream.
+    /// Decides whether `subs` sub-blocks that the origin has enter the cache as well. `stream`:
+    /// they are part of a long stream.
     pub(crate) fn admits(&mut self, key: BlockKey, subs: u32, stream: bool) -> bool {
         let place = self.place_for(key);
         let bytes = u64::from(subs) * SUB_BLOCK_BYTES as u64;
@@ -495,7 +500,7 @@ impl State {
         false
     }
 
-    /// As [`admits`](Self::admits) for a prefetch, which must not evict another block.
+    /// Does as [`admits`](Self::admits) for a prefetch, which must not evict another block.
     pub(crate) fn admits_prefetch(&mut self, key: BlockKey, subs: u32, stream: bool) -> bool {
         self.place_for(key) != Place::Taken && self.admits(key, subs, stream)
     }
@@ -510,7 +515,7 @@ impl State {
         }
     }
 
-    /// Whether the block's origin has used up its quota of slots.
+    /// Returns true if the block's origin has used up its quota of slots.
     fn is_over_quota(&self, key: BlockKey) -> bool {
         let origin = &self.origins[usize::from(key.origin() & 15)];
         origin.quota_slots != 0 && u64::from(origin.used_slots) >= origin.quota_slots
@@ -533,7 +538,7 @@ impl State {
         self.take_free(place)
     }
 
-    /// A slot for a block: a free one, or that of a block that is given up. It is reserved.
+    /// Reserves a slot for a block: a free one, or that of a block that it evicts.
     pub(crate) fn take_slot(&mut self, key: BlockKey) -> Option<u32> {
         if let Some(slot) = self.take_free_slot(key) {
             return Some(slot);
@@ -558,7 +563,8 @@ impl State {
         Some(slot)
     }
 
-    /// Enters some more slots into the index for `slots` slots. `false`: all are.
+    /// Enters up to `most` more slots into the index for `slots` slots. Returns false once all are
+    /// entered.
     pub(crate) fn fill_next_index(&mut self, slots: u32, most: u32) -> bool {
         let (next, known) = self.next_index.get_or_insert_with(|| (Index::new(slots), 0));
         let all = self.slots.len().min(slots);
@@ -572,9 +578,9 @@ impl State {
         end < all
     }
 
-    /// Changes the number of slots. Those that go are unused and not held, and the index for the
-    /// new number is complete. What is left to do moves memory by the page, where it moves at all,
-    /// and writes what is new.
+    /// Changes the number of slots. Slots that are removed are unused and not held, and the index
+    /// for the new number is complete. The remaining work moves memory by the page, where it moves
+    /// any, and initialises the new part.
     pub(crate) fn resize(&mut self, slots: u32) {
         if let Some((index, _)) = self.next_index.take() {
             self.index = index;
@@ -590,8 +596,8 @@ impl State {
         self.slot_limit = u32::MAX;
     }
 
-    /// Whether a clean record of this block may be durable, and so may be believed after a crash. What
-    /// was dropped without telling the log is known by nobody.
+    /// Returns true if a clean record of this block may be durable, and so trusted after a crash.
+    /// Blocks that were dropped without a log record are not tracked.
     pub(crate) fn may_be_believed(&self, key: BlockKey) -> bool {
         self.loading.is_some()
             || self.unlogged_drops > 0
@@ -600,7 +606,7 @@ impl State {
             || self.removed_committing.contains(&key)
     }
 
-    /// The first sub-block that is dirty, and not zeroes, among these bytes of an origin.
+    /// Returns the first sub-block that is dirty, and not zeroes, in a byte range of an origin.
     pub(crate) fn first_dirty(&self, nr: u16, offset: u64, len_bytes: u64) -> Option<Range<u64>> {
         let (block_bytes, sub) = (u64::from(self.sb.block_bytes), SUB_BLOCK_BYTES as u64);
         let shift = self.origins[usize::from(nr)].region_shift;
@@ -626,23 +632,23 @@ impl State {
         None
     }
 
-    /// The intent of the region of a block.
+    /// Returns the intent of a block's region.
     pub(crate) fn intent(&self, key: BlockKey) -> Intent {
         self.regions.intent(self.region_of(key))
     }
 
-    /// Takes a record that was read from the device. Its slot is reserved.
+    /// Applies a record that was read from the device. Its slot is reserved.
     pub(crate) fn recover(&mut self, record: &Record, key: BlockKey) {
         for (sub, crc) in record.crcs.iter().enumerate().take(self.sb.subs()) {
             self.slots.set_crc(record.slot, sub, *crc);
         }
         let (valid, dirty, zero) = (record.valid, record.dirty, record.zero);
         self.map(record.slot, key, Masks { valid, dirty, zero, ..Masks::default() });
-        // The record is durable: what it calls dirty is held.
+        // The record is durable: its dirty sub-blocks are held.
         self.set_masks(record.slot, Masks { valid, dirty, zero, held: dirty, verified: 0 });
     }
 
-    /// Refuses further use of a cache that is closed or has failed.
+    /// Returns an error if the cache is closed or has failed.
     pub(crate) fn check_usable(&self) -> Result<()> {
         if self.closed {
             return Err(Error::Closed);
@@ -653,7 +659,7 @@ impl State {
         }
     }
 
-    /// Looks at everything; for tests.
+    /// Checks all invariants; for tests.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn check_invariants(&self) {
         let mut dirty = 0;

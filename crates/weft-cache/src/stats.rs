@@ -1,4 +1,4 @@
-//! What a cache has done since it was opened, and what it holds.
+//! Statistics of a cache: counters since it was opened, and gauges of its content.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -8,12 +8,12 @@ macro_rules! stats {
         counters { $($(#[$doc:meta])* $counter:ident,)* }
         gauges { $($(#[$gauge_doc:meta])* $gauge:ident,)* }
     ) => {
-        /// The counters as they are counted: from many threads, without a lock.
+        /// The counters, updated by many threads without a lock.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $counter: AtomicU64,)* }
 
-        /// What a cache has done since it was opened (counters, which only grow), and what it
-        /// holds now (gauges).
+        /// Statistics of a cache: counters since it was opened, which only grow, and gauges of its
+        /// present content.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Stats {
@@ -31,12 +31,12 @@ macro_rules! stats {
         }
 
         impl Stats {
-            /// Each counter with its name, in a fixed order.
+            /// Returns each counter with its name, in a fixed order.
             pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($counter), self.$counter),)*].into_iter()
             }
 
-            /// Each gauge with its name, in a fixed order.
+            /// Returns each gauge with its name, in a fixed order.
             pub fn gauges(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($gauge), self.$gauge),)*].into_iter()
             }
@@ -46,39 +46,39 @@ macro_rules! stats {
 
 stats! {
     counters {
-        /// Blocks read that were in the cache.
+        /// Blocks read that were found in the cache.
     hits,
-    /// Blocks read that were not.
+    /// Blocks read that were not found in the cache.
     misses,
     /// Bytes read from the cache for readers.
     hit_bytes,
     /// Bytes read from origins for readers.
     miss_bytes,
-    /// Reads of cached devices that have ended, well or not.
+    /// Reads of cached devices that have ended, successful or not.
     reads,
-    /// The time that they took together, in nanoseconds.
+    /// Total duration of these reads, in nanoseconds.
     read_nanoseconds,
     /// Writes of cached devices that have ended, zeroes included.
     writes,
-    /// The time that they took together, in nanoseconds.
+    /// Total duration of these writes, in nanoseconds.
     write_nanoseconds,
     /// Flushes of cached devices that have ended.
     flushes,
-    /// The time that they took together, in nanoseconds.
+    /// Total duration of these flushes, in nanoseconds.
     flush_nanoseconds,
     /// Reads of origins that have ended.
     origin_reads,
-    /// The time that they took together, in nanoseconds.
+    /// Total duration of these reads, in nanoseconds.
     origin_read_nanoseconds,
     /// Bytes read from origins before a reader asked for them.
     read_ahead_bytes,
-    /// Of the bytes read from the cache for readers: those that waited in memory, as the cache had no
-    /// slot free for what was read ahead.
+    /// Of the bytes read from the cache for readers: those that were staged in memory, because the
+    /// cache had no free slot for the read-ahead.
     staged_bytes,
     /// Blocks put into the cache by reads.
     fills,
-    /// Missed blocks that were not put into the cache: admission or mode said no, a write came
-    /// between, or there was no room.
+    /// Missed blocks that were not put into the cache: admission or mode refused them, a write
+    /// intervened, or there was no room.
     bypasses,
     /// Of the bypasses: blocks of long streams.
     bypasses_sequential,
@@ -86,17 +86,17 @@ stats! {
     bypasses_first_use,
     /// Of the bypasses: blocks that the budget of flash writes did not allow.
     bypasses_over_budget,
-    /// Blocks given up for others.
+    /// Blocks evicted to make room for others.
     evictions,
     /// Bytes written by users of cached devices.
     user_bytes_written,
-    /// Bytes written to the cache device in all.
+    /// Bytes written to the cache device in total.
     flash_bytes_written,
-    /// Bytes of blocks written to the cache device (what is left is metadata).
+    /// Bytes of blocks written to the cache device (the rest is metadata).
     data_bytes_written,
     /// Bytes written back to origins.
     writeback_bytes,
-    /// Requests that wrote them.
+    /// Write-back requests to origins.
     writeback_requests,
     /// Writes to the log.
     log_writes,
@@ -104,8 +104,8 @@ stats! {
     log_blocks,
     /// Changes of a slot's metadata.
     metadata_updates,
-    /// Of these, the ones that joined a change of the same slot, or a block of the log, that was
-    /// waiting to be written already.
+    /// Of these, the ones merged with a pending change of the same slot, or into a pending block of
+    /// the log.
     batched_updates,
     /// Commits of the log.
     commits,
@@ -123,27 +123,27 @@ stats! {
     heals,
     /// Dirty blocks that did not match their checksum.
     dirty_damaged,
-    /// Requests that an origin failed.
+    /// Requests that failed on an origin.
     origin_errors,
-    /// Requests that the cache device failed.
+    /// Requests that failed on the cache device.
     cache_errors,
-    /// Writes that waited because too much was dirty.
+    /// Writes that waited because there was too much dirty data.
     throttled_writes,
     /// Clean blocks dropped when the cache was opened, because the origin may have been changed.
     dropped_at_open,
     }
     gauges {
-    /// Gauge: the slots there are.
+    /// Gauge: number of slots.
     slots,
     /// Gauge: the size of a block, in bytes.
     block_bytes,
-    /// Gauge: the slots that hold a block.
+    /// Gauge: number of slots that hold a block.
     used_slots,
     /// Gauge: bytes that are in the cache and not yet in the origin.
     dirty_bytes,
     /// Gauge: regions of origins with a durable intent.
     intents,
-    /// Gauge: changed slots that the log does not have yet.
+    /// Gauge: changed slots that are not in the log yet.
     pending_records,
     /// Gauge: blocks of the log in use.
     log_used_blocks,
@@ -154,7 +154,7 @@ stats! {
     }
 }
 
-/// Counts a request when it is dropped, and the time since it was made.
+/// Counts a request and its duration when it is dropped.
 pub(crate) struct Timed<'a> {
     requests: &'a AtomicU64,
     nanoseconds: &'a AtomicU64,

@@ -1,7 +1,8 @@
-//! Putting written data into the cache.
+//! Storing written data in the cache.
 //!
-//! A sub-block is overwritten in place unless a durable record calls it dirty: then its last
-//! flushed version must stay, and the block moves to another slot, its other sub-blocks with it.
+//! A sub-block is overwritten in place unless a durable record marks it dirty: then its last
+//! flushed version must stay, and the block moves to another slot together with its other
+//! sub-blocks.
 
 use crate::cache::Cache;
 use crate::filling::Runs;
@@ -18,45 +19,45 @@ use std::ops::Range;
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
 
-/// How data is stored.
+/// Options for storing data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Store {
-    /// The origin does not have it.
+    /// The data is dirty: the origin does not have it.
     pub(crate) dirty: bool,
-    /// Which blocks that are not in the cache get a slot.
+    /// The uncached blocks that get a slot.
     pub(crate) allocate: Allocate,
-    /// It is all zeroes: nothing but the fact is stored.
+    /// The data is all zeroes: only a flag is stored.
     pub(crate) zero: bool,
 }
 
-/// Which blocks that are not in the cache get a slot when they are stored.
+/// The uncached blocks that get a slot when they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allocate {
     None,
     All,
-    /// Those that are admitted.
+    /// The blocks that are admitted.
     Admitted {
-        /// They are written by a long stream.
+        /// The blocks are written by a long stream.
         stream: bool,
     },
 }
 
-/// Where one block's data goes.
+/// The slot for the data of one block.
 struct Target {
     block: u64,
     /// The sub-blocks that are stored.
     mask: u16,
     slot: u32,
-    /// The slot the block leaves, or `None` if it stays or is new.
+    /// The slot that the block leaves, or `None` if it stays or is new.
     leaves: Option<u32>,
     new: bool,
-    /// Sub-blocks that move along.
+    /// Sub-blocks that are copied to the new slot.
     moved: u16,
 }
 
 impl Cache {
     /// Stores sub-blocks `subs` of an origin. The caller has entered the blocks as their writer.
-    /// `Ok(false)`: there is no room, and nothing was stored.
+    /// Returns `Ok(false)` if there is no room; nothing was stored then.
     pub(crate) fn store(
         &self,
         nr: u16,
@@ -75,7 +76,7 @@ impl Cache {
         while st.gathering {
             st = self.wait(st);
         }
-        // Not before the wait: of a cache that has failed meanwhile, nothing is overwritten.
+        // Checked after the wait: if the cache failed meanwhile, nothing may be overwritten.
         st.check_usable()?;
         let per_block = st.sb.subs() as u64;
         let Some(mut targets) = take_targets(&mut st, nr, subs, how, &mut pinned) else {
@@ -100,8 +101,8 @@ impl Cache {
             }
             runs.write(self, data)
         };
-        // What was overwritten may be neither old nor new, and is nowhere else: before the next
-        // commit, the device has failed, so that no flush calls it durable.
+        // The overwritten data may be neither old nor new, and exists nowhere else: the cache
+        // device is marked as failed before the next commit, so that no flush reports it durable.
         let written = if overwrites_dirty { written.map_err(|e| self.fail(e)) } else { written };
         let stored = written.is_ok();
         let written = written.and_then(|()| self.move_along(&mut targets, place));
@@ -130,8 +131,8 @@ impl Cache {
         written.map(|()| true)
     }
 
-    /// Copies what moves to another slot together with what was written. Checked on the way:
-    /// damage must not get a new checksum.
+    /// Copies the sub-blocks that move to another slot together with the written ones. Verifies
+    /// their checksums: damaged data must not get a new one.
     fn move_along(
         &self,
         targets: &mut [Target],
@@ -169,9 +170,9 @@ impl Cache {
         Ok(())
     }
 
-    /// Enters blocks of an origin as their only writer, and keeps fills from bringing what is older
-    /// than the write. With `cleaned`, write-back of these blocks has ended, too. `None`: there is no
-    /// cache in front of this origin any more.
+    /// Enters blocks of an origin as their only writer, and keeps fills from storing data older
+    /// than the write. If `cleaned` returns true, it also waits until no write-back of these blocks
+    /// is in progress. Returns `None` if the origin was detached.
     pub(crate) fn enter_writer(
         &self,
         origin: &Origin,
@@ -208,13 +209,13 @@ impl Cache {
     }
 }
 
-/// The checksum of 4 KiB of zeroes.
+/// Returns the checksum of 4 KiB of zeroes.
 pub(crate) fn zero_crc() -> u32 {
     const ZEROES: [u8; SUB_BLOCK_BYTES] = [0; SUB_BLOCK_BYTES];
     crc32c(&ZEROES)
 }
 
-/// Finds a slot for each block, or `None` if there are not enough.
+/// Finds a slot for each block, or returns `None` if there are not enough.
 fn take_targets(
     st: &mut State,
     nr: u16,
@@ -264,7 +265,7 @@ fn take_targets(
                 });
                 targets.push(Target { block, mask, slot: new, leaves: slot, new: true, moved });
             }
-            // What the origin has need not be in the cache; but what is older must not be.
+            // Data that the origin has need not be in the cache; but an older version must not be.
             None if !how.dirty => {
                 if let Some(old) = slot {
                     st.invalidate(old, mask);
@@ -281,7 +282,7 @@ fn take_targets(
     Some(targets)
 }
 
-/// Makes a slot's new content what the block is.
+/// Makes the target slot's new content the content of the block.
 fn publish(st: &mut State, t: &Target, key: BlockKey, how: Store) {
     let before = match t.leaves {
         Some(old) => {
@@ -314,20 +315,19 @@ fn publish(st: &mut State, t: &Target, key: BlockKey, how: Store) {
     }
 }
 
-/// The device failed a write: nobody knows what is in the slot, or what should have moved there is
-/// damaged.
+/// Handles a failed write of the cache device: the content of the slot is unknown, or data that
+/// should have moved there is damaged.
 fn give_up(st: &mut State, t: &Target) {
     if t.new {
         st.release(t.slot);
         if let Some(old) = t.leaves {
-            // Still what it was before the write.
+            // It is unchanged since before the write.
             debug_assert!(st.slots.key(old).is_some());
         }
         return;
     }
     let masks = st.slots.masks(t.slot);
-    // A dirty sub-block that was overwritten in part is found by its checksum, and in a cache that
-    // has failed.
+    // A partly overwritten dirty sub-block is detected by its checksum, and the cache has failed.
     let verified = masks.verified & !t.mask;
     st.set_masks(t.slot, Masks { verified, ..masks });
     st.invalidate(t.slot, t.mask & !masks.dirty);

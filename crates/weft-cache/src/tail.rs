@@ -1,15 +1,17 @@
-//! The last batch of the log, found when a cache is opened.
+//! Recovery of the last batch of the log.
 //!
-//! A commit flushes once, after its batch is written; so of the last batch nobody knows whether
-//! that flush has returned, unless something written later says so. If it has not, the batch may be
-//! whole, and its data not. Then it was never acknowledged. If it has, and dirty data was damaged
-//! since, that looks the same; the marker that each commit leaves behind its batch
-//! ([`crate::commit`]) tells the two apart but for the moment between a flush and its marker.
+//! A commit flushes once, after its batch is written; so whether the flush of the last batch has
+//! returned is unknown, unless something written later records it. If it has not returned, the
+//! batch may be complete, and its data not; then it was never acknowledged. If it has returned, and
+//! dirty data was damaged since, that looks the same; the marker that each commit writes after its
+//! batch ([`crate::commit`]) distinguishes the two, except for the moment between a flush and its
+//! marker.
 //!
-//! So what does not match is treated as what it most likely is, a write that was under way: its
-//! block stays as it was before, which is still there, as held data is not overwritten. All else of
-//! the batch counts, since any part of what was not acknowledged may. What was left out is reported,
-//! and the batch is written anew without it: what is written from now on could make it match.
+//! So data that does not match is treated as the most likely case, a write that was in progress:
+//! its block stays as it was before, which is still there, as held data is not overwritten. All
+//! else of the batch is kept, since any part of an unacknowledged batch may be. The blocks that
+//! were left out are reported, and the batch is rewritten without them: later writes could make
+//! their data match.
 
 use crate::SUB_BLOCK_BYTES;
 use crate::format::UNIT;
@@ -24,25 +26,25 @@ use hashbrown::HashMap;
 use std::ops::Range;
 use weft_block::BlockDevice;
 
-/// A last batch that is not whole, and waits for the checkpoint's dirty entries: what it would
-/// supersede may be there.
+/// An incomplete last batch that waits for the checkpoint's dirty entries: the versions that it
+/// would supersede may be there.
 #[derive(Debug)]
 pub(crate) struct Last(Vec<Item>);
 
-/// What comes of a last batch that is not whole.
+/// The result of recovering an incomplete last batch.
 pub(crate) struct Cut {
-    /// What of it counts.
+    /// The part of the batch that is kept.
     pub(crate) kept: Batch,
-    /// Blocks, each with the sub-blocks of it that stay as they were before.
+    /// Blocks, each with its sub-blocks that stay as they were before.
     pub(crate) lost: Vec<(BlockKey, u16)>,
 }
 
 /// Applies the last batch of the log to `state`, which is as all batches before it have left it.
-/// `Some`: perhaps not all of it counts, which is decided when the checkpoint's dirty entries are
-/// loaded; the intents it sets count already.
+/// Returns `Some` if the batch may be incomplete, which is decided when the checkpoint's dirty
+/// entries are loaded; the intents it sets are applied already.
 ///
 /// # Errors
-/// [`Error::Damaged`] if a block reads differently now, [`Error::CacheDevice`].
+/// [`Error::Damaged`] if a block differs from its first reading, [`Error::CacheDevice`].
 pub(crate) fn take(
     device: &dyn BlockDevice,
     state: &mut State,
@@ -56,7 +58,8 @@ pub(crate) fn take(
 }
 
 impl Last {
-    /// Applies what counts, when the checkpoint's dirty entries are loaded.
+    /// Applies the part of the batch that is kept, after the checkpoint's dirty entries were
+    /// loaded.
     pub(crate) fn take(self, device: &dyn BlockDevice, state: &mut State) -> Cut {
         let bad = unmatched(device, state, &self.0);
         let untrusted = state.sb.state & STATE_UNTRUSTED != 0;
@@ -75,7 +78,7 @@ impl Last {
     }
 }
 
-/// The blocks that are not what these items say, each with the sub-blocks that differ.
+/// Returns the blocks whose data does not match these items, each with the sub-blocks that differ.
 fn unmatched(device: &dyn BlockDevice, state: &State, items: &[Item]) -> HashMap<BlockKey, u16> {
     let mut bad = HashMap::new();
     for item in items {
@@ -108,12 +111,13 @@ fn read(device: &dyn BlockDevice, state: &State, batch: Range<u64>) -> Result<Ve
     Ok(items)
 }
 
-/// What is left of an item if these sub-blocks stay as they were before the batch.
+/// Returns the part of an item that is kept if the sub-blocks `bad` stay as they were before the
+/// batch.
 fn what_counts(state: &State, item: &Item, bad: &HashMap<BlockKey, u16>) -> Option<Item> {
     let record = match item {
         Item::Record(record) => record,
         Item::IntentSet(_) => return Some(*item),
-        // Not all that it stands on is there.
+        // Some of the data that it depends on is missing.
         Item::IntentClear(_) => return None,
     };
     if record.slot >= state.slots.len() {
@@ -122,7 +126,7 @@ fn what_counts(state: &State, item: &Item, bad: &HashMap<BlockKey, u16>) -> Opti
     let here = state.slots.key(record.slot);
     let dirty_here = state.slots.masks(record.slot).dirty;
     if let Some(mask) = record.key.and_then(|key| bad.get(&key)) {
-        // Where its former version is nowhere but in the cache, the whole block stays.
+        // If the former version exists only in the cache, the whole block stays.
         let former = record.key.and_then(|key| state.lookup(key));
         if former.is_some_and(|slot| state.slots.masks(slot).dirty & mask != 0) {
             return None;
@@ -133,17 +137,18 @@ fn what_counts(state: &State, item: &Item, bad: &HashMap<BlockKey, u16>) -> Opti
         less.zero &= !mask;
         (0..16).filter(|sub| mask >> sub & 1 != 0).for_each(|sub| less.crcs[sub] = 0);
         if less.valid == 0 {
-            // Nothing of it is in the cache: the origin has what it was.
+            // Nothing of it is in the cache: the origin has the former version.
             less = Record::free(record.slot);
         }
         return Some(Item::Record(less));
     }
-    // A slot is left by a block that moved. It stays if what it moved to does not count.
+    // A block that moved leaves its old slot. It stays if the record of its new slot is not kept.
     let stays = here.is_some_and(|key| record.key != Some(key) && bad.contains_key(&key));
     if stays && dirty_here != 0 { None } else { Some(*item) }
 }
 
-/// The dirty sub-blocks of a slot that are not what its record says, and were not durable before.
+/// Returns the dirty sub-blocks of a slot that do not match its record, and were not durable
+/// before.
 fn differing(device: &dyn BlockDevice, state: &State, record: &Record) -> u16 {
     if record.slot >= state.slots.len() {
         return 0;
@@ -155,7 +160,7 @@ fn differing(device: &dyn BlockDevice, state: &State, record: &Record) -> u16 {
     let differs = |sub: &usize| {
         let known = held >> sub & 1 != 0 && state.slots.crc(record.slot, *sub) == record.crcs[*sub];
         let at = state.sb.slot_offset(record.slot) + (sub * SUB_BLOCK_BYTES) as u64;
-        // What cannot be read was not cut short: whoever reads it is told.
+        // An unreadable sub-block is not an incomplete write: its reader gets the error.
         !known && device.read_at(&mut data, at).is_ok() && crc32c(&data) != record.crcs[*sub]
     };
     let subs = (0..state.sb.subs()).filter(|sub| dirty >> sub & 1 != 0).filter(differs);

@@ -1,4 +1,4 @@
-//! What happens behind: by threads, or, without them, when [`Cache::tick`] is called.
+//! Background work: by threads, or, without them, in [`Cache::tick`].
 
 use crate::cache::Cache;
 use crate::fills::FillId;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the threads look for what is due.
+/// Interval at which the threads look for work that is due.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A fill whose data is to be written to the cache.
@@ -48,7 +48,7 @@ impl Workers {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Queues a fill. `false`: there is no thread, or too much waits already.
+    /// Queues a fill. Returns false if there is no thread, or the queue is full.
     pub(crate) fn take_fill(
         &self,
         options: &OpenOptions,
@@ -100,7 +100,7 @@ impl Cache {
         spawn("cache-commit", Box::new(move || commit_loop(&cache, &queue, start)));
     }
 
-    /// There is more dirty data than before.
+    /// Wakes the write-back thread if there is much dirty data.
     pub(crate) fn wake_writeback(&self) {
         if !self.workers.running.load(Ordering::Relaxed) {
             return;
@@ -118,13 +118,13 @@ impl Cache {
         }
     }
 
-    /// Does everything that is due at `now_ms` (milliseconds from any beginning, never less than
+    /// Does all work that is due at `now_ms` (milliseconds from any beginning, never less than
     /// before): loads some more of the checkpoint, commits, clears intents, writes back,
     /// checkpoints. To be called about ten times a second when the cache was opened with
     /// `background: false`, and not otherwise.
     ///
     /// # Errors
-    /// Of the cache device, or of an origin. What could not be done is due again.
+    /// Those of the cache device, or of an origin. Work that failed is due again.
     pub fn tick(&self, now_ms: u64) -> Result<()> {
         let maintained = self.maintain(now_ms);
         let mut written = Ok(true);
@@ -188,11 +188,11 @@ impl Cache {
         Ok(())
     }
 
-    /// Makes everything durable, in good order, and ends the use of the cache: requests fail from
+    /// Makes everything durable, in a consistent state, and closes the cache: requests fail from
     /// now on. Dirty data stays in the cache.
     ///
     /// # Errors
-    /// Of the cache device. What was flushed is there nevertheless, and is recovered.
+    /// Those of the cache device. Flushed data is still in the cache then, and is recovered.
     pub fn close(&self) -> Result<()> {
         {
             let mut st = self.lock();
@@ -218,8 +218,8 @@ impl Cache {
         }
         let mut fingerprints = Vec::new();
         for origin in self.attached_origins() {
-            // An origin that is away keeps its intents, and has no fingerprint; nor has one that
-            // may have lost writes.
+            // An origin that is unavailable keeps its intents, and has no fingerprint; nor has one
+            // that may have lost writes.
             if origin.flush(self).is_ok()
                 && origin.failures() == 0
                 && let Ok(print) = fingerprint(&*origin.device)
@@ -232,7 +232,7 @@ impl Cache {
         }
         self.load_all()?;
         if self.lock().unlogged_drops > 0 {
-            // Intents can be cleared only behind it.
+            // Intents can be cleared only after it.
             self.checkpoint_always()?;
         }
         self.commit()?;
@@ -278,7 +278,7 @@ impl Cache {
 }
 
 impl Drop for Cache {
-    /// Without [`close`](Cache::close): as if the power had gone.
+    /// Without [`close`](Cache::close), this is like a power cut.
     fn drop(&mut self) {
         self.stop_workers();
     }
@@ -347,7 +347,7 @@ fn commit_loop(cache: &Weak<Cache>, queue: &(Mutex<Queue>, Condvar), start: Inst
             maintained.is_ok() && (st.loading.is_some() || !st.forgetting.is_empty())
         };
         if !busy {
-            // The queue's stop is what ends the pause early.
+            // Stopping the queue ends the pause early.
             let q = queue.0.lock().unwrap_or_else(PoisonError::into_inner);
             if q.stop {
                 return;

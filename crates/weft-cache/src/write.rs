@@ -2,7 +2,7 @@
 //!
 //! A request is cut into pieces of at most 1 MiB, and a piece into runs of blocks that are treated
 //! alike: *absorbed* (the cache takes the write, and the origin gets it later) or *passed* (the
-//! origin takes it, and then the cache is brought up to date). A writer has its blocks for itself.
+//! origin takes it, and then the cache is updated). A writer has exclusive access to its blocks.
 
 use crate::device::CachedDevice;
 use crate::fills::FILL_SUBS_MAX;
@@ -19,7 +19,7 @@ use std::ops::Range;
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
 
-/// What is written: bytes, or so many zeroes.
+/// The data of a write: bytes, or a number of zeroes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Data<'a> {
     Bytes(&'a [u8]),
@@ -49,7 +49,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// A change of the origin that passes the cache, while it is under way.
+/// A change of the origin that passes the cache, while it is in progress.
 #[must_use]
 pub(crate) struct OriginChange {
     regions: Vec<RegionKey>,
@@ -61,7 +61,7 @@ impl CachedDevice {
         let mut done = 0;
         while done < data.len() {
             let at = offset + done;
-            // Pieces end where blocks do, whatever the size of blocks.
+            // Pieces end at block boundaries, whatever the block size.
             let end = (at / SUB / FILL_SUBS_MAX + 1) * FILL_SUBS_MAX * SUB;
             let len = (end - at).min(data.len() - done);
             self.write_piece(data.part(done, done + len), at)?;
@@ -116,7 +116,7 @@ impl CachedDevice {
         result
     }
 
-    /// Writes as if there had never been a cache.
+    /// Writes to the origin, from which the cache was detached.
     fn write_without_cache(&self, data: Data<'_>, offset: u64) -> Result<()> {
         let device = &self.origin.device;
         match data {
@@ -126,7 +126,7 @@ impl CachedDevice {
         .map_err(|e| self.origin.failed(&self.cache, e))
     }
 
-    /// The cache takes a write.
+    /// Writes to the cache; the origin gets the data later.
     fn absorb(&self, data: Data<'_>, offset: u64, mode: Mode, stream: bool) -> Result<()> {
         let cache = &*self.cache;
         let end = offset + data.len();
@@ -164,8 +164,8 @@ impl CachedDevice {
                 break;
             }
         }
-        // No slot can be had, not even by writing back: the origin takes the write, if no older
-        // version of it is dirty in the cache.
+        // No slot is available, not even after writing back: the origin takes the write, if the
+        // cache has no older dirty version of it.
         let any_dirty = {
             let st = cache.lock();
             let per_block = st.sb.subs() as u64;
@@ -181,14 +181,14 @@ impl CachedDevice {
         self.pass(data, offset, mode, stream)
     }
 
-    /// The content of a sub-block that is written in part. The caller is its writer.
+    /// Reads the present content of a sub-block that is written in part. The caller is its writer.
     fn read_base(&self, sub: u64, out: &mut [u8]) -> Result<()> {
         let at = sub * SUB;
         let len = (self.origin.id.len_bytes - at).min(SUB) as usize;
         self.read_for_writer(&mut out[..len], at)
     }
 
-    /// Reads one sub-block without becoming a fill, and without waiting for writers.
+    /// Reads one sub-block without starting a fill, and without waiting for writers.
     fn read_for_writer(&self, out: &mut [u8], at: u64) -> Result<()> {
         let cache = &*self.cache;
         let sub = at / SUB;
@@ -233,7 +233,7 @@ impl CachedDevice {
         Ok(())
     }
 
-    /// The origin takes a write, and the cache is brought up to date.
+    /// Writes to the origin, and updates the cache.
     fn pass(&self, data: Data<'_>, offset: u64, mode: Mode, stream: bool) -> Result<()> {
         let cache = &*self.cache;
         let end = offset + data.len();
@@ -260,8 +260,8 @@ impl CachedDevice {
         written
     }
 
-    /// Brings the cache up to date with what the origin was given. An error means that it may not
-    /// be, and that what was cached must go.
+    /// Updates the cache after a write to the origin. On an error, the cached blocks may be stale
+    /// and must be dropped.
     fn update(&self, data: Data<'_>, offset: u64, mode: Mode, stream: bool) -> Result<()> {
         let cache = &*self.cache;
         let end = offset + data.len();
@@ -271,7 +271,7 @@ impl CachedDevice {
         let nr = self.origin.nr;
         if whole.start < whole.end {
             let zero = matches!(data, Data::Zeroes(_));
-            // Zeroes are cheap to ask the origin for; only what is cached is kept up to date.
+            // Zeroes are cheap to read from the origin, so only cached blocks are updated.
             let allocate = if mode == Mode::WriteThrough && !zero {
                 Allocate::Admitted { stream }
             } else {
@@ -284,7 +284,7 @@ impl CachedDevice {
                     cache.store(nr, &whole, bytes, how)?;
                 }
                 Data::Bytes(bytes) => {
-                    // The origin's last sub-block, zeroes past its end.
+                    // The origin's last sub-block, padded with zeroes.
                     let mut padded = bytes.to_vec();
                     padded.resize(((whole.end - whole.start) * SUB) as usize, 0);
                     cache.store(nr, &whole, &padded, how)?;
@@ -317,7 +317,7 @@ impl CachedDevice {
         Ok(())
     }
 
-    /// Takes what overlaps these bytes out of the cache.
+    /// Drops the sub-blocks that overlap this byte range from the cache.
     pub(crate) fn drop_cached(&self, start: u64, end: u64) {
         let mut st = self.cache.lock();
         let block_bytes = u64::from(st.sb.block_bytes);
@@ -354,11 +354,12 @@ impl CachedDevice {
         }
     }
 
-    /// Announces a change of the origin: everybody who changes it comes by here, as the writer of the
-    /// blocks, but for write-back. When this returns, no durable clean record of what is changed will
-    /// be believed after a crash, and it is read from the origin. A cache that has failed cannot
-    /// announce anything: while it has what is nowhere else, nothing is changed; and before it is
-    /// marked as out of date, nothing that it may know a durable clean record of.
+    /// Announces a change of the origin. Every request that changes it, except write-back, calls
+    /// this first, as the writer of the blocks. When this returns, no durable clean record of the
+    /// changed range will be trusted after a crash: the range is then read from the origin. A cache
+    /// that has failed cannot announce anything: while it has data that exists nowhere else, no
+    /// change is allowed; and before it is marked as out of date, no change of a range of which it
+    /// may have a durable clean record.
     pub(crate) fn enter_origin(&self, start: u64, end: u64) -> Result<OriginChange> {
         let cache = &*self.cache;
         let usable = cache.lock().check_usable();
@@ -404,7 +405,7 @@ impl CachedDevice {
         Ok(change)
     }
 
-    /// The change has ended, and the cache is up to date; it was the origin's write number `epoch`.
+    /// Ends the change, after the cache was updated; it was the origin's write number `epoch`.
     pub(crate) fn leave_origin(&self, change: &OriginChange, epoch: u64) {
         let mut st = self.cache.lock();
         let now_ms = st.now_ms;
@@ -420,7 +421,8 @@ impl CachedDevice {
         self.cache.notify();
     }
 
-    /// When the cache device has failed and nothing is nowhere else, it is passed.
+    /// Returns `Ok` if the cache device has failed and no data exists only there: requests then
+    /// bypass it. Otherwise returns `error`.
     pub(crate) fn pass_if_failed(&self, error: Error) -> Result<()> {
         let st = self.cache.lock();
         if st.failed.is_some() && !st.closed && st.dirty_subs == 0 && st.held_slots == 0 {

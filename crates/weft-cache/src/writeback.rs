@@ -1,9 +1,9 @@
-//! Write-back: dirty blocks go to their origin, in the origin's order, neighbours together.
+//! Write-back: writes dirty blocks to their origin, in the origin's order, neighbours together.
 //!
-//! Only what a *durable* record calls dirty is written back: until the origin was flushed and a later
-//! record calls the block clean, a crash finds it dirty, and it is written back again. Blocks that
-//! are being written back may be read, and overwritten in the cache (the new version goes to
-//! another slot); writes that pass to the origin wait.
+//! Only blocks that a *durable* record marks as dirty are written back: until the origin was
+//! flushed and a later record marks the block as clean, recovery after a crash finds it dirty, and
+//! it is written back again. Blocks that are being written back may be read, and overwritten in the
+//! cache (the new version goes to another slot); writes that pass to the origin wait.
 
 use crate::cache::Cache;
 use crate::origin::Origin;
@@ -20,36 +20,36 @@ use std::time::{Duration, Instant};
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
 
-/// The most that is written back between two flushes of the origin, in bytes.
+/// Maximum data that is written back between two flushes of the origin, in bytes.
 const BATCH_BYTES: u64 = 8 << 20;
 
-/// How often whoever asks for write-back has it tried again when the origin takes nothing, and the
-/// pause before the first time; each is twice as long as the one before.
+/// Number of retries of an explicit write-back when the origin accepts no data, and the pause
+/// before the first retry; each pause is twice as long as the one before.
 const TRIES_MAX: u32 = 4;
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
-/// How fast write-back goes.
+/// The rate limit of write-back.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// When the next batch may begin, in milliseconds.
+    /// Time at which the next batch may begin, in milliseconds.
     next_ms: u64,
 }
 
-/// What is to be written back.
+/// The dirty blocks to be written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
-    /// All there is of one origin, or of all.
+    /// All dirty blocks of one origin, or of all.
     All(Option<u16>),
-    /// What became dirty before this time.
+    /// The blocks in regions that became dirty at this time or before, in milliseconds.
     OlderThan(u64),
 }
 
 impl Cache {
-    /// Writes back everything that is dirty, and flushes the origins.
+    /// Writes back all dirty data, and flushes the origins.
     ///
     /// # Errors
-    /// [`Error::StillDirty`] if something cannot be written back now, also because its origin is
-    /// not attached.
+    /// [`Error::StillDirty`] if some data cannot be written back now, for example because its
+    /// origin is not attached.
     pub fn write_back_all(&self) -> Result<()> {
         self.write_back_origin(None)
     }
@@ -57,7 +57,7 @@ impl Cache {
     pub(crate) fn write_back_origin(&self, nr: Option<u16>) -> Result<()> {
         let dirty =
             |st: &State| nr.map_or(st.dirty_subs, |nr| st.origins[usize::from(nr)].dirty_subs);
-        // What writers make dirty meanwhile need not be waited for, nor be told apart.
+        // Data that writers make dirty meanwhile need not be waited for, nor be distinguished.
         let enough = dirty(&self.lock()) * SUB * 2;
         let (mut total, mut idle, mut tries) = (0, 0, 0);
         let flush_failures = self.flush_failures(nr);
@@ -66,7 +66,8 @@ impl Cache {
             let dirty_bytes = dirty(&self.lock()) * SUB;
             match done {
                 Ok(0) if dirty_bytes > 0 => {
-                    // Once may be a writer's doing: its block became dirty behind the commit.
+                    // This can happen once because of a writer: its block became dirty after the
+                    // commit.
                     idle += 1;
                     if idle > 2 {
                         let why = "its origin is not attached, or it is damaged".to_owned();
@@ -77,7 +78,7 @@ impl Cache {
                     (idle, tries) = (0, 0);
                     total += bytes;
                 }
-                // A flush that failed is told at once; a write may be tried again.
+                // A failed flush is reported at once; a write may be retried.
                 Err(error) if self.flush_failures(nr) != flush_failures || tries == TRIES_MAX => {
                     return Err(Error::StillDirty { dirty_bytes, why: error.to_string() });
                 }
@@ -88,7 +89,7 @@ impl Cache {
             }
         }
         self.commit()?;
-        // What passed to an origin as well: it is complete now, and durably so.
+        // Writes that passed to an origin are flushed as well: the origin is then durably complete.
         for nr in (0..crate::ORIGINS_MAX as u16).filter(|n| nr.is_none_or(|nr| nr == *n)) {
             if let Some(origin) = self.origin(nr).filter(|origin| origin.flush_needed()) {
                 origin.flush(self)?;
@@ -97,15 +98,15 @@ impl Cache {
         Ok(())
     }
 
-    /// How many flushes of the origins have failed.
+    /// Returns the number of failed flushes of the origin, or of all attached ones.
     fn flush_failures(&self, nr: Option<u16>) -> u64 {
         let origins = self.attached_origins();
         let wanted = origins.iter().filter(|origin| nr.is_none_or(|nr| nr == origin.nr));
         wanted.map(|origin| origin.failures()).sum()
     }
 
-    /// Writes one batch back. Returns how many bytes the origin has taken; an error, if it has taken
-    /// none.
+    /// Writes one batch back. Returns the number of bytes that the origin has accepted, or an error
+    /// if it has accepted none.
     fn write_back(&self, which: Which) -> Result<u64> {
         let _one = self.writing_back.lock();
         self.wait_for_changes(which);
@@ -118,8 +119,9 @@ impl Cache {
             self.commit()?;
         }
         let mut pinned = Pinned::new(&self.pins);
-        // What a commit in progress holds is not durable yet. Were the origin given it now, a crash
-        // could leave it there, and beside it a durable record of the clean block it replaced.
+        // Blocks that a commit in progress holds are not durable yet. If the origin got them now, a
+        // crash could leave them there, beside a durable record of the clean block that they
+        // replaced.
         let committing = self.committing.lock();
         let mut st = self.lock();
         let (Some(origin), mut found) = self.collect(&mut st, which, false, &mut None) else {
@@ -141,7 +143,8 @@ impl Cache {
         let failures = origin.failures();
         let sent = self.send(&origin, &found, place);
         let flushed = if sent.bytes == 0 { Ok(()) } else { origin.flush(self) };
-        // A flush that failed in between may have lost it, and this one does not bring it back.
+        // A flush that failed in between may have lost the data, and this one does not bring it
+        // back.
         let flushed = flushed.and_then(|()| origin.unless_failed_since(self, failures));
 
         let mut st = self.lock();
@@ -150,7 +153,7 @@ impl Cache {
                 if st.lookup(d.key) != Some(d.slot) {
                     continue;
                 }
-                // Zeroes may have been put in place of what was sent.
+                // The sent data may have been replaced by zeroes.
                 let subs = (0..16).filter(|bit| d.mask >> bit & 1 != 0).zip(&d.crcs);
                 let same = subs.filter(|(bit, crc)| st.slots.crc(d.slot, *bit) == **crc);
                 let mask = taken & same.fold(0, |m, (bit, _)| m | 1 << bit);
@@ -168,7 +171,7 @@ impl Cache {
         let now_ms = st.now_ms;
         drop(st);
         self.notify();
-        // An origin that takes some of it is not away: what it has not taken comes round again.
+        // An origin that accepts some data is available: the rest is sent with a later batch.
         let result = match (flushed, sent.error) {
             (Ok(()), Some(error)) if sent.bytes == 0 => Err(error),
             (Ok(()), _) => Ok(sent.bytes),
@@ -186,8 +189,8 @@ impl Cache {
         result
     }
 
-    /// If nothing but blocks that are being changed is to be written back, waits until it may be known
-    /// what is left of one of them.
+    /// If all blocks to be written back are being changed, waits until the change of one of them
+    /// has ended.
     fn wait_for_changes(&self, which: Which) {
         let mut st = self.lock();
         if st.changing.is_empty() {
@@ -203,9 +206,9 @@ impl Cache {
         }
     }
 
-    /// The next dirty blocks in the order of one origin, but for those that are being changed: `passed`
-    /// names the last of these. Without `all`, only what may be written
-    /// back at once: durable records call it dirty.
+    /// Returns the next dirty blocks in the order of one origin, except those that are being
+    /// changed; `passed` is set to the last of these. Without `all`, only the sub-blocks that may
+    /// be written back at once: durable records mark them as dirty.
     fn collect(
         &self,
         st: &mut State,
@@ -270,8 +273,8 @@ impl Cache {
         (origin, found)
     }
 
-    /// What write-back does by itself: what is old, what is too much. Returns whether there may be
-    /// more to do at once.
+    /// Does background write-back: data that is old, or over half of the dirty limit. Returns true
+    /// if there may be more to do at once.
     pub(crate) fn write_back_due(&self) -> Result<bool> {
         let (which, limited) = {
             let st = self.lock();
@@ -302,13 +305,14 @@ impl Cache {
         Ok(bytes > 0)
     }
 
-    /// The most dirty data, in bytes.
+    /// Returns the maximum of dirty data, in bytes.
     pub(crate) fn dirty_limit(&self, st: &State) -> u64 {
         let half = u64::from(st.slots.len()) * u64::from(st.sb.block_bytes) / 2;
         self.options.dirty_limit_bytes.unwrap_or(half).max(SUB)
     }
 
-    /// A slot was asked for in vain: makes some clean, or lets go of some. `Ok(false)`: cannot.
+    /// Makes slots available after an allocation has failed, by a commit or by write-back. Returns
+    /// `Ok(false)` if it cannot.
     pub(crate) fn make_room(&self) -> Result<bool> {
         if self.lock().commit_would_free() {
             let before = self.lock().held_slots;
@@ -329,8 +333,8 @@ impl Cache {
             match self.write_back(Which::All(None)) {
                 Ok(bytes) => break bytes,
                 Err(error) => {
-                    // The writer waits for the origin to take something, but not for ever. Driven
-                    // by hand, there is no time to pass.
+                    // The writer waits for the origin to accept data, up to the limit. Without
+                    // background threads, time does not advance, so the tries are counted.
                     let patient = if self.options.background {
                         began.elapsed().as_millis() < u128::from(self.options.full_wait_ms)
                     } else {
@@ -350,7 +354,7 @@ impl Cache {
 }
 
 impl crate::device::CachedDevice {
-    /// Waits, by helping, until there is not too much dirty data for a write.
+    /// Writes back until there is room below the dirty limit for a write of `len_bytes`.
     pub(crate) fn throttle(&self, len_bytes: u64) -> Result<()> {
         let cache = &*self.cache;
         if !self.origin.mode().writes_back() {
@@ -369,7 +373,7 @@ impl crate::device::CachedDevice {
                 cache.counters.throttled_writes.add(1);
                 waited = true;
             }
-            // An origin that fails is no reason to refuse a write while there is room for it.
+            // A failing origin is no reason to refuse a write while there is room for it.
             match cache.write_back(Which::All(None)) {
                 Ok(bytes) if bytes > 0 => {}
                 _ => return Ok(()),
@@ -400,7 +404,7 @@ mod tests {
         }
     }
 
-    /// A device during whose next write or flush something happens.
+    /// A device that runs a hook during its next write or flush.
     struct Hooked {
         inner: MemoryDevice,
         write: Hook,
@@ -450,14 +454,14 @@ mod tests {
         cached.write_at(&[1; 4096], 8192).unwrap();
         let (send, wrote) = mpsc::channel();
         set(&origin.write, move || {
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             let _ = send.send(());
         });
         let (send, written_back) = mpsc::channel();
         let again = Arc::clone(&cached);
         set(&disk.flush, move || {
             std::thread::spawn(move || send.send(again.write_back_all()).unwrap());
-            // Long enough for one that does not wait.
+            // Long enough for a write-back that does not wait.
             let early = wrote.recv_timeout(Duration::from_millis(200));
             assert!(early.is_err(), "the origin has what no durable record calls dirty");
         });
@@ -468,8 +472,8 @@ mod tests {
         assert_eq!(seen, [1; 4096]);
     }
 
-    /// A dirty block is changed while it is being written back: what was changed stays dirty, and
-    /// reaches the origin with the next write-back.
+    /// Changes a dirty block while it is being written back: the changed part must stay dirty, and
+    /// reach the origin with the next write-back.
     fn changed_on_the_way(change: fn(&CachedDevice), then: u8) {
         let (_disk, origin, cached) = cached();
         cached.write_at(&[1; 4096], 8192).unwrap();
@@ -493,9 +497,9 @@ mod tests {
         changed_on_the_way(|cached| cached.write_zeroes(8192, 4096).unwrap(), 0);
     }
 
-    /// A block was written back, and a write that passed the cache took one of its sub-blocks out; no
-    /// record says so yet. The one that calls the sub-block dirty counts until the next commit: what
-    /// it names is not overwritten by a fill.
+    /// A block was written back, and a passed write dropped one of its sub-blocks; no record of
+    /// that is durable yet. The record that marks the sub-block as dirty is in effect until the
+    /// next commit: a fill must not overwrite the data it refers to.
     #[test]
     fn a_fill_overwrites_nothing_that_a_durable_record_calls_dirty() {
         let (disk, origin) = (Hooked::new(2 << 20), Hooked::new(ORIGIN_BYTES));
@@ -518,14 +522,14 @@ mod tests {
         };
         let cached = open(&disk);
         let (cache, mut seen) = (cached.cache(), [9; 4096]);
-        // The region has an intent from here on: no later write need be announced.
+        // The region has an intent from here on: later writes need not be announced.
         cached.read_at(&mut seen, 8 << 16).unwrap();
         cached.write_at(&[7; 4096], 8 << 16).unwrap();
         cached.set_mode(Mode::WriteBack).unwrap();
         cached.write_at(&[1; 8192], 3 * 4096).unwrap();
         cached.flush().unwrap();
         assert!(cache.write_back(super::Which::All(None)).unwrap() > 0);
-        // As by somebody who changes the mode, and has not come to the commit yet.
+        // As by a thread that changes the mode, and has not reached the commit yet.
         cached.origin.set_mode(Mode::WriteInvalidate);
         cached.write_at(&[2; 4096], 3 * 4096).unwrap();
         cached.origin.set_mode(Mode::WriteBack);

@@ -1,11 +1,11 @@
-//! Where blocks are in the cache. Neighbours share an entry, as they are mostly used in a row:
-//! a map with an entry a block was a tenth of the time of writing a file.
+//! The map from block numbers to buffers. Adjacent blocks share an entry, as they are mostly used
+//! in a row: a map with an entry a block was a tenth of the time of writing a file.
 
 use crate::BlockNr;
 use crate::graph::NONE;
 use hashbrown::HashMap;
 
-/// Blocks of an entry: its slots fill a line of the processor's cache.
+/// Number of blocks of an entry: its slots fill a line of the processor's cache.
 const PER_ENTRY: u64 = 16;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl BlockMap {
         (index != NONE).then_some(index)
     }
 
-    /// Adds a block that is not there yet.
+    /// Adds a block that is not in the map yet.
     pub fn insert(&mut self, nr: BlockNr, index: u32) {
         let (key, slot) = place(nr);
         let empty = || Entry { slots: [NONE; PER_ENTRY as usize], used: 0 };
@@ -47,7 +47,7 @@ impl BlockMap {
         self.len += 1;
     }
 
-    /// Removes a block that is there.
+    /// Removes a block.
     pub fn remove(&mut self, nr: BlockNr) {
         let (key, slot) = place(nr);
         let Some(entry) = self.entries.get_mut(&key) else { return };

@@ -1,7 +1,7 @@
 //! The buffer cache: blocks in memory, with the patches that wait on each.
 //!
 //! A buffer with patches is *dirty* and stays; a clean one may be evicted (second chance). The
-//! content is shared (`Arc`) with a write under way, and copied if it changes meanwhile.
+//! content is shared (`Arc`) with a write in progress, and copied if it changes meanwhile.
 
 use crate::block_map::BlockMap;
 use crate::graph::NONE;
@@ -13,22 +13,22 @@ use std::sync::Arc;
 pub(crate) struct Buffer {
     pub nr: BlockNr,
     pub content: Arc<[u8]>,
-    /// Patches not yet in flight, oldest and newest.
+    /// Oldest and newest of the patches that are not yet in flight.
     pub oldest: u32,
     pub newest: u32,
-    /// The newest patch without undo data, or `NONE`: no write of the block leaves it out.
+    /// The newest patch without undo data, or `NONE`: every write of the block includes it.
     pub hard: u32,
-    /// Patches on the list.
+    /// Number of patches on the list.
     pub patches: u32,
-    /// Those of them with external befores.
+    /// Number of those with external befores.
     pub waiting: u32,
-    /// Those of them without undo data that have external befores.
+    /// Number of those without undo data that have external befores.
     pub hard_waiting: u32,
-    /// The newest patch of the list follows all others.
+    /// Whether the newest patch of the list follows all others.
     pub in_turn: bool,
-    /// Dependencies of patches elsewhere on patches of the list.
+    /// Number of dependencies of patches elsewhere on patches of the list.
     pub external_afters: u32,
-    /// The run it belongs to, or `NONE`; then it has no patches.
+    /// Its run, or `NONE`; in a run it has no patches.
     pub run: u32,
     run_prev: u32,
     run_next: u32,
@@ -36,17 +36,17 @@ pub(crate) struct Buffer {
     /// Neighbours on the list of the owner's dirty buffers.
     owner_prev: u32,
     owner_next: u32,
-    /// When it became dirty, in milliseconds of the engine's clock.
+    /// Time at which it became dirty, in milliseconds of the engine's clock.
     pub dirty_since_ms: u64,
-    /// A write is under way or has failed and will be repeated.
+    /// Whether a write is in progress, or has failed and will be repeated.
     pub in_flight: bool,
-    /// On the ready list.
+    /// Whether it is on the ready list.
     pub queued: bool,
-    /// On the list of all dirty buffers.
+    /// Whether it is on the list of all dirty buffers.
     pub listed: bool,
-    /// Read since the evicting hand last passed.
+    /// Whether it was read since the eviction hand last passed.
     referenced: bool,
-    /// Holds file data: dropped when durable, not journaled unless the journal is full.
+    /// Whether it holds file data: dropped when durable, not journaled unless the journal is full.
     pub data: bool,
     /// The journal's transaction that changed it last.
     pub transaction: u64,
@@ -60,12 +60,12 @@ impl Buffer {
         self.patches > 0 || self.in_flight || self.run != NONE
     }
 
-    /// All its changes can be written now.
+    /// Returns true if all its changes can be written now.
     pub fn is_ready(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Some of its changes can be written now.
+    /// Returns true if some of its changes can be written now.
     pub fn is_partly_ready(&self) -> bool {
         !self.in_flight
             && (self.run != NONE || (self.hard_waiting == 0 && self.waiting < self.patches))
@@ -82,8 +82,8 @@ pub(crate) struct Cache {
     hand: usize,
     clean: usize,
     max_clean: usize,
-    /// Memory of dropped blocks, for the next ones: fresh memory costs a page fault a block, which
-    /// was two thirds of the time of an untar.
+    /// Memory of dropped blocks for reuse: fresh memory costs a page fault a block, which was two
+    /// thirds of the time of an untar.
     pool: Vec<Arc<[u8]>>,
     max_pool: usize,
 }
@@ -117,19 +117,19 @@ impl Cache {
         }
     }
 
-    /// Memory for one block, holding anything.
+    /// Returns memory for one block, with any content.
     pub fn memory(&mut self) -> Arc<[u8]> {
         self.pool.pop().unwrap_or_else(|| std::iter::repeat_n(0, self.block_bytes).collect())
     }
 
-    /// A block of these bytes.
+    /// Returns a block with these bytes.
     pub fn filled(&mut self, bytes: &[u8]) -> Arc<[u8]> {
         let Some(mut content) = self.pool.pop() else { return Arc::from(bytes) };
         Arc::get_mut(&mut content).expect("pooled memory is not shared").copy_from_slice(bytes);
         content
     }
 
-    /// A block of zeroes.
+    /// Returns a block of zeroes.
     pub fn zeroed(&mut self) -> Arc<[u8]> {
         let mut content = self.memory();
         Arc::get_mut(&mut content).expect("pooled memory is not shared").fill(0);
@@ -140,14 +140,14 @@ impl Cache {
         self.by_nr.get(nr)
     }
 
-    /// Finds a block for use, so that it is not evicted soon.
+    /// Finds a block for use, and protects it from being evicted soon.
     pub fn touch(&mut self, nr: BlockNr) -> Option<u32> {
         let index = self.find(nr)?;
         self[index].referenced = true;
         Some(index)
     }
 
-    /// Adds a clean block that is not there yet.
+    /// Adds a clean block that is not in the cache yet.
     pub fn insert(&mut self, nr: BlockNr, content: Arc<[u8]>, data: bool) -> u32 {
         debug_assert_eq!(content.len(), self.block_bytes);
         if self.clean >= self.max_clean {
@@ -182,7 +182,7 @@ impl Cache {
             used: true,
         };
         let index = if let Some(index) = self.free.pop() {
-            // A buffer that left a list of the planner without being taken off is still on it.
+            // A buffer that was released while it was on a list of the planner is still on it.
             let (queued, listed) = (self[index].queued, self[index].listed);
             self[index] = buffer;
             (self[index].queued, self[index].listed) = (queued, listed);
@@ -195,7 +195,7 @@ impl Cache {
         index
     }
 
-    /// Counts a buffer as dirty, and lists it with its owner's.
+    /// Counts a buffer as dirty, and adds it to its owner's list.
     pub fn became_dirty(&mut self, index: u32, now_ms: u64) {
         self.clean -= 1;
         self[index].dirty_since_ms = now_ms;
@@ -225,7 +225,8 @@ impl Cache {
         self.free.push(index);
     }
 
-    /// Second chance: passes over the buffers until one clean and unread since the last pass.
+    /// Evicts a block by second chance: the next one that is clean and was not read since the last
+    /// pass.
     fn evict(&mut self) {
         for _ in 0..2 * self.buffers.len() {
             self.hand = (self.hand + 1) % self.buffers.len();
@@ -289,7 +290,7 @@ impl Cache {
         }
     }
 
-    /// Puts a buffer in front of a run's list, whose first buffer is `head`.
+    /// Adds a buffer at the front of a run's list, whose first buffer is `head`.
     pub fn link_run(&mut self, index: u32, run: u32, head: u32) {
         if head != NONE {
             self[head].run_prev = index;
@@ -300,7 +301,8 @@ impl Cache {
         buffer.run_next = head;
     }
 
-    /// Takes a buffer off its run's list; returns the list's first buffer then, given `head`.
+    /// Removes a buffer from its run's list, whose first buffer is `head`; returns the new first
+    /// buffer.
     pub fn unlink_run(&mut self, index: u32, head: u32) -> u32 {
         let Buffer { run_prev, run_next, .. } = self[index];
         self[index].run = NONE;
@@ -314,7 +316,7 @@ impl Cache {
         head
     }
 
-    /// The buffers of a run.
+    /// Returns the buffers of a run.
     pub fn run_from(&self, head: u32) -> impl Iterator<Item = u32> + '_ {
         let mut at = head;
         std::iter::from_fn(move || {
@@ -326,7 +328,7 @@ impl Cache {
         })
     }
 
-    /// The dirty buffers of a file.
+    /// Returns the dirty buffers of a file.
     pub fn dirty_of(&self, owner: Owner) -> impl Iterator<Item = u32> + '_ {
         let mut at = self.owners.get(&owner).copied().unwrap_or(NONE);
         std::iter::from_fn(move || {
@@ -342,7 +344,7 @@ impl Cache {
         self.by_nr.len() - self.clean
     }
 
-    /// Every buffer in use.
+    /// Returns every buffer in use.
     pub fn all(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_nr.values()
     }

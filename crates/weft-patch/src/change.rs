@@ -1,22 +1,23 @@
-//! Making a change: whether it becomes a patch of its own, joins one that exists, needs undo data.
+//! Making a change: decides whether it becomes a patch of its own or joins an existing one, and
+//! whether it needs undo data.
 //!
-//! Two things must hold of the graph. Its edges are of two kinds: a patch waits for its befores,
-//! and every patch of a block waits for the block's *hard* patch, as no write of the block can leave
-//! that one out. It must have **no cycle**, and it must stay **shallow**, since its depth is the
-//! number of flushes. A new patch has nothing waiting for it, so by itself it does no harm; harm can
+//! Two invariants hold for the graph. Its edges are of two kinds: a patch waits for its befores,
+//! and every patch of a block waits for the block's *hard* patch, as no write of the block can
+//! leave that one out. It must have **no cycle**, and it must stay **shallow**, since its depth is
+//! the number of flushes. No patch waits for a new patch, so by itself it does no harm; harm can
 //! come only from giving an existing patch a new before (merging), or from being hard (which makes
 //! the older patches of its block wait for its befores). So both are done only if
 //! - there are no new befores,
-//! - or nothing waits for what gets them (the block from outside, or the soft patch),
-//! - or the new befores lie on blocks that can be written whole now (no path leads on from there),
+//! - or no patch waits for the one that gets them (the block from outside, or the soft patch),
+//! - or the new befores are on blocks that can be written whole now (no path leads on from there),
 //!   and undo data would be costly.
 //!
 //! Looser rules are tempting and wrong. Allowing every merge that makes no cycle, or the last case
 //! for small changes too, made an untar of 26,000 files 140 flushes deep: each directory block
 //! waited for the inodes of its entries, and its own inode waited for it.
 //!
-//! File data has a form of its own: whole blocks written blindly (nothing to undo, nothing to wait
-//! for) have no patch each but share one, the *run* of the operation.
+//! File data has a form of its own: whole blocks written without reading them (no undo data, no
+//! befores) have no patch each but share one, the *run* of the operation.
 
 use crate::graph::{Change, Kind, NONE};
 use crate::ids::Sector;
@@ -26,7 +27,7 @@ use crate::{Owner, PatchId};
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Patches that a debug build looks at for a cycle, at most.
+/// Maximum number of patches that a debug build visits in search of a cycle.
 const CHECK_BOUND: usize = 500;
 
 type Befores = SmallVec<[u32; 8]>;
@@ -106,14 +107,14 @@ impl State {
         self.cache[buffer].external_afters += 1;
     }
 
-    /// Takes a buffer off its run, which still counts it in `waits`.
+    /// Removes a buffer from its run, which still counts it in `waits`.
     pub(crate) fn unlink_run(&mut self, buffer: u32) -> u32 {
         let run = self.cache[buffer].run;
         self.graph[run].pieces = self.cache.unlink_run(buffer, self.graph[run].pieces);
         run
     }
 
-    /// A block of a run is durable (or cancelled).
+    /// Counts a block of a run as durable (or cancelled).
     pub(crate) fn settle_run(&mut self, run: u32) {
         self.graph[run].waits -= 1;
         if self.graph[run].waits == 0 {
@@ -121,10 +122,10 @@ impl State {
         }
     }
 
-    /// Sorts out the befores of a change of this sector: those that are durable or in flight on the
-    /// same block are done with, those in another sector of the block need a write of their own (the
-    /// third list), the block's hard patch goes along in any case, soft ones of the block are
-    /// internal.
+    /// Sorts the befores of a change of this sector into external, internal and torn ones. Befores
+    /// that are durable or in flight on the same block are left out, as is the block's hard patch,
+    /// which is in every write; soft ones of the block are internal; those in another sector of the
+    /// block are torn: they need a write of their own.
     fn split_befores(
         &self,
         buffer: u32,
@@ -154,10 +155,11 @@ impl State {
         (external, internal, torn)
     }
 
-    /// True if a block has more than [`crowded_patches`](crate::Options::crowded_patches) pending
-    /// patches, so that a change of it follows all of them. To search them at every change for those
-    /// that it must follow takes time and dependencies in proportion to their number: where programs
-    /// create and remove files of one directory, 40 times the time of the changes themselves.
+    /// Returns true if a block has more than [`crowded_patches`](crate::Options::crowded_patches)
+    /// pending patches, so that a change of it follows all of them. Searching them at every change
+    /// for those that it must follow takes time and dependencies in proportion to their number:
+    /// where programs create and remove files of one directory, 40 times the time of the changes
+    /// themselves.
     fn block_is_crowded(&mut self, buffer: u32) -> bool {
         let b = &mut self.cache[buffer];
         let crowded = b.patches > self.options.crowded_patches;
@@ -165,8 +167,8 @@ impl State {
         crowded
     }
 
-    /// Makes the change follow all soft patches of the block, by way of the newest if that follows
-    /// the others; returns the newest. Nothing waits for a new patch, so this makes no cycle.
+    /// Makes the change follow all soft patches of the block, through the newest if that follows
+    /// the others; returns the newest. No patch waits for a new patch, so this makes no cycle.
     fn follow_all(&mut self, buffer: u32, internal: &mut Befores) -> u32 {
         let newest = self.cache[buffer].newest;
         internal.clear();
@@ -186,7 +188,7 @@ impl State {
     }
 
     /// Adds to `internal` the soft patches that the change overlaps; returns the newest of all that
-    /// it follows then, which alone it may join: an older one would wait for a newer.
+    /// it then follows, the only one that it may join: an older one would wait for a newer.
     fn add_overlapped(&self, buffer: u32, change: Change, internal: &mut Befores) -> u32 {
         let b = &self.cache[buffer];
         if b.patches == 0 || (b.patches == 1 && b.hard != NONE) {
@@ -205,7 +207,7 @@ impl State {
                     if !given {
                         internal.push(at);
                     }
-                    // It waits itself for what lies below.
+                    // It waits itself for the patches below it.
                     if self.graph.pieces(at).cover(change) {
                         break;
                     }
@@ -235,7 +237,8 @@ impl State {
         }
     }
 
-    /// A debug build looks whether a patch follows all pending changes of these parts of its block.
+    /// Checks, in a debug build, that a patch follows all pending changes of these parts of its
+    /// block.
     pub(crate) fn check_follows(&mut self, patch: PatchId, parts: &[Range<usize>]) {
         let Some(patch) = self.graph.find(patch) else { return };
         let buffer = self.graph[patch].buffer;
@@ -258,7 +261,7 @@ impl State {
         }
     }
 
-    /// Whether a change of this block needs no undo data.
+    /// Returns true if a change of this block needs no undo data.
     fn may_be_hard(&self, buffer: u32, change: Change, external: &[u32]) -> bool {
         if !self.options.hard_patches {
             return false;
@@ -269,14 +272,15 @@ impl State {
         if b.external_afters == 0 && !sealed {
             return true;
         }
-        // What leads nowhere now may lead on later, so this is only for what is costly to undo.
+        // A patch that leads nowhere now may lead on later, so this is only for changes that are
+        // costly to undo.
         let costly = change.undo_bytes() > INLINE_UNDO_BYTES && !sealed;
         external.iter().all(|&e| {
             (hard != NONE && self.graph.has_edge(hard, e)) || (costly && self.leads_nowhere(e))
         })
     }
 
-    /// Whether waiting for a patch means waiting for the next round and no more.
+    /// Returns true if waiting for a patch means waiting for the next round and no more.
     fn leads_nowhere(&self, patch: u32) -> bool {
         let p = &self.graph[patch];
         match p.kind {
@@ -286,8 +290,8 @@ impl State {
         }
     }
 
-    /// A debug build looks whether the befores of a patch lead back to it, or for a hard patch to
-    /// its block.
+    /// Checks, in a debug build, that the befores of a patch do not lead back to it, or for a hard
+    /// patch to its block.
     fn check_acyclic(&mut self, patch: u32) {
         let buffer = self.graph[patch].buffer;
         let hard = self.graph[patch].kind == Kind::Hard;
@@ -355,7 +359,8 @@ impl State {
         patch
     }
 
-    /// The soft patch a change can join: the newest it overlaps, else the newest of the block.
+    /// Returns the soft patch that a change can join: the newest it overlaps, or else the newest of
+    /// the block.
     fn merge_target(
         &self,
         buffer: u32,
@@ -387,7 +392,7 @@ impl State {
         if joins { target } else { NONE }
     }
 
-    /// Makes a patch and puts it at the young end of its block's list.
+    /// Makes a patch and appends it as the newest to its block's list.
     fn new_patch(&mut self, kind: Kind, buffer: u32) -> u32 {
         self.counters.patches += 1;
         let patch = self.graph.make(kind, buffer);
@@ -447,11 +452,11 @@ impl State {
 
     /// Cancels the pending changes of a freed block, if nothing but `cleared` waits for them.
     ///
-    /// What waits can have been merged into `cleared`: the link count of a directory, say, that waits
-    /// for a name in this block, where the pointer to the block lies in the same block of inodes. A
-    /// write that is torn between sectors brings the count without the cleared pointer, so then they
-    /// are one only within a sector. For file data nothing waits but pointers and sizes of its inode,
-    /// which a sector holds whole.
+    /// A patch that waits for them can have been merged into `cleared`: for example the link count
+    /// of a directory that waits for a name in this block, where the pointer to the block is in the
+    /// same block of inodes. A write that is torn between sectors would contain the count without
+    /// the cleared pointer, so the two count as one patch only within a sector. For file data only
+    /// pointers and sizes of its inode wait, which one sector holds.
     pub(crate) fn cancel_freed(&mut self, buffer: u32, cleared: PatchId) {
         let b = &self.cache[buffer];
         if !self.options.cancel || b.in_flight {
@@ -507,7 +512,7 @@ impl State {
         }
     }
 
-    /// Keeps the count of a before's block when a patch of `buffer` no longer waits for it.
+    /// Updates the count of a before's block when a patch of `buffer` no longer waits for it.
     fn lost_after(&mut self, before: u32, buffer: u32) {
         let p = &self.graph[before];
         if p.buffer != NONE && p.buffer != buffer && p.kind != Kind::InFlight {
@@ -516,7 +521,7 @@ impl State {
         }
     }
 
-    /// Takes a patch off its block's list, and out of the block's counts.
+    /// Removes a patch from its block's list and counts.
     pub(crate) fn take_off_list(&mut self, patch: u32) {
         let (buffer, older, newer, waits, kind) = {
             let p = &self.graph[patch];
@@ -551,7 +556,7 @@ impl State {
         p.newer = NONE;
     }
 
-    /// A patch is durable (or cancelled): what waited for it waits no more.
+    /// Resolves the dependencies on a patch that is durable (or cancelled).
     pub(crate) fn resolve_afters(&mut self, patch: u32) {
         let buffer = self.graph[patch].buffer;
         while let Some(after) = self.graph.pop_after(patch) {
@@ -576,7 +581,7 @@ impl State {
         }
     }
 
-    /// Makes the empty patches durable whose befores all are.
+    /// Makes the empty patches durable whose befores are all durable.
     pub(crate) fn resolve_empties(&mut self) {
         while let Some(empty) = self.done_empties.pop() {
             self.resolve_afters(empty);
@@ -593,7 +598,7 @@ impl State {
         }
     }
 
-    /// Changes the content of a buffer, copying it first if a write of it is under way.
+    /// Returns the content of a buffer for a change, copied first if a write of it is in progress.
     pub(crate) fn content_mut(&mut self, buffer: u32) -> &mut [u8] {
         std::sync::Arc::make_mut(&mut self.cache[buffer].content)
     }

@@ -1,6 +1,6 @@
-//! What the engine counts: the measure of each of its optimisations.
+//! Counters of the engine, which measure each of its optimisations.
 
-/// Counts since the engine was opened, but for those that say "now".
+/// Counts since the engine was opened, except for those that say "now".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Patches made: changes that could not be merged into an existing patch.
@@ -25,7 +25,7 @@ pub struct Counters {
     pub blocks_written: u64,
     /// Blocks written to the journal.
     pub log_blocks_written: u64,
-    /// Write requests made of the device.
+    /// Write requests sent to the device.
     pub requests: u64,
     /// Write requests by size: entry `i` counts those of 2^i to 2^(i+1)-1 blocks.
     pub requests_by_size: [u64; 16],

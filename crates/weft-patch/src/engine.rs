@@ -1,4 +1,4 @@
-//! The engine's front: operations, syncs, and the thread that writes back.
+//! The engine's interface: operations, syncs, and the write-back thread.
 
 use crate::graph::NONE;
 use crate::jbd2::{Log, LogMap};
@@ -32,12 +32,12 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// What the caller's threads and the write-back thread share.
+/// State shared by the callers' threads and the write-back thread.
 pub(crate) struct Shared {
     pub state: Mutex<State>,
-    /// Held by whoever runs a round, a commit or a checkpoint. Taken before `state`.
+    /// Held during a round, a commit or a checkpoint. Taken before `state`.
     pub io: Mutex<()>,
-    /// The journal's log; used by whoever holds `io`.
+    /// The journal's log; used under `io`.
     pub log: Option<Mutex<Log>>,
     pub device: Arc<dyn BlockDevice>,
     pub policy: Policy,
@@ -50,22 +50,22 @@ pub(crate) struct Shared {
     background: bool,
     /// Wakes the write-back thread.
     work: Condvar,
-    /// Wakes those who wait for memory.
+    /// Wakes the threads that wait for memory.
     pub room: Condvar,
 }
 
-/// How often the write-back thread looks for what has become old.
+/// Interval at which the write-back thread looks for old blocks.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 
-/// What the write-back thread is told, beside the state.
+/// Signals to the write-back thread, besides the state.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Signals {
     pub stop: bool,
-    /// Somebody waits for memory.
+    /// Whether an operation waits for memory.
     pub pressed: bool,
-    /// It has been woken for the dirty memory there is.
+    /// Whether the thread has been woken for the present dirty memory.
     pub woken: bool,
-    /// The earliest age limit for which overdue blocks are looked for again.
+    /// The earliest age limit at which overdue blocks are searched for again.
     pub overdue_from_ms: u64,
 }
 
@@ -90,7 +90,7 @@ impl Engine {
         Self::start(device, block_bytes, &options, None)
     }
 
-    /// Opens an engine whose changes go through a JBD2 journal, in the volume or beside it.
+    /// Opens an engine whose changes go through a JBD2 journal, inside or outside the volume.
     ///
     /// The journal must be clean: [`recover`](crate::recover) it first.
     ///
@@ -124,7 +124,8 @@ impl Engine {
         }
         let mut state = State::new(Arc::clone(&device), block_bytes as usize, options.clone());
         if options.policy != Policy::Soft {
-            // Changes of a block do not wait for each other, and are one patch.
+            // Under these policies changes of a block do not wait for each other, and are one
+            // patch.
             state.options.block_patches_max = u32::MAX;
         }
         if let (Policy::Journal(mode), Some(log)) = (options.policy, &log) {
@@ -159,14 +160,14 @@ impl Engine {
         Ok(Arc::new(Self { shared, thread: Mutex::new(thread) }))
     }
 
-    /// Starts an operation: a set of changes that a journal makes atomic, made under the engine's
-    /// lock, which the [`Op`] holds.
+    /// Starts an operation: a set of changes that a journal makes atomic, under the engine's lock,
+    /// which the [`Op`] holds.
     ///
-    /// `max_blocks` bounds the number of blocks the operation changes. Waits while too much memory
-    /// is dirty; and if it is to change any, while a block has too many changes that wait for others.
+    /// `max_blocks` bounds the number of blocks that the operation changes. Waits while too much
+    /// memory is dirty; and if it is to change any, while a block has too many pending changes.
     ///
     /// # Errors
-    /// The device's error if memory is full and the device does not take what it holds;
+    /// The device's error if memory is full and writing to the device fails;
     /// [`Error::JournalTooSmall`].
     pub fn begin(&self, max_blocks: u32) -> Result<Op<'_>> {
         let shared = &*self.shared;
@@ -203,16 +204,17 @@ impl Engine {
         Ok(Op { shared, state, log_blocks_max, reads: Reads::default() })
     }
 
-    /// Makes everything durable.
+    /// Makes all changes durable.
     ///
     /// # Errors
-    /// The first write or flush that failed. What failed stays in memory; another call tries again.
+    /// The first write or flush that failed. Failed writes stay in memory; another call retries
+    /// them.
     pub fn sync(&self) -> Result<()> {
         self.shared.sync_all()
     }
 
-    /// Writes back now what age and pressure would write back some time: with a journal, also in
-    /// place. Unlike [`sync`](Self::sync) it promises nothing about what is not ready.
+    /// Writes back now what age and pressure would write back later: with a journal, also in place.
+    /// Unlike [`sync`](Self::sync) it guarantees nothing for changes that are not ready.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).
@@ -232,8 +234,8 @@ impl Engine {
         self.shared.sync_owner(owner, also)
     }
 
-    /// Reads a run of blocks from the device, past the cache and without its lock. For file data
-    /// that [`Op::cached`] did not have.
+    /// Reads a run of blocks from the device, bypassing the cache and its lock. For file data that
+    /// [`Op::cached`] did not return.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -244,31 +246,31 @@ impl Engine {
             .map_err(|e| Error::device(nr, &e))
     }
 
-    /// What has been counted so far.
+    /// Returns the present counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.lock().counters_now()
     }
 
-    /// The commit policy.
+    /// Returns the commit policy.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.shared.policy
     }
 
-    /// The block size in bytes.
+    /// Returns the block size in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.shared.block_bytes
     }
 
-    /// Blocks of the device.
+    /// Returns the number of blocks of the device.
     #[must_use]
     pub fn len_blocks(&self) -> u64 {
         self.shared.len_blocks
     }
 
-    /// Makes everything durable, closes the journal, and stops the write-back thread.
+    /// Makes all changes durable, closes the journal, and stops the write-back thread.
     ///
     /// # Errors
     /// As [`sync`](Self::sync). The thread is stopped in any case.
@@ -301,18 +303,19 @@ impl Drop for Engine {
 
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        // After a panic in an operation the state is as the safety rule needs it at every moment:
-        // what was noted may be written. Going on is better than losing all of it.
+        // After a panic in an operation the state satisfies the safety rule, as at every moment:
+        // noted changes may be written. Going on is better than losing all of them.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to write. A panic while something was being written leaves it half noted: going
-    /// on could hang, or overwrite what a recovery needs.
+    /// Takes the lock under which blocks are written. A panic during a write leaves it half noted:
+    /// going on could hang, or overwrite data that a recovery needs.
     pub fn lock_io(&self) -> Result<MutexGuard<'_, ()>> {
         self.io.lock().map_err(|_| Error::Halted)
     }
 
-    /// One round. The caller holds `io`. Returns whether anything was written, and the first error.
+    /// Runs one round. The caller holds `io`. Returns true if anything was written, and the first
+    /// error.
     pub fn round(&self, goal: Goal) -> (bool, Result<()>) {
         let mut batch = self.lock().plan(goal);
         if batch.is_empty() {
@@ -335,7 +338,8 @@ impl Shared {
         (true, result)
     }
 
-    /// Nothing to write although something is dirty would be a cycle: a fault of the engine.
+    /// Returns an error if dirty patches could not be written: that would be a cycle, a bug of the
+    /// engine.
     pub fn check_progress(&self, wrote: bool) -> Result<()> {
         if wrote {
             return Ok(());
@@ -344,7 +348,7 @@ impl Shared {
         Err(Error::Invalid("internal error: a cycle of dependent blocks cannot be written".into()))
     }
 
-    /// Writes in the caller, for want of memory and of a thread that would do it.
+    /// Writes in the calling thread, when memory is full and no thread writes back.
     fn relieve(&self) -> Result<()> {
         let io = self.lock_io()?;
         let before_ms = self.lock().now_ms();
@@ -359,7 +363,7 @@ impl Shared {
         if self.log.is_some() { self.commit() } else { self.check_progress(false) }
     }
 
-    /// The write-back thread: by memory pressure, and by age.
+    /// Runs the write-back thread: writes by memory pressure, and by age.
     fn write_back(&self) {
         let mut failures = 0_u32;
         let mut busy = false;
@@ -392,7 +396,7 @@ impl Shared {
         }
     }
 
-    /// One step of the write-back thread; says whether it wrote anything.
+    /// Runs one step of the write-back thread. Returns true if it wrote anything.
     fn write_back_once(&self) -> Result<bool> {
         let io = self.lock_io()?;
         let (now_ms, crowded, pressed) = {
@@ -421,7 +425,7 @@ impl Shared {
             goals.push(Goal::Background { before_ms: now_ms - max_age_ms, data: false });
         }
         if crowded || pressed {
-            // File data first: metadata will be changed again before long.
+            // File data first: metadata will soon be changed again.
             goals.push(Goal::Background {
                 before_ms: now_ms.saturating_sub(max_age_ms),
                 data: true,
@@ -451,11 +455,11 @@ impl Shared {
 
 /// An operation: changes made together, under the engine's lock.
 ///
-/// Dropping it ends the operation; there is nothing to abort, as what was changed is changed.
+/// Dropping it ends the operation; it cannot be aborted, and its changes stay.
 pub struct Op<'a> {
     shared: &'a Shared,
     state: MutexGuard<'a, State>,
-    /// What the running transaction may take of the log when the operation ends.
+    /// Maximum number of log blocks of the running transaction when the operation ends.
     log_blocks_max: u32,
     reads: Reads,
 }
@@ -467,8 +471,8 @@ impl fmt::Debug for Op<'_> {
 }
 
 impl Op<'_> {
-    /// A whole block, through the cache, to look around in. A change of the block that what was
-    /// found decides is made by [`write_relying`](Self::write_relying).
+    /// Returns a whole block, through the cache, for a search. A change of the block that depends
+    /// on the bytes found is made with [`write_relying`](Self::write_relying).
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::OutOfRange`].
@@ -478,9 +482,9 @@ impl Op<'_> {
         Ok(&self.state.cache[buffer].content)
     }
 
-    /// A whole block, through the cache, for what is shown to a reader or kept in memory from now on
-    /// (a bitmap, an inode), where what is kept says what later changes must follow. No change of
-    /// the block is decided by the bytes themselves, and none is checked to follow them.
+    /// Returns a whole block, through the cache, to be shown to a reader or kept in memory from now
+    /// on (a bitmap, an inode), where the kept form determines what later changes must follow. No
+    /// change of the block is decided by the bytes themselves, and none is checked to follow them.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -489,9 +493,10 @@ impl Op<'_> {
         Ok(&self.state.cache[buffer].content)
     }
 
-    /// A part of a block, all of which counts: the operation's next change of the block must follow
-    /// the pending patches of these bytes, as it does if it overwrites them or names them in
-    /// [`write_relying`](Self::write_relying). A debug build checks that.
+    /// Returns a part of a block, all of which the next change relies on: the operation's next
+    /// change of the block must follow the pending patches of these bytes, as it does if it
+    /// overwrites them or names them in [`write_relying`](Self::write_relying). A debug build
+    /// checks that.
     ///
     /// # Errors
     /// As [`read`](Self::read); [`Error::BadRange`].
@@ -503,15 +508,15 @@ impl Op<'_> {
         part.ok_or(Error::BadRange { nr, offset, len_bytes })
     }
 
-    /// A block's content if the cache has it; it may be newer than the device's.
+    /// Returns a block's content if it is in the cache; it may be newer than the device's.
     #[must_use]
     pub fn cached(&self, nr: BlockNr) -> Option<&[u8]> {
         let buffer = self.state.cache.find(nr)?;
         Some(&self.state.cache[buffer].content)
     }
 
-    /// Changes `bytes` at byte `offset` within a block, which is read first if not cached.
-    /// The change is durable only after all `befores` are.
+    /// Changes `bytes` at byte `offset` within a block, which is read first if not cached. The
+    /// change becomes durable only after all `befores` are.
     ///
     /// # Errors
     /// [`Error::Device`] from the read, [`Error::BadRange`], [`Error::ReadOnly`].
@@ -525,9 +530,9 @@ impl Op<'_> {
         self.write_relying(nr, offset, bytes, &[], befores)
     }
 
-    /// As [`write`](Self::write), of bytes that other bytes of the block have decided: also follows
-    /// every pending change of the byte ranges `relied`. Order within the block is all that this
-    /// gives: what a change relies on in *another* block goes into `befores`.
+    /// Does as [`write`](Self::write) for bytes that other bytes of the block have decided: the
+    /// change also follows every pending change of the byte ranges `relied`. This orders changes
+    /// within the block only: changes in *another* block on which it relies go into `befores`.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -562,7 +567,7 @@ impl Op<'_> {
         self.state.flip(nr, offset, mask, befores)
     }
 
-    /// Gives a block an entirely new content, without reading it.
+    /// Replaces a block's content entirely, without reading it.
     ///
     /// # Errors
     /// [`Error::BadRange`] if `content` is not one block, [`Error::ReadOnly`].
@@ -595,7 +600,7 @@ impl Op<'_> {
     /// None today.
     pub fn join(&mut self, befores: &[PatchId]) -> Result<PatchId> {
         if self.shared.policy != Policy::Soft {
-            // No order within a block is asked of these: one change is the join of itself.
+            // These need no order within a block: a join of one change is the change itself.
             let mut live = befores.iter().filter(|&&id| !self.state.is_durable(id));
             let Some(first) = live.next() else { return Ok(PatchId::DURABLE) };
             if live.all(|id| id == first) {
@@ -612,13 +617,13 @@ impl Op<'_> {
         }
     }
 
-    /// Says that patch `cleared` removed the last pointer to a block. Changes of it that nobody
-    /// else waits for are cancelled; a journal revokes it.
+    /// Frees a block: patch `cleared` removed the last pointer to it. Pending changes of the block
+    /// for which nothing else waits are cancelled; a journal revokes it.
     pub fn free(&mut self, nr: BlockNr, cleared: PatchId) {
         self.state.free(nr, cleared);
     }
 
-    /// Whether a patch is durable.
+    /// Returns true if a patch is durable.
     #[must_use]
     pub fn is_durable(&self, patch: PatchId) -> bool {
         self.state.is_durable(patch)

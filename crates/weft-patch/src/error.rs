@@ -1,11 +1,11 @@
-//! Why the engine could not do what was asked.
+//! Errors of the engine.
 
 use crate::BlockNr;
 
 /// The result of an engine call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An engine error. The device's errors pass through with the block they touched.
+/// An engine error. The device's errors are passed on with the block they concern.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,26 +16,26 @@ pub enum Error {
         nr: BlockNr,
         /// The device's errno.
         errno: i32,
-        /// What the device said.
+        /// The device's error message.
         message: String,
     },
-    /// A flush of the device failed: what had been written since the last one is written again.
+    /// A flush of the device failed: blocks written since the last flush are written again.
     #[error("flushing the device failed: {message}")]
     Flush {
         /// The device's errno.
         errno: i32,
-        /// What the device said.
+        /// The device's error message.
         message: String,
     },
-    /// A block beyond the end of the device was named.
+    /// A block number is beyond the end of the device.
     #[error("block {nr} is beyond the end of the device, which has {len_blocks} blocks")]
     OutOfRange {
-        /// The block asked for.
+        /// The requested block.
         nr: BlockNr,
-        /// Blocks of the device.
+        /// Number of blocks of the device.
         len_blocks: u64,
     },
-    /// A change reaches over the end of its block.
+    /// A change extends beyond the end of its block.
     #[error("a change of {len_bytes} bytes at offset {offset} does not fit in block {nr}")]
     BadRange {
         /// The block.
@@ -45,11 +45,11 @@ pub enum Error {
         /// Length in bytes.
         len_bytes: usize,
     },
-    /// A change was asked of an engine on a read-only device.
+    /// A change was requested on a read-only device.
     #[error("the volume is read-only")]
     ReadOnly,
-    /// The engine, or the device, panicked while it wrote: nothing is written any more. What was
-    /// durable is, and opening the volume again recovers it.
+    /// The engine, or the device, panicked while it wrote: nothing is written any more. Durable
+    /// changes stay durable, and opening the volume again recovers it.
     #[error(
         "writing was interrupted by an internal error; nothing is written until the volume is opened again"
     )]
@@ -60,9 +60,9 @@ pub enum Error {
     /// The journal cannot hold the operation.
     #[error("an operation of up to {needed} blocks does not fit in a journal of {available}")]
     JournalTooSmall {
-        /// Log blocks the operation may need.
+        /// Number of log blocks that the operation may need.
         needed: u32,
-        /// Log blocks there are.
+        /// Number of log blocks in the journal.
         available: u32,
     },
     /// The journal's own structures are damaged.
@@ -79,7 +79,7 @@ impl Error {
         Self::Flush { errno: e.errno(), message: e.to_string() }
     }
 
-    /// The errno nearest to this error.
+    /// Returns the errno nearest to this error.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

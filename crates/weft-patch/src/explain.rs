@@ -1,4 +1,5 @@
-//! Views of the graph for people: why a block is not written yet, and a drawing of what waits.
+//! Views of the graph for people: the reason why a block is not written yet, and a drawing of the
+//! pending patches.
 
 use crate::graph::{Kind, NONE};
 use crate::state::State;
@@ -6,7 +7,7 @@ use crate::{BlockNr, Engine, Owner, PatchId};
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 
-/// What a patch of a block is.
+/// The kind of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchKind {
     /// It can be rolled back.
@@ -15,31 +16,32 @@ pub enum PatchKind {
     Hard,
     /// It joins others, or is a transaction's commit, and changes nothing itself.
     Empty,
-    /// File data of one operation, whole blocks that share it.
+    /// File data of one operation: whole blocks that share one patch.
     Run,
 }
 
-/// A patch, and what it waits for.
+/// A patch, and the patches that it waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PatchView {
     /// Its id.
     pub id: PatchId,
-    /// What it is.
+    /// Its kind.
     pub kind: PatchKind,
     /// Its befores that are not durable yet, with the block each changes (if it changes one).
     pub waits_for: Vec<(PatchId, Option<BlockNr>)>,
-    /// How many patches wait for it.
+    /// Number of patches that wait for it.
     pub waited_for_by: usize,
-    /// Bytes of undo data it keeps.
+    /// Size of its undo data, in bytes.
     pub undo_bytes: usize,
 }
 
-/// Why a block is (or is not) written yet.
+/// The write-back state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing of it waits: the cache holds what the device does, or does not hold it at all.
+    /// No change is pending: the cache holds what the device does, or does not hold the block at
+    /// all.
     Clean,
-    /// A write of it is under way, or failed and will be repeated.
+    /// A write of it is in progress, or failed and will be repeated.
     InFlight,
     /// All its patches can be written: it waits for a sync, for its age or for memory pressure.
     Ready,
@@ -54,11 +56,11 @@ pub enum Verdict {
 pub struct BlockView {
     /// The block.
     pub nr: BlockNr,
-    /// The file it belongs to, if one.
+    /// The file it belongs to, if any.
     pub owner: Owner,
-    /// How long it has been dirty, in milliseconds.
+    /// Time since it became dirty, in milliseconds.
     pub dirty_ms: u64,
-    /// Why it is not written yet.
+    /// Its write-back state.
     pub verdict: Verdict,
     /// Its patches, oldest first.
     pub patches: Vec<PatchView>,
@@ -112,13 +114,13 @@ impl fmt::Display for BlockView {
 }
 
 impl Engine {
-    /// Why a block is not written yet.
+    /// Returns the state of a block, with the patches that keep it from being written.
     #[must_use]
     pub fn explain(&self, nr: BlockNr) -> BlockView {
         self.lock().explain(nr)
     }
 
-    /// The blocks with changes that are not durable, in the order of the device.
+    /// Returns the blocks with changes that are not durable, in the order of the device.
     #[must_use]
     pub fn dirty_blocks(&self) -> Vec<BlockNr> {
         let state = self.lock();
@@ -132,9 +134,9 @@ impl Engine {
         dirty
     }
 
-    /// The patch graph as Graphviz text: a box a block, an arrow from each patch to what it waits
-    /// for. A patch that spans blocks has a node in each of them, tied with dashed lines. At most
-    /// `max_blocks` blocks are drawn.
+    /// Returns the patch graph as Graphviz text: a box a block, an arrow from each patch to each
+    /// one that it waits for. A patch that spans blocks has a node in each of them, joined by
+    /// dashed lines. At most `max_blocks` blocks are drawn.
     #[must_use]
     pub fn to_dot(&self, max_blocks: usize) -> String {
         let views: Vec<BlockView> =
@@ -154,7 +156,8 @@ impl Engine {
                     PatchKind::Empty | PatchKind::Run => "style=dotted",
                 };
                 let first = drawn.insert(name);
-                // Graphviz has a node in one box only: in each further block it gets its own.
+                // Graphviz allows a node in one box only: in each further block the patch gets
+                // another node.
                 let part = if first { String::new() } else { format!("_b{nr}") };
                 let _ = writeln!(
                     dot,

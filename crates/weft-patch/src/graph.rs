@@ -2,7 +2,7 @@
 //!
 //! Edges are links in two lists at once: the *befores* of the patch that waits and the *afters* of
 //! the patch waited for. Nothing here allocates per patch or per edge once the arenas have grown,
-//! but for undo data of more than [`INLINE_UNDO_BYTES`](crate::undo::INLINE_UNDO_BYTES).
+//! except for undo data of more than [`INLINE_UNDO_BYTES`](crate::undo::INLINE_UNDO_BYTES).
 //!
 //! Invariants:
 //! - An edge exists only between two live patches; making a patch durable removes its edges.
@@ -17,19 +17,19 @@ use std::ops::Range;
 /// "No patch", "no edge", "no piece", "no buffer".
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Why a patch exists and how far it has come.
+/// The kind of a patch, and its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// Has undo data and can be rolled back.
     Soft,
-    /// Has none: its block is written with it or not at all.
+    /// Has no undo data: its block is written with it or not at all.
     Hard,
     /// Changes nothing: joins others.
     Empty,
     /// Whole blocks of file data written by one operation, none of which has a patch of its own:
     /// they are linked from `pieces` and counted in `waits`.
     Run,
-    /// Its write is under way (or failed and will be repeated from the copy that was made).
+    /// Its write is in progress (or failed and will be repeated from the copy that was made).
     InFlight,
     /// Not in use.
     Free,
@@ -44,23 +44,23 @@ pub(crate) struct Patch {
     /// Neighbours on its buffer's list, oldest first.
     pub older: u32,
     pub newer: u32,
-    /// Edges to what it waits for.
+    /// Edges to the patches that it waits for.
     pub befores: u32,
-    /// Edges to what waits for it.
+    /// Edges to the patches that wait for it.
     pub afters: u32,
     /// Number of befores on other blocks.
     pub waits: u32,
     /// Its undo data; of a run, its first buffer.
     pub pieces: u32,
-    /// The bytes of the block that its undo data lies in, from and to: most changes of a block
-    /// meet few of its patches, and this tells without a look at their pieces.
+    /// Range of the block that contains its undo data, from and to: most changes of a block overlap
+    /// few of its patches, and this shows it without a look at their pieces.
     hull: (u32, u32),
     /// Marks of graph walks.
     pub mark: u32,
     pub kind: Kind,
-    /// A sync waits for it: it takes no more befores.
+    /// Whether a sync waits for it: it takes no more befores.
     pub sealed: bool,
-    /// The external befores keep their block's counters; the planner's scratch bit.
+    /// Scratch bit of the planner. (The external befores are counted in their block's counters.)
     pub chosen: bool,
 }
 
@@ -82,12 +82,12 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// A change of these bytes.
+    /// Returns the change of these bytes.
     pub fn of(range: &Range<usize>) -> Self {
         Self::Bytes { offset: range.start, len: range.len() }
     }
 
-    /// Bytes it takes to undo it.
+    /// Returns the size of its undo data, in bytes.
     pub fn undo_bytes(self) -> usize {
         match self {
             Self::Bytes { len, .. } => len,
@@ -95,7 +95,7 @@ impl Change {
         }
     }
 
-    /// The bytes it lies in, from and to.
+    /// Returns the byte range that it changes, from and to.
     pub fn range(self) -> (usize, usize) {
         match self {
             Self::Bytes { offset, len } => (offset, offset + len),
@@ -113,7 +113,7 @@ pub(crate) struct Graph {
     undo: UndoArena,
     mark: u32,
     stack: Vec<u32>,
-    /// Live patches.
+    /// Number of live patches.
     pub live: usize,
 }
 
@@ -158,7 +158,7 @@ impl Graph {
         index
     }
 
-    /// Forgets a patch that has no edges any more.
+    /// Releases a patch that has no edges any more.
     pub fn release(&mut self, index: u32) {
         debug_assert!(
             self[index].kind != Kind::Run || self[index].pieces == NONE,
@@ -187,17 +187,17 @@ impl Graph {
         self.free_patches.push(index);
     }
 
-    /// The id of a patch that is not a change of one block.
+    /// Returns the id of a patch that is not a change of one block.
     pub fn id(&self, index: u32) -> PatchId {
         PatchId { index, generation: self[index].generation, sector: Sector::SEVERAL }
     }
 
-    /// The id of a patch, for a change that is in it.
+    /// Returns the id of a patch, for a change that it contains.
     pub fn id_of(&self, index: u32, change: Change) -> PatchId {
         PatchId { sector: Sector::of(change.range()), ..self.id(index) }
     }
 
-    /// The patch an id names, unless it is durable.
+    /// Returns the patch with an id, or `None` if it is durable.
     pub fn find(&self, id: PatchId) -> Option<u32> {
         let p = self.patches.get(id.index as usize)?;
         (p.generation == id.generation && p.kind != Kind::Free).then_some(id.index)
@@ -205,7 +205,7 @@ impl Graph {
 
     // --- edges ---------------------------------------------------------------------------------
 
-    /// Says whether `after` already waits for `before`, as far as a short search tells.
+    /// Returns true if a short search finds that `after` already waits for `before`.
     pub fn has_edge(&self, after: u32, before: u32) -> bool {
         const LOOK_AT: usize = 16;
         let mut edge = self[before].afters;
@@ -222,7 +222,7 @@ impl Graph {
         false
     }
 
-    /// Makes `after` wait for `before`. The caller keeps `waits` and its buffers' counts.
+    /// Makes `after` wait for `before`. The caller updates `waits` and the counts of the buffers.
     pub fn add_edge(&mut self, after: u32, before: u32) {
         let next_of_after = self[after].befores;
         let next_of_before = self[before].afters;
@@ -251,7 +251,7 @@ impl Graph {
         self[before].afters = index;
     }
 
-    /// Dependencies between live patches.
+    /// Returns the number of dependencies between live patches.
     pub fn dependencies(&self) -> usize {
         self.edges.len() - self.free_edges.len()
     }
@@ -277,7 +277,7 @@ impl Graph {
         self.free_edges.push(index);
     }
 
-    /// Takes one patch off the list of those that wait for `before`.
+    /// Removes and returns one of the patches that wait for `before`.
     pub fn pop_after(&mut self, before: u32) -> Option<u32> {
         let edge = self[before].afters;
         if edge == NONE {
@@ -288,7 +288,7 @@ impl Graph {
         Some(after)
     }
 
-    /// Takes one patch off the list of those that `after` waits for.
+    /// Removes and returns one of the patches that `after` waits for.
     pub fn pop_before(&mut self, after: u32) -> Option<u32> {
         let edge = self[after].befores;
         if edge == NONE {
@@ -323,7 +323,7 @@ impl Graph {
 
     // --- undo data -----------------------------------------------------------------------------
 
-    /// Records how to undo `change` of a patch, `content` being the block before it.
+    /// Records the undo data of `change` for a patch, `content` being the block before the change.
     /// Returns the bytes of undo data added.
     pub fn add_undo(&mut self, patch: u32, change: Change, content: &[u8]) -> usize {
         if self[patch].pieces == NONE {
@@ -334,18 +334,18 @@ impl Graph {
         added
     }
 
-    /// Whether `change` touches what a soft patch changed.
+    /// Returns true if `change` overlaps the changes of a soft patch.
     pub fn overlap(&self, patch: u32, change: Change) -> bool {
         let ((from, to), (start, end)) = (self[patch].hull, change.range());
         start < to as usize && (from as usize) < end && self.pieces(patch).overlap(change)
     }
 
-    /// The undo data of a soft patch.
+    /// Returns the undo data of a soft patch.
     pub fn pieces(&self, patch: u32) -> &Pieces {
         self.undo.get(self[patch].pieces)
     }
 
-    /// Whether all that it changes is known, and lies in one sector.
+    /// Returns true if all changes of the patch are known, and are in one sector.
     pub fn is_in_one_sector(&self, patch: u32) -> bool {
         const SECTOR_BYTES: u32 = 512;
         let (from, to) = self[patch].hull;
@@ -360,22 +360,22 @@ impl Graph {
         }
     }
 
-    /// Bytes of undo data held.
+    /// Returns the size of the undo data in memory, in bytes.
     pub fn undo_bytes(&self) -> usize {
         self.undo.len_bytes
     }
 
     // --- walks ---------------------------------------------------------------------------------
 
-    /// A mark no patch has yet.
+    /// Returns a mark that no patch has yet.
     pub fn new_mark(&mut self) -> u32 {
         self.mark += 1;
         self.mark
     }
 
-    /// Walks from `from` along befores, and to what must be written together with each patch met
-    /// (`together` gives the hard patch of a buffer), until `found` says so or `bound` patches
-    /// were met. Says whether it was found.
+    /// Walks from `from` along befores, and to the patch that must be written together with each
+    /// visited one (`together` returns the hard patch of a buffer), until `found` returns true or
+    /// `bound` patches were visited. Returns true if `found` did.
     pub fn reaches(
         &mut self,
         from: &[u32],

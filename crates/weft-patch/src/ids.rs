@@ -1,4 +1,4 @@
-//! The names of blocks, patches and owners: three numbers that must not be mixed.
+//! Identifiers of blocks, patches and owners: three numbers that must not be mixed.
 
 use std::fmt;
 use weft_block::SECTOR_BYTES;
@@ -13,7 +13,7 @@ impl fmt::Display for BlockNr {
     }
 }
 
-/// Tags the dirty blocks that belong to one file, so that the file can be synced by itself.
+/// Identifies the file of a dirty block, so that the file can be synced by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(pub u64);
 
@@ -22,15 +22,16 @@ impl Owner {
     pub const NONE: Self = Self(0);
 }
 
-/// Names a patch.
+/// Identifies a patch.
 ///
-/// Ids are never reused: an id whose patch the engine no longer knows names a *durable* patch
-/// (or one that was cancelled together with everything that could have waited for it), so an id
-/// may be kept for as long as one likes.
+/// Ids are never reused: an id whose patch the engine no longer has identifies a *durable* patch
+/// (or one that was cancelled together with everything that could have waited for it), so an id may
+/// be kept for any time.
 ///
-/// An id also knows which sector of its block the change was in that it was given for: what follows
-/// that change in another sector of the block waits for a write of its own, as one write of both
-/// may be torn between them. So ids given for two changes may differ though one patch holds both.
+/// An id also contains the sector of its block that holds the change for which it was returned: a
+/// change that follows it in another sector of the block waits for a write of its own, as one write
+/// of both may be torn between them. So ids returned for two changes may differ though one patch
+/// holds both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PatchId {
     pub(crate) index: u32,
@@ -43,10 +44,10 @@ pub struct PatchId {
 pub(crate) struct Sector(u8);
 
 impl Sector {
-    /// More than one, or none. The largest block has 64.
+    /// Several sectors, or none. The largest block has 64.
     pub const SEVERAL: Self = Self(u8::MAX);
 
-    /// The sector that the bytes of a block lie in, from and to.
+    /// Returns the sector of a block that contains the bytes `from..to`.
     pub fn of((from, to): (usize, usize)) -> Self {
         let first = from / SECTOR_BYTES;
         if to <= from || first != (to - 1) / SECTOR_BYTES {
@@ -55,14 +56,14 @@ impl Sector {
         u8::try_from(first).map_or(Self::SEVERAL, Self)
     }
 
-    /// Whether a write of both brings both or neither.
+    /// Returns true if one write of both cannot be torn between them.
     pub fn is_whole_with(self, other: Self) -> bool {
         self == other && self != Self::SEVERAL
     }
 }
 
 impl PatchId {
-    /// The patch that has always been durable: nothing to wait for.
+    /// The patch that has always been durable: it need not be waited for.
     pub const DURABLE: Self = Self { index: u32::MAX, generation: 0, sector: Sector::SEVERAL };
 }
 

@@ -1,7 +1,7 @@
 //! The journal policy: transactions in JBD2 format, under any file system.
 //!
 //! In the terms of the graph a transaction is one empty patch, its *commit*, that becomes durable
-//! when the commit record is. Every journaled change waits for the commit of the running
+//! when the commit record does. Every journaled change waits for the commit of the running
 //! transaction and for nothing else; so a block has one hard patch, and write-back in place (the
 //! checkpoint) is the ordinary write-back.
 //!
@@ -11,7 +11,8 @@
 //!   block of the log can be written in place: the log cannot get stuck full.
 //! - A transaction leaves the log (the tail passes it) only after each of its blocks is durable in
 //!   place, or was freed by a later transaction that is committed.
-//! - A block freed while a copy of it may be in the log is revoked by the transaction that frees it.
+//! - A block freed while a copy of it may be in the log is revoked by the transaction that frees
+//!   it.
 //!
 //! One thread at a time commits, holding `io`; operations go on meanwhile in the next transaction.
 
@@ -28,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weft_block::BlockDevice;
 
-/// What is missing before an operation may begin.
+/// Work that is needed before an operation may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogWork {
     /// The running transaction must be committed.
@@ -40,14 +41,14 @@ pub(crate) enum LogWork {
 /// A transaction that is being filled, or written.
 #[derive(Debug)]
 pub(crate) struct Transaction {
-    /// Counts transactions since the engine was opened, from 1.
+    /// Number of the transaction since the engine was opened, from 1.
     number: u64,
     commit: u32,
     blocks: Vec<BlockNr>,
     /// File data that must be durable before the commit record.
     data: Vec<PatchId>,
     revokes: HashSet<BlockNr>,
-    /// Blocks that nobody needs once this is committed.
+    /// Blocks that are not needed once this is committed.
     freed: HashSet<BlockNr>,
     started_ms: u64,
 }
@@ -63,7 +64,7 @@ impl Transaction {
 struct Committing {
     transaction: Transaction,
     copies: Vec<(u64, Arc<[u8]>)>,
-    /// What it takes of the log, its commit block included.
+    /// Number of log blocks that it takes, its commit block included.
     len_blocks: u32,
 }
 
@@ -73,18 +74,18 @@ struct Logged {
     sequence: u32,
     start: u32,
     len_blocks: u32,
-    /// Blocks not yet durable in place.
+    /// Number of blocks not yet durable in place.
     outstanding: usize,
 }
 
-/// The part of the journal that lives under the engine's lock.
+/// The part of the journal's state under the engine's lock.
 #[derive(Debug)]
 pub(crate) struct Journal {
     mode: JournalMode,
     format: Format,
     ring_blocks: u32,
-    /// Blocks of the log that neither a logged transaction nor the one being written takes. The
-    /// running transaction, as far as its operations said, always fits.
+    /// Number of log blocks taken neither by a logged transaction nor by the one being written. The
+    /// running transaction always fits, as far as its operations declared their size.
     free_blocks: u32,
     head: u32,
     next_sequence: u32,
@@ -92,9 +93,9 @@ pub(crate) struct Journal {
     running: Option<Transaction>,
     committing: Option<Committing>,
     logged: VecDeque<Logged>,
-    /// For each block not yet durable in place, the transactions of the log that hold it.
+    /// For each block not yet durable in place, the transactions of the log that contain it.
     owed: HashMap<BlockNr, SmallVec<[u32; 2]>>,
-    /// Blocks of which the log may hold a copy.
+    /// Blocks of which the log may contain a copy.
     in_log: HashSet<BlockNr>,
 }
 
@@ -126,7 +127,8 @@ impl Journal {
     }
 }
 
-/// Replays what a crash left in a journal, and empties it. Does nothing to a clean one.
+/// Replays the transactions that a crash left in a journal, and empties it. Does nothing to a clean
+/// one.
 ///
 /// # Errors
 /// [`Error::Journal`]: the journal is damaged (nothing was written then), or a device failed.
@@ -165,7 +167,7 @@ impl State {
         let journal = self.journal.as_mut().expect("a journal policy has a journal");
         if journal.running.is_none() {
             let commit = self.graph.make(Kind::Empty, NONE);
-            // Not an edge: it waits for its record.
+            // No edge stands for this: it waits for its record.
             self.graph[commit].waits = 1;
             journal.running = Some(Transaction {
                 number: journal.next_number,
@@ -215,7 +217,7 @@ impl State {
         id
     }
 
-    /// Lets the running transaction commit only after this file data is durable.
+    /// Makes the running transaction commit only after this file data is durable.
     pub fn order_data(&mut self, id: PatchId) {
         let data = &mut self.running().data;
         if data.last() != Some(&id) {
@@ -244,7 +246,7 @@ impl State {
         }
     }
 
-    /// Whether an operation of `max_blocks` may begin, and if not, what must be done first.
+    /// Returns the work that is needed before an operation of `max_blocks` may begin, if any.
     pub fn journal_needs(&self, max_blocks: u32) -> Result<Option<LogWork>> {
         let Some(journal) = &self.journal else { return Ok(None) };
         if max_blocks == 0 {
@@ -264,7 +266,7 @@ impl State {
         Ok((needed > journal.free_blocks).then_some(LogWork::Checkpoint))
     }
 
-    /// Whether the running transaction has been open since before this time.
+    /// Returns true if the running transaction has been open since before this time.
     pub fn commit_due(&self, before_ms: u64) -> bool {
         self.journal.as_ref().is_some_and(|j| {
             j.committing.is_some()
@@ -272,14 +274,14 @@ impl State {
         })
     }
 
-    /// The number the next transaction to commit will have: what a write planned now carries is
-    /// that of all before it.
+    /// Returns the number that the next transaction to commit will have: a write planned now
+    /// contains the changes of all before it.
     pub fn next_sequence(&self) -> u32 {
         self.journal.as_ref().map_or(0, |j| j.next_sequence)
     }
 
-    /// A block was written in place as the transactions before `sequence` left it: their copies
-    /// of it are no longer needed.
+    /// Notes that a block was written in place as the transactions before `sequence` left it: their
+    /// copies of it are no longer needed.
     pub fn settle(&mut self, nr: BlockNr, sequence: u32) {
         let Some(journal) = &mut self.journal else { return };
         let Some(owed) = journal.owed.get_mut(&nr) else { return };
@@ -295,8 +297,8 @@ impl State {
         }
     }
 
-    /// Log blocks that the running transaction takes once `more` blocks are changed and as many
-    /// freed.
+    /// Returns the number of log blocks that the running transaction takes once `more` blocks are
+    /// changed and as many freed.
     pub fn running_len_blocks(&self, more: usize) -> u32 {
         self.journal.as_ref().map_or(0, |journal| {
             let (blocks, revokes) =
@@ -305,11 +307,11 @@ impl State {
         })
     }
 
-    /// Ends the running transaction: takes its copies, and its place in the log, since operations
-    /// go on while it is written. Does nothing if one is being written.
+    /// Ends the running transaction: takes its copies, and reserves its part of the log, since
+    /// operations go on while it is written. Does nothing if one is being written.
     ///
     /// # Errors
-    /// [`Error::Journal`]: operations changed more than they had said.
+    /// [`Error::Journal`]: operations changed more than they had declared.
     fn close_transaction(&mut self) -> Result<()> {
         let needed = self.running_len_blocks(0);
         let Some(journal) = &mut self.journal else { return Ok(()) };
@@ -344,7 +346,7 @@ impl State {
         Ok(())
     }
 
-    /// The commit record is durable.
+    /// Notes that the commit record is durable.
     fn committed(&mut self, start: u32, end: u32) {
         let Some(journal) = &mut self.journal else { return };
         let Some(Committing { transaction, copies, len_blocks }) = journal.committing.take() else {
@@ -378,7 +380,8 @@ impl State {
         }
     }
 
-    /// What remains of the log: the first transaction still needed, and what can be given back.
+    /// Returns the first transaction of the log that is still needed, its start, and the number of
+    /// log blocks that can be freed.
     fn tail(&self) -> Option<(u32, u32, u32)> {
         let journal = self.journal.as_ref()?;
         let done: u32 =
@@ -417,7 +420,7 @@ impl Shared {
         }
     }
 
-    /// Commits the running transaction, if it holds anything, and one whose commit had failed.
+    /// Commits the running transaction, if it is not empty, and one whose commit had failed.
     pub fn commit(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let _io = self.lock_io()?;
@@ -482,8 +485,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes in place what the log holds, as far as it can be written now, and gives back the
-    /// log's space.
+    /// Writes in place the blocks in the log, as far as they can be written now, and frees their
+    /// space in the log.
     pub fn checkpoint(&self) -> Result<()> {
         let _io = self.lock_io()?;
         loop {
@@ -498,7 +501,8 @@ impl Shared {
         self.move_tail()
     }
 
-    /// Moves the tail of the log past what is no longer needed. The caller holds `io`.
+    /// Moves the tail of the log past the transactions that are no longer needed. The caller holds
+    /// `io`.
     fn move_tail(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let Some((sequence, start, done)) = self.lock().tail() else { return Ok(()) };
@@ -515,7 +519,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Everything durable, in place or in the log.
+    /// Makes all changes durable, in place or in the log.
     pub fn sync_journaled(&self) -> Result<()> {
         {
             let _io = self.lock_io()?;
@@ -540,7 +544,7 @@ impl Shared {
         if commit { self.commit() } else { Ok(()) }
     }
 
-    /// Commits, writes everything in place and empties the log.
+    /// Commits, writes all blocks in place and empties the log.
     pub fn close_journal(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         self.commit()?;
@@ -573,7 +577,7 @@ impl State {
                 || self.buffer_of(p).is_some_and(|b| self.cache[b].data))
     }
 
-    /// All file data that is dirty and not journaled.
+    /// Returns all file data that is dirty and not journaled.
     fn unjournaled(&mut self) -> Vec<PatchId> {
         let mut roots = self.seal_all();
         roots.retain(|&id| self.is_unjournaled(id));

@@ -1,23 +1,24 @@
 //! The engine: changes to blocks as patches with dependencies.
 //!
-//! A file system changes its blocks through an [`Engine`] and says for each change what must be
-//! durable before it (its *befores*). The engine may then write any block at any time, and keeps
-//! one rule: **no change reaches the disk before its befores**. A block that holds changes which
-//! may not be written yet is written without them, from a copy in which they are rolled back.
+//! A file system changes its blocks through an [`Engine`] and names for each change the changes
+//! that must be durable before it (its *befores*). The engine may then write any block at any time,
+//! under one rule: **no change reaches the disk before its befores**. A block that holds changes
+//! which may not be written yet is written without them, from a copy in which they are rolled back.
 //!
-//! A change must follow more than what it points to: also what *decided* it. An operation that
-//! reads a length in order to know where a record goes relies on that length, and the record must
-//! not reach the disk without it. So bytes that decide are read with [`Op::read_range`], or named
-//! in [`Op::write_relying`]; a debug build stops a change that forgot.
+//! A change must follow not only the changes that it points to, but also those that *decided* it.
+//! An operation that reads a length in order to find the position of a record relies on that
+//! length, and the record must not reach the disk without it. So bytes that decide are read with
+//! [`Op::read_range`], or named in [`Op::write_relying`]; a debug build panics on a change that
+//! omits them.
 //!
-//! What the dependencies mean is the commit [`Policy`]: soft updates keep them, a journal replaces
-//! those inside one operation by the commit record of its transaction, async drops them.
+//! The commit [`Policy`] gives the dependencies their meaning: soft updates keep them, a journal
+//! replaces those inside one operation by the commit record of its transaction, async drops them.
 //!
-//! The idea is that of Featherstitch (Frost et al., "Generalized File System Dependencies",
-//! SOSP 2007), and so are its optimisations: patches without undo data where a rollback can never
-//! be needed ("hard"), merging, ready lists, cancelling what was freed before it was written.
-//! New here: the device has a volatile write cache and is flushed once for each round of writes;
-//! a sync writes only what it must; failed writes are kept and repeated.
+//! The idea is that of Featherstitch (Frost et al., "Generalized File System Dependencies", SOSP
+//! 2007), and so are its optimisations: patches without undo data where a rollback can never be
+//! needed ("hard"), merging, ready lists, cancelling changes of blocks that were freed before they
+//! were written. New here: the device has a volatile write cache and is flushed once for each round
+//! of writes; a sync writes only what it must; failed writes are kept and repeated.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,11 +1,11 @@
-//! What can be tuned, each with its default and the reason for it.
+//! Options of the engine, each with its default and the reason for it.
 
 use std::time::Duration;
 
-/// What the dependencies of patches mean.
+/// The meaning of the dependencies of patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
-    /// Dependencies are kept: the volume is consistent at every moment but for leaks.
+    /// Dependencies are kept: the volume is consistent at every moment, except for leaks.
     #[default]
     Soft,
     /// Dependencies inside one operation are replaced by the commit record of its transaction.
@@ -14,11 +14,12 @@ pub enum Policy {
     Async,
 }
 
-/// What a journal holds.
+/// The content of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum JournalMode {
-    /// Metadata; file data is written whenever it suits. A new file can show what its blocks had
-    /// before, so a rollback journal of SQLite (but for `persist`) can be the last one, still valid.
+    /// Metadata; file data is written at any time. A new file can show the former content of its
+    /// blocks, so a rollback journal of SQLite (except with `persist`) can be the last one, still
+    /// valid.
     Metadata,
     /// Metadata; file data is durable before the transaction that refers to it commits.
     #[default]
@@ -32,20 +33,20 @@ pub enum JournalMode {
 pub struct Options {
     /// Soft updates, journal or async.
     pub policy: Policy,
-    /// Dirty blocks, undo data and patches may take this much before [`begin`] waits for the
+    /// Maximum memory of dirty blocks, undo data and patches; beyond it [`begin`] waits for the
     /// write-back. A quarter gigabyte holds an untarred source tree and is little today.
     ///
     /// [`begin`]: crate::Engine::begin
     pub memory_budget_bytes: usize,
-    /// Write-back starts in the background from this much dirty memory on. Early, so that the
-    /// device works while the callers still compute.
+    /// Dirty memory from which on write-back starts in the background. Early, so that the device
+    /// works while the callers still compute.
     pub background_bytes: usize,
-    /// A dirty block is written when it is this old (the kernel's 5 s commit interval), if it is
-    /// ready as a whole then; what changes without pause is written at twice that age.
+    /// Age at which a dirty block is written (the kernel's 5 s commit interval), if all its changes
+    /// are ready then; a block that changes without pause is written at twice that age.
     pub max_age: Duration,
-    /// Clean metadata blocks kept in memory.
+    /// Maximum memory of clean metadata blocks.
     pub clean_cache_bytes: usize,
-    /// Largest request made of neighbouring blocks.
+    /// Maximum size of a request for adjacent blocks.
     pub max_request_bytes: usize,
     /// Omit undo data where a rollback can never be needed.
     pub hard_patches: bool,
@@ -55,18 +56,20 @@ pub struct Options {
     pub ready_lists: bool,
     /// Cancel the pending changes of freed blocks.
     pub cancel: bool,
-    /// If a block has more pending patches than this, a change of it follows all of them, not only
-    /// those that it must. This bounds the time of a change and its dependencies; few blocks get there.
+    /// Number of pending patches of a block beyond which a change of it follows all of them, not
+    /// only those that it must. This bounds the time of a change and its dependencies; few blocks
+    /// get there.
     pub crowded_patches: u32,
-    /// The most pending patches of a block: at half of them the write-back thread writes the block, at
-    /// all of them operations wait ([`begin`]). Patches of a directory whose files programs create and
-    /// remove wait for each other in long chains, and an fsync takes as many flushes as its chain is
-    /// long.
+    /// Maximum number of pending patches of a block: at half of them the write-back thread writes
+    /// the block, at all of them operations wait ([`begin`]). Patches of a directory whose files
+    /// programs create and remove wait for each other in long chains, and an fsync takes as many
+    /// flushes as its chain is long.
     ///
     /// [`begin`]: crate::Engine::begin
     pub block_patches_max: u32,
-    /// Run a thread that writes back by age and pressure. Without it only sync writes and
-    /// memory pressure writes in the caller: deterministic, for tests and crash exploration.
+    /// Run a thread that writes back by age and pressure. Without it, only syncs write, and
+    /// operations under memory pressure, in the calling thread: deterministic, for tests and crash
+    /// exploration.
     pub background: bool,
 }
 

@@ -1,25 +1,25 @@
-//! What an operation has read of the blocks it changes: a debug build checks that each change
+//! The reads of an operation in the blocks that it changes: a debug build checks that each change
 //! follows the pending patches of the bytes that decided it.
 //!
-//! The rule behind it: if every patch follows the patches of what it *relied on*, and not only
-//! those of what it overwrites, then any set of patches that is closed under "follows" is what a
-//! shorter run of the same operations would have left. That is why a crash in the middle leaves
-//! a volume that makes sense. A change that forgets what it relied on is right as long as chance
-//! writes both together, and destroys a directory when it does not.
+//! The rule behind it: if every patch follows the patches of the bytes that it *relied on*, and not
+//! only of those that it overwrites, then any set of patches that is closed under "follows" is what
+//! a shorter run of the same operations would have left. That is why a crash in the middle leaves a
+//! consistent volume. A change that omits what it relied on works as long as both happen to be
+//! written together, and destroys a directory when they are not.
 
 use crate::BlockNr;
 use std::ops::Range;
 
-/// How much of a block the operation was shown.
+/// The part of a block that the operation has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Shown {
-    /// All of it, to look around in.
+    /// All of it, for a search.
     Whole,
-    /// This part, all of which counts.
+    /// This part, all of which the next change relies on.
     Part(Range<usize>),
 }
 
-/// What an operation was shown since its last change of each block. Empty in a release build.
+/// The reads of an operation since its last change of each block. Empty in a release build.
 #[derive(Debug, Default)]
 pub(crate) struct Reads(Vec<(BlockNr, Shown)>);
 
@@ -36,11 +36,12 @@ impl Reads {
         }
     }
 
-    /// The block gets a change that names `relied`: forgets what was shown of it, and returns the
-    /// parts whose patches the change must follow.
+    /// Handles a change of the block that names `relied`: forgets the reads of the block, and
+    /// returns the parts whose patches the change must follow.
     ///
     /// # Panics
-    /// If the operation looked around in the block and the change does not say what of it counts.
+    /// If the operation searched the block and the change does not name the bytes that it relies
+    /// on.
     pub fn changes(&mut self, nr: BlockNr, relied: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut parts = Vec::new();
         self.0.retain(|(at, shown)| {
@@ -60,7 +61,7 @@ impl Reads {
         parts
     }
 
-    /// The block gets a whole new content, which relies on nothing of the old one.
+    /// Handles a replacement of the block's content, which relies on no byte of the old one.
     pub fn replaced(&mut self, nr: BlockNr) {
         self.0.retain(|(at, _)| *at != nr);
     }
@@ -82,13 +83,13 @@ mod tests {
         (device, engine)
     }
 
-    /// A length at byte 0 says where a record lies. The length is pending, as what it counts on in
-    /// another block is; the record is put there because of it.
+    /// A length at byte 0 gives the position of a record. The length is pending, as is its before
+    /// in another block; the record is put there because of it.
     fn record_by_length(relied: &[std::ops::Range<usize>]) -> [u8; 2] {
         let (device, engine) = engine();
         let mut op = engine.begin(2).unwrap();
         let pointee = op.write(POINTEE, 0, &[7], &[]).unwrap();
-        // Something elsewhere waits for the block, so that its changes can be taken back.
+        // A change elsewhere waits for the block, so that its changes can be rolled back.
         let early = op.write(POINTER, 8, &[1], &[]).unwrap();
         op.write(POINTEE, 8, &[1], &[early]).unwrap();
         op.write(POINTER, 0, &[100], &[pointee]).unwrap();

@@ -1,4 +1,4 @@
-//! All of the engine that its one lock protects.
+//! The part of the engine that its one lock protects.
 
 use crate::buffer::Cache;
 use crate::graph::{Change, Edge, Graph, NONE, Patch};
@@ -22,12 +22,12 @@ pub(crate) struct State {
     pub graph: Graph,
     pub cache: Cache,
     pub counters: Counters,
-    /// Buffers that may be writable, checked again when they are taken.
+    /// Buffers that may be writable; checked again when they are taken.
     pub ready: Vec<u32>,
-    /// The run of the operation under way, or `NONE`, and whose data it is.
+    /// The run of the operation in progress, or `NONE`, and its owner.
     pub run: u32,
     pub run_owner: Owner,
-    /// Empty patches all of whose befores are durable.
+    /// Empty patches whose befores are all durable.
     pub done_empties: Vec<u32>,
     /// Writes that failed, to be repeated from their copies before anything else is written.
     pub failed: Vec<Write>,
@@ -36,8 +36,8 @@ pub(crate) struct State {
     /// Number of blocks with at least half of `block_patches_max` patches, and with at least all.
     pub half_full_blocks: usize,
     pub full_blocks: usize,
-    /// When the operation under way began, on the engine's clock: asking for the time with each
-    /// block was a tenth of the time of writing a file.
+    /// Start of the operation in progress, on the engine's clock: reading the time with each block
+    /// was a tenth of the time of writing a file.
     pub changed_ms: u64,
     opened: Instant,
 }
@@ -72,7 +72,7 @@ impl State {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Memory held by what is not durable yet.
+    /// Returns the memory of all changes that are not durable yet, in bytes.
     pub fn dirty_bytes(&self) -> usize {
         self.cache.dirty_blocks() * self.block_bytes
             + self.graph.undo_bytes()
@@ -80,7 +80,8 @@ impl State {
             + self.graph.dependencies() * DEPENDENCY_BYTES
     }
 
-    /// True if the write-back thread is to write at once, without waiting for the age of blocks.
+    /// Returns true if the write-back thread is to write at once, without waiting for the age of
+    /// blocks.
     pub fn is_crowded(&self, background_bytes: usize) -> bool {
         self.dirty_bytes() > background_bytes || self.half_full_blocks > 0
     }
@@ -186,7 +187,7 @@ impl State {
     ) -> Result<PatchId> {
         self.check_change(nr, offset, bytes.len())?;
         let whole = bytes.len() == self.block_bytes;
-        // No undo data will be needed, so the old content is of no interest.
+        // No undo data will be needed, so the old content is not needed.
         let blind = whole && befores.is_empty() && self.options.hard_patches;
         let change = Change::Bytes { offset, len: bytes.len() };
         if blind && self.cache.find(nr).is_none() {
@@ -218,7 +219,7 @@ impl State {
         Ok(id)
     }
 
-    /// A block about to be given an entirely new content: not read from the device.
+    /// Returns a buffer for a block whose content will be replaced: it is not read from the device.
     fn fresh(&mut self, nr: BlockNr, data: bool) -> Result<u32> {
         if let Some(buffer) = self.cache.touch(nr) {
             return Ok(buffer);
@@ -228,7 +229,7 @@ impl State {
         Ok(self.cache.insert(nr, zeroes, data))
     }
 
-    /// Whether the policy lets file data be written by itself.
+    /// Returns true if the policy lets file data be written outside the journal.
     fn data_in_runs(&self) -> bool {
         self.options.policy != Policy::Journal(JournalMode::Full)
     }

@@ -1,4 +1,4 @@
-//! Syncs: which patches must be durable, and the rounds until they are.
+//! Syncs: choose the patches that must be durable, and run rounds until they are.
 //!
 //! A sync *seals* the patches it waits for: they take no more befores, so that it ends however busy
 //! the volume is.
@@ -16,7 +16,7 @@ impl Shared {
         if self.log.is_some() {
             return self.sync_journaled();
         }
-        // What is in flight now belongs to nobody: its round held `io`. So the roots are complete.
+        // No other round is in progress, as it would hold `io`. So the roots are complete.
         let mut io = self.lock_io()?;
         let mut roots: Vec<PatchId> = self.lock().seal_all();
         loop {
@@ -44,7 +44,7 @@ impl Shared {
         self.make_durable_in_turn(io, roots)
     }
 
-    /// Runs rounds until the patches are durable, and lets others have theirs in between.
+    /// Runs rounds until the patches are durable, and lets other threads run theirs in between.
     pub fn make_durable_in_turn<'a>(
         &'a self,
         mut io: MutexGuard<'a, ()>,
@@ -57,7 +57,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A round for those of the patches that are not durable. Says whether there were none.
+    /// Runs a round for those of the patches that are not durable. Returns true if all were.
     pub fn durable_after_round(&self, roots: &mut Vec<PatchId>) -> Result<bool> {
         let mark = {
             let mut state = self.lock();
@@ -79,16 +79,16 @@ impl Shared {
 }
 
 impl State {
-    /// Every live patch that a sync waits for, from now on closed to new befores.
+    /// Seals and returns every live patch that a sync waits for.
     pub fn seal_all(&mut self) -> Vec<PatchId> {
         let mut roots = self.seal_blocks(Buffer::is_dirty);
         self.add_in_flight(&mut roots, |_| true);
         roots
     }
 
-    /// The patches of what has been dirty since before a time, closed to new befores: a block that
-    /// changes all the time may never be ready when background write-back looks at it. Looks at
-    /// most once an interval, as it looks at every block.
+    /// Seals and returns the patches of blocks that have been dirty since before a time: a block
+    /// that changes all the time may never be ready when background write-back looks at it. Does so
+    /// at most once an interval, as it visits every block.
     pub fn seal_overdue(&mut self, before_ms: u64) -> Vec<PatchId> {
         if before_ms < self.signals.overdue_from_ms {
             return Vec::new();
@@ -98,7 +98,8 @@ impl State {
         self.seal_blocks(|b| b.is_dirty() && b.dirty_since_ms <= before_ms)
     }
 
-    /// The patches of the blocks that have at least half of those that a block may have.
+    /// Seals and returns the patches of the blocks that have at least half of the maximum number of
+    /// patches.
     pub fn seal_half_full(&mut self) -> Vec<PatchId> {
         let half = self.options.block_patches_max / 2;
         self.seal_blocks(|b| b.patches >= half)
@@ -144,8 +145,8 @@ impl State {
         roots
     }
 
-    /// Marks the buffers that must be written for `roots` to be durable, and closes their patches
-    /// to new befores, so that the sync ends however busy the volume is.
+    /// Marks the buffers that must be written for `roots` to be durable, and seals their patches,
+    /// so that the sync ends however busy the volume is. Returns the mark.
     pub fn mark_needed(&mut self, roots: &[PatchId]) -> u32 {
         let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
         let mut met = from.clone();

@@ -1,14 +1,14 @@
-//! Undo data: how to take a soft patch back out of a copy of its block.
+//! Undo data: rolls a soft patch back in a copy of its block.
 //!
 //! A patch keeps its pieces sorted and disjoint. A block that many operations change before it is
-//! written, a bitmap or a directory, has hundreds of them, and every change looks among them.
+//! written, a bitmap or a directory, has hundreds of them, and every change searches them.
 
 use crate::graph::Change;
 
-/// Undo data of this many bytes needs no allocation: half of it is this small.
+/// Maximum size of undo data that needs no allocation: half of it is this small.
 pub(crate) const INLINE_UNDO_BYTES: usize = 8;
 
-/// How to undo one range.
+/// The undo data of one range.
 #[derive(Debug)]
 enum Undo {
     Small([u8; INLINE_UNDO_BYTES]),
@@ -78,14 +78,14 @@ impl Piece {
 pub(crate) struct Pieces(Vec<Piece>);
 
 impl Pieces {
-    /// The pieces that a range meets, as a range of indices.
+    /// Returns the pieces that a range overlaps, as a range of indices.
     fn met(&self, start: usize, end: usize) -> std::ops::Range<usize> {
         let from = self.0.partition_point(|p| p.end() <= start);
         let to = from + self.0[from..].partition_point(|p| p.start() < end);
         from..to
     }
 
-    /// From the first byte to behind the last.
+    /// Returns the range from the first byte to the end of the last piece.
     pub fn hull(&self) -> (u32, u32) {
         match (self.0.first(), self.0.last()) {
             (Some(first), Some(last)) => {
@@ -95,12 +95,12 @@ impl Pieces {
         }
     }
 
-    /// Bytes of undo data.
+    /// Returns the size of the undo data, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.0.iter().map(|p| usize::from(p.len)).sum()
     }
 
-    /// Whether `change` touches what the patch changed. Different bits do not touch.
+    /// Returns true if `change` overlaps a change of the patch. Different bits do not overlap.
     pub fn overlap(&self, change: Change) -> bool {
         let (start, end) = change.range();
         self.0[self.met(start, end)].iter().any(|p| match (&p.undo, change) {
@@ -111,7 +111,7 @@ impl Pieces {
         })
     }
 
-    /// Whether one piece covers the whole of `change`.
+    /// Returns true if one piece covers the whole of `change`.
     pub fn cover(&self, change: Change) -> bool {
         let (start, end) = change.range();
         let [piece] = &self.0[self.met(start, end)] else { return false };
@@ -124,8 +124,8 @@ impl Pieces {
         }
     }
 
-    /// Whether [`add`](Self::add) can take `change`: not where bits meet a part of a byte range,
-    /// since whoever changes other bits of the word need not wait for this patch.
+    /// Returns true if [`add`](Self::add) can take `change`: not if bits overlap a part of a byte
+    /// range, since a change of other bits of the word need not wait for this patch.
     pub fn can_take(&self, change: Change) -> bool {
         let (start, end) = change.range();
         let met = &self.0[self.met(start, end)];
@@ -142,8 +142,8 @@ impl Pieces {
         }
     }
 
-    /// Records how to undo `change`, `content` being the block before it. Returns the bytes of undo
-    /// data added.
+    /// Records the undo data of `change`, `content` being the block before the change. Returns the
+    /// bytes of undo data added.
     pub fn add(&mut self, change: Change, content: &[u8]) -> usize {
         debug_assert!(self.can_take(change));
         let (start, end) = change.range();
@@ -164,7 +164,7 @@ impl Pieces {
             }
             ([piece], _) if !piece.is_flip() && piece.covers(start, end) => 0,
             (pieces, _) => {
-                // Several become one, of what was there before any of them.
+                // Several pieces become one, with the content from before all of them.
                 let whole_start = pieces[0].start().min(start);
                 let whole_end = pieces[pieces.len() - 1].end().max(end);
                 let mut old = content.to_vec();
@@ -186,17 +186,17 @@ impl Pieces {
     }
 }
 
-/// The undo data of all patches. Lists are used again, so that a patch seldom allocates one.
+/// The undo data of all patches. Lists are reused, so that a patch seldom allocates one.
 #[derive(Debug, Default)]
 pub(crate) struct UndoArena {
     lists: Vec<Pieces>,
     free: Vec<u32>,
-    /// Bytes of undo data held.
+    /// Size of the undo data in memory, in bytes.
     pub len_bytes: usize,
 }
 
 impl UndoArena {
-    /// A list is given back with room for at most so many pieces.
+    /// Maximum capacity, in pieces, of a released list.
     const KEEP: usize = 64;
 
     pub fn make(&mut self) -> u32 {
@@ -242,8 +242,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a patch took, rolling it back gives the old block, but for the bits that others
-        /// flipped meanwhile in words of which it flipped other bits.
+        /// Rolling a patch back gives the old block, except for bits that others flipped meanwhile
+        /// in words of which it flipped other bits.
         #[test]
         fn rolling_back_gives_the_old_block(
             old in proptest::collection::vec(any::<u8>(), BLOCK),
@@ -251,7 +251,7 @@ mod tests {
             others in proptest::collection::vec((0..BLOCK / 4, any::<u32>()), 0..8),
         ) {
             let (mut pieces, mut content, mut bytes) = (Pieces::default(), old.clone(), 0);
-            // What the patch may not touch: bits of others.
+            // Bits of others, which the patch may not change.
             let mut taken = [0_u8; BLOCK];
             for (change, value) in changes {
                 let touched = pieces.overlap(change);

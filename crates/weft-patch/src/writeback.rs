@@ -1,16 +1,16 @@
 //! Write-back: rounds of writes that keep the safety rule on a device with a volatile cache.
 //!
 //! A round takes as many blocks as can be written now, writes them in the order of the device and
-//! flushes it once; then their patches are durable and new ones are ready. So the number of
-//! flushes follows the depth of the graph. Within a round nothing depends on anything on another
-//! block, since a completed write may still be lost, or land after a later one, until the flush.
+//! flushes it once; then their patches are durable and new ones are ready. So the number of flushes
+//! follows the depth of the graph. Within a round no write depends on another block, since a
+//! completed write may still be lost, or land after a later one, until the flush.
 //!
 //! A block all of whose patches are ready is written as it is. Only if there is none, blocks are
 //! written with their unready patches rolled back in a copy.
 //!
-//! A write that fails stays *in flight*: nothing that depends on it becomes ready, its copy is
-//! kept, and each later round repeats it first. So an error is never lost and never makes the
-//! volume inconsistent; it reaches every sync that needs the block, until a repetition succeeds.
+//! A failed write stays *in flight*: nothing that depends on it becomes ready, its copy is kept,
+//! and each later round repeats it first. So an error is never lost and never makes the volume
+//! inconsistent; every sync that needs the block gets it, until a repetition succeeds.
 
 use crate::graph::{Kind, NONE};
 use crate::state::State;
@@ -30,24 +30,24 @@ pub(crate) struct Write {
     pub nr: BlockNr,
     pub content: Arc<[u8]>,
     pub patches: SmallVec<[u32; 2]>,
-    /// The run it is a part of, or `NONE`.
+    /// Its run, or `NONE`.
     pub run: u32,
-    /// Some patch was rolled back.
+    /// Whether some patch was rolled back.
     pub partial: bool,
     /// The journal's next transaction when the copy was made.
     pub sequence: u32,
     pub error: Option<Error>,
 }
 
-/// What a round is for.
+/// The blocks that a round is to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// Everything.
+    /// All blocks.
     All,
     /// The blocks with this mark.
     Marked(u32),
-    /// What has been dirty since before this time, and if wanted the blocks of files (with their
-    /// indirect blocks, which lie between the data); nothing rolled back.
+    /// Blocks that have been dirty since before this time, and with `data` the blocks of files
+    /// (with their indirect blocks, which lie between the data); no block is rolled back.
     Background { before_ms: u64, data: bool },
 }
 
@@ -64,7 +64,7 @@ impl State {
         }
     }
 
-    /// Takes the writes of the next round: what failed before, and what can be written now.
+    /// Takes the writes of the next round: the failed ones, and those that are possible now.
     pub fn plan(&mut self, goal: Goal) -> Vec<Write> {
         let mut batch = std::mem::take(&mut self.failed);
         let mut candidates = if self.options.ready_lists {
@@ -93,7 +93,7 @@ impl State {
             batch.extend(self.take_write(buffer));
         }
         if batch.is_empty() && !matches!(goal, Goal::Background { .. }) {
-            // Somebody waits for a part of these blocks; or else they are the last there are.
+            // A patch waits for a part of these blocks; or else they are the last ones.
             let waited_for = |state: &Self, b: u32| state.cache[b].external_afters > 0;
             let any = partial.iter().any(|&b| waited_for(self, b));
             for &buffer in &partial {
@@ -109,7 +109,7 @@ impl State {
         batch
     }
 
-    /// Makes the copy of a block to write, with what is not ready rolled back.
+    /// Makes the copy of a block to write, with the patches that are not ready rolled back.
     fn take_write(&mut self, buffer: u32) -> Option<Write> {
         if self.cache[buffer].run != NONE {
             let run = self.unlink_run(buffer);
@@ -157,7 +157,7 @@ impl State {
         Some(self.in_flight(buffer, rolled_back, patches, NONE))
     }
 
-    /// Sends a block on its way, as it is or as it was rolled back.
+    /// Marks a block as in flight, and returns its write: as it is, or the rolled-back copy.
     fn in_flight(
         &mut self,
         buffer: u32,
@@ -174,8 +174,8 @@ impl State {
         Write { buffer, nr: b.nr, content, patches, run, partial, sequence, error: None }
     }
 
-    /// The safety rule, checked where it counts: the befores of what is written to a block are
-    /// durable (and so forgotten) or in the same write, and no hard patch is left out.
+    /// Checks the safety rule: the befores of the written patches of a block are durable (and so
+    /// forgotten) or in the same write, and no hard patch is left out.
     fn check_safety(&self, buffer: u32, patches: &[u32], left_out: &[u32]) {
         for &p in patches {
             for before in self.graph.befores(p) {
@@ -192,7 +192,7 @@ impl State {
         }
     }
 
-    /// Notes the end of a round: durable if the flush succeeded and the write did.
+    /// Notes the end of a round: a write that succeeded is durable if the flush succeeded.
     pub fn complete(&mut self, batch: Vec<Write>) {
         let now = self.now_ms();
         for write in batch {
@@ -210,7 +210,7 @@ impl State {
                 debug_assert!(self.graph[p].befores == NONE, "a durable patch waits");
                 self.graph.release(p);
             }
-            // So that the block's memory is not shared when it is dropped, and can be used again.
+            // So the block's memory is not shared when it is dropped, and can be reused.
             drop(write.content);
             if !write.partial {
                 self.settle(write.nr, write.sequence);
@@ -228,7 +228,8 @@ impl State {
     }
 }
 
-/// Writes a batch sorted by block, neighbours together. Returns the requests' sizes in blocks.
+/// Writes a batch sorted by block, adjacent blocks in one request. Returns the requests' sizes in
+/// blocks.
 pub(crate) fn write_batch(
     device: &dyn BlockDevice,
     batch: &mut [Write],
@@ -267,7 +268,7 @@ pub(crate) fn fail_all(batch: &mut [Write], error: &Error) {
     }
 }
 
-/// The first error of a batch, if any.
+/// Returns the first error of a batch, if any.
 pub(crate) fn first_error(batch: &[Write]) -> Result<()> {
     batch.iter().find_map(|w| w.error.clone()).map_or(Ok(()), Err)
 }

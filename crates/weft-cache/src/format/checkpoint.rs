@@ -9,10 +9,10 @@
 //! page      0 CRC32C u32   4 kind u32   8 sequence u64  16 index u32   20 count u32   24 payload
 //! ```
 //!
-//! The pages carry the header's sequence number: a page that a later, unfinished checkpoint wrote
-//! over is seen. Entries are [`Record`]s padded to one length. They come in the order in which the
-//! policy takes them back, but the dirty ones come first, so that a cache can serve as soon as
-//! these are loaded.
+//! The pages carry the header's sequence number, so that a page overwritten by a later, unfinished
+//! checkpoint is detected. Entries are [`Record`]s padded to one length. They are in the order in
+//! which the policy restores them, but the dirty ones come first, so that a cache can serve
+//! requests as soon as these are loaded.
 
 use super::log::RegionRun;
 use super::record::{Record, padded_bytes};
@@ -22,12 +22,12 @@ const MAGIC: u32 = 0x7470_6b63;
 const PAGE_HEADER_BYTES: usize = 24;
 const PAYLOAD_BYTES: usize = UNIT - PAGE_HEADER_BYTES;
 const RUN_BYTES: usize = 12;
-/// Runs of regions in a page of intents.
+/// Number of region runs in a page of intents.
 pub const RUNS_PER_PAGE: usize = PAYLOAD_BYTES / RUN_BYTES;
-/// Slots that a page of the map tells of.
+/// Number of slots that a page of the map covers.
 pub const BITS_PER_PAGE: usize = PAYLOAD_BYTES * 8;
 
-/// What a page is for.
+/// The kind of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PageKind {
@@ -39,21 +39,21 @@ pub enum PageKind {
     Entries = 0x656e,
 }
 
-/// Where the pages of a checkpoint lie in its area, as offsets in blocks from its beginning.
+/// Layout of the pages of a checkpoint in its area, as offsets in blocks from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AreaLayout {
-    /// Records in a page of entries.
+    /// Number of records in a page of entries.
     pub entries_per_page: usize,
-    /// Pages for intents.
+    /// Number of pages for intents.
     pub intent_pages: u64,
-    /// Pages for the map.
+    /// Number of pages for the map.
     pub map_pages: u64,
-    /// Pages for an entry for each slot.
+    /// Number of pages for an entry for each slot.
     pub entry_pages: u64,
 }
 
 impl AreaLayout {
-    /// The layout for so many slots with so many sub-blocks each.
+    /// Returns the layout for `slots` slots of `subs` sub-blocks each.
     #[must_use]
     pub fn new(slots: u32, subs: usize) -> Self {
         let entries_per_page = PAYLOAD_BYTES / padded_bytes(subs);
@@ -66,54 +66,54 @@ impl AreaLayout {
         }
     }
 
-    /// The length of the area, in blocks.
+    /// Returns the length of the area, in blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         1 + self.intent_pages + self.map_pages + self.entry_pages
     }
 
-    /// The block where the map begins.
+    /// Returns the first block of the map.
     #[must_use]
     pub fn map_at(&self) -> u64 {
         1 + self.intent_pages
     }
 
-    /// The block where the entries begin.
+    /// Returns the first block of the entries.
     #[must_use]
     pub fn entries_at(&self) -> u64 {
         1 + self.intent_pages + self.map_pages
     }
 
-    /// How many pages so many entries take.
+    /// Returns the number of pages that `entries` entries take.
     #[must_use]
     pub fn pages_of(&self, entries: u64) -> u64 {
         entries.div_ceil(self.entries_per_page as u64)
     }
 }
 
-/// The header of a checkpoint: writing it is what makes the checkpoint count.
+/// The header of a checkpoint: its write makes the checkpoint valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Grows with each checkpoint; its lowest bit is the area it lies in.
+    /// Incremented with each checkpoint; its lowest bit selects the area.
     pub sequence: u64,
     /// The life that wrote it.
     pub life: u64,
-    /// The number of the log's block from which on the log tells what is newer.
+    /// Number of the first log block that is newer than the checkpoint.
     pub log_start: u64,
     /// The number of slots.
     pub slots: u32,
-    /// Pages of intents in use.
+    /// Number of used pages of intents.
     pub intent_pages: u32,
-    /// Entries in all.
+    /// Total number of entries.
     pub entries: u64,
-    /// Of these, at the beginning, the ones of dirty blocks.
+    /// Number of entries, at the beginning, of dirty blocks.
     pub dirty: u64,
     /// All blocks of the log with lower numbers were durable when this was written.
     pub log_durable: u64,
 }
 
 impl Header {
-    /// The block as it is written.
+    /// Returns the block as it is written.
     #[must_use]
     pub fn encode(&self, tag: u64) -> Vec<u8> {
         let mut b = vec![0; UNIT];
@@ -136,7 +136,8 @@ impl Header {
         b
     }
 
-    /// Reads a header; `None` if it is none of the cache with this `tag` and so many slots.
+    /// Parses a header; returns `None` if it is not one of the cache with this `tag` and `slots`
+    /// slots.
     #[must_use]
     pub fn parse(b: &[u8], tag: u64, slots: u32, layout: &AreaLayout) -> Option<Self> {
         let b = b.get(..UNIT)?;
@@ -182,7 +183,7 @@ pub fn encode_page(
     put(page, 0, &crc.to_le_bytes());
 }
 
-/// The count and the payload of a page, if it is the one that is expected.
+/// Returns the count and the payload of a page, if it is the expected one.
 #[must_use]
 pub fn parse_page(
     page: &[u8],
@@ -198,7 +199,7 @@ pub fn parse_page(
     right.then(|| (get_u32(page, 20) as usize, &page[PAGE_HEADER_BYTES..]))
 }
 
-/// The records of a page of entries; `None` for one that makes no sense.
+/// Returns the records of a page of entries; `None` for an invalid one.
 pub fn entries(
     payload: &[u8],
     count: usize,
@@ -222,7 +223,7 @@ pub fn push_run(run: &RegionRun, payload: &mut Vec<u8>) {
     payload.extend(run.count.to_le_bytes());
 }
 
-/// The runs of a page of intents.
+/// Returns the runs of a page of intents; `None` for an invalid one.
 pub fn runs(payload: &[u8], count: usize) -> impl Iterator<Item = Option<RegionRun>> + '_ {
     payload.chunks_exact(RUN_BYTES).take(count).map(|b| {
         let (origin, first, count) = (get_u32(b, 0), get_u32(b, 4), get_u32(b, 8));

@@ -1,18 +1,18 @@
-//! The log: a ring of blocks of 4 KiB. Block number `n` lies at `n % blocks` of the ring.
+//! The log: a ring of blocks of 4 KiB. Block number `n` is at `n % blocks` of the ring.
 //!
 //! ```text
 //!  0 magic u32   4 CRC32C u32   8 number u64   16 life u64   24 durable u64   32 tag u64
 //! 40 payload bytes u16   42 flags u16 (1: first of a batch, 2: last of a batch)   48 payload
 //! ```
 //!
-//! The payload is a row of items, each a byte that says what it is and then a record (1) or a run
-//! of regions whose intent is set (2) or cleared (3): origin u8, first u32, count u32.
+//! The payload is a sequence of items, each a type byte and then a record (1) or a run of regions
+//! whose intent is set (2) or cleared (3): origin u8, first u32, count u32.
 //!
-//! A commit writes one batch and flushes; a batch that is not whole, or the data of which is not,
-//! was never acknowledged, and does not count. A batch without items marks the one before it as
-//! complete. Every block says up to which number (exclusive) the log was durable when it was
-//! written: if the log ends before that, it was damaged later. The life, which grows each time the
-//! cache is opened, tells a block from one that an earlier life left behind the end of its log.
+//! A commit writes one batch and flushes; an incomplete batch, or one whose data is incomplete, was
+//! never acknowledged, and is not valid. A batch without items marks the one before it as complete.
+//! Every block records up to which number (exclusive) the log was durable when it was written: if
+//! the log ends before that, it was damaged later. The life, which grows each time the cache is
+//! opened, tells a block from one that an earlier life left after the end of its log.
 
 use super::record::Record;
 use super::{UNIT, crc_without, get_u16, get_u32, get_u64, put};
@@ -28,7 +28,7 @@ const ITEM_RECORD: u8 = 1;
 const ITEM_INTENT_SET: u8 = 2;
 const ITEM_INTENT_CLEAR: u8 = 3;
 
-/// The shortest ring, in blocks.
+/// Minimum length of the ring, in blocks.
 pub const RING_MIN_BLOCKS: u64 = 16;
 
 /// Regions `first..first + count` of an origin.
@@ -38,40 +38,41 @@ pub struct RegionRun {
     pub origin: u8,
     /// The first region.
     pub first: u32,
-    /// How many.
+    /// The number of regions.
     pub count: u32,
 }
 
-/// What a payload is made of.
+/// An item of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // passed on one at a time, never stored
 pub enum Item {
     /// A slot's new state.
     Record(Record),
-    /// The origin is about to be changed there.
+    /// The origin is about to be changed in these regions.
     IntentSet(RegionRun),
-    /// Cache and origin agree there.
+    /// Cache and origin agree in these regions.
     IntentClear(RegionRun),
 }
 
-/// What a block says of itself.
+/// The header of a log block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// Its number.
+    /// The block's number.
     pub number: u64,
     /// The life that wrote it.
     pub life: u64,
-    /// All blocks with lower numbers were durable.
+    /// End of the durable part when the block was written: all blocks with lower numbers.
     pub durable: u64,
-    /// Whether a batch begins with it.
+    /// Whether it is the first block of a batch.
     pub first: bool,
-    /// Whether a batch ends with it.
+    /// Whether it is the last block of a batch.
     pub last: bool,
     len: usize,
 }
 
 impl BlockHeader {
-    /// Reads the header of a block; `None` if it is none of the cache with this `tag`.
+    /// Parses the header of a block; returns `None` if the block is not one of the cache with this
+    /// `tag`.
     #[must_use]
     pub fn parse(block: &[u8], tag: u64) -> Option<Self> {
         let block = block.get(..UNIT)?;
@@ -91,7 +92,8 @@ impl BlockHeader {
         })
     }
 
-    /// The items of the block this is the header of. Ends at what makes no sense, with `None`.
+    /// Returns the items of this header's block. The first malformed item gives `None` and ends
+    /// them.
     pub fn items<'a>(
         &self,
         block: &'a [u8],
@@ -123,7 +125,7 @@ fn decode_item(kind: u8, body: &[u8], subs: usize) -> Option<(Item, usize)> {
     }
 }
 
-/// A batch that is being put together.
+/// A batch under construction.
 #[derive(Debug)]
 pub struct Batch {
     subs: usize,
@@ -133,31 +135,31 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty one, for blocks of `subs` sub-blocks.
+    /// Creates an empty batch, for blocks of `subs` sub-blocks.
     #[must_use]
     pub fn new(subs: usize) -> Self {
         Self { subs, blocks: Vec::new(), lens: Vec::new(), item: Vec::new() }
     }
 
-    /// A batch of one block without items.
+    /// Creates a batch of one block without items.
     #[must_use]
     pub fn marker() -> Self {
         Self { subs: 1, blocks: vec![0; UNIT], lens: vec![0], item: Vec::new() }
     }
 
-    /// Whether there is nothing in it.
+    /// Returns true if the batch has no items and is no marker.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lens.is_empty()
     }
 
-    /// How many blocks of the log it needs.
+    /// Returns the number of log blocks that it needs.
     #[must_use]
     pub fn len_blocks(&self) -> u64 {
         self.lens.len() as u64
     }
 
-    /// Adds an item behind the others.
+    /// Appends an item.
     pub fn push(&mut self, item: &Item) {
         self.item.clear();
         match item {
@@ -179,7 +181,7 @@ impl Batch {
         self.lens[index] += self.item.len();
     }
 
-    /// Numbers the blocks from `number` on and returns them, to be written one after the other.
+    /// Numbers the blocks from `number` on and returns them, to be written in order.
     pub fn seal(&mut self, number: u64, durable: u64, life: u64, tag: u64) -> &[u8] {
         let count = self.lens.len();
         for (index, (block, len)) in self.blocks.chunks_mut(UNIT).zip(&self.lens).enumerate() {

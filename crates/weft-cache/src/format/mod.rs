@@ -1,25 +1,25 @@
-//! What a cache looks like on its device. All numbers are little-endian; everything lies on
-//! multiples of [`UNIT`] (4 KiB) and carries a CRC32C, a sequence number and the cache's identity.
+//! On-disk format of a cache. All numbers are little-endian; all structures are aligned to [`UNIT`]
+//! (4 KiB) and carry a CRC32C, a sequence number and the cache's identity.
 //!
 //! ```text
 //! 0      4 KiB   8 KiB                                                                  length
 //! | super | super | log: a ring of blocks | checkpoint A | checkpoint B | slot 0, slot 1, ... |
 //! ```
 //!
-//! | structure | written | what makes it atomic |
+//! | structure | written | atomicity |
 //! |---|---|---|
-//! | [`superblock`] | open, close, attach, detach, resize | each copy is written when the other is durable; the valid one with the higher sequence number counts |
-//! | [`log`] | each commit | a batch counts when each of its blocks is valid, in sequence, and the last says that it is the last |
-//! | [`checkpoint`] | log half full, close | its header is written after its pages are durable; the valid header with the higher sequence number counts |
-//! | slots | fills and writes | nothing: a slot counts for what a record with the checksum of its data says |
+//! | [`superblock`] | open, close, attach, detach, resize | each copy is written when the other is durable; the valid one with the higher sequence number is in effect |
+//! | [`log`] | each commit | a batch is valid when each of its blocks is valid, in sequence, and the last is flagged as the last |
+//! | [`checkpoint`] | log half full, close | its header is written after its pages are durable; the valid header with the higher sequence number is in effect |
+//! | slots | fills and writes | none: a slot's content is valid according to a record with the checksum of its data |
 //!
-//! After a resize, the checkpoints lie behind the slots if they do not fit in front.
+//! After a resize, the checkpoints lie after the slots if they do not fit in front.
 //!
 //! The state of the cache is the newest checkpoint and then the batches of the log from the
-//! checkpoint's starting point on, in order. A record tells the whole state of one slot. The last
-//! record of a slot counts; of two slots with the same block, the one recorded last. An entry of
-//! the checkpoint counts only if neither its slot nor its block occurs in the log behind it, since
-//! the checkpoint is taken while the cache works.
+//! checkpoint's starting point on, in order. A record contains the whole state of one slot. The
+//! last record of a slot is in effect; of two slots with the same block, the one recorded last. An
+//! entry of the checkpoint is valid only if neither its slot nor its block occurs in the log after
+//! it, since the checkpoint is taken while the cache serves requests.
 
 pub mod checkpoint;
 pub mod log;
@@ -28,10 +28,10 @@ pub mod superblock;
 
 use crc32c::{crc32c, crc32c_append};
 
-/// Everything of the metadata is a multiple of this, in bytes.
+/// Unit of the metadata, in bytes.
 pub const UNIT: usize = 4096;
 
-/// The checksum of `bytes` as if the four bytes at `at` were zero.
+/// Returns the checksum of `bytes` as if the four bytes at `at` were zero.
 pub(crate) fn crc_without(bytes: &[u8], at: usize) -> u32 {
     let (before, rest) = bytes.split_at(at.min(bytes.len()));
     let after = rest.get(4..).unwrap_or_default();

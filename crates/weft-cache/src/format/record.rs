@@ -1,5 +1,5 @@
-//! The record of one slot: its whole state, so that reading it twice is reading it once. The log
-//! holds records as long as they need to be, the checkpoint holds them padded.
+//! The record of one slot: its whole state, so that applying it twice is the same as once. Records
+//! in the log have variable length; in the checkpoint they are padded.
 //!
 //! ```text
 //! word u64: block (44 bits) | origin (4 bits) | flags (8 bits) | the policy's state (8 bits)
@@ -12,10 +12,10 @@ use super::{get_u16, get_u32, get_u64};
 use crate::ORIGINS_MAX;
 use crate::policy::BlockKey;
 
-/// Sub-blocks of the largest block.
+/// Number of sub-blocks of the largest block.
 pub const SUBS_MAX: usize = 16;
 
-/// Blocks an origin has at most: a record has 44 bits, memory 38.
+/// Maximum number of blocks of an origin: a record has 44 bits, memory 38.
 pub const ORIGIN_BLOCKS_MAX: u64 = 1 << 38;
 
 const USED: u8 = 1;
@@ -27,34 +27,34 @@ const ZERO: u8 = 4;
 pub struct Record {
     /// The slot.
     pub slot: u32,
-    /// What it holds; `None` if it is free.
+    /// The block that it holds; `None` if it is free.
     pub key: Option<BlockKey>,
-    /// What the policy wants to remember.
+    /// The policy's state.
     pub policy: u8,
     /// The sub-blocks that are in the cache, a bit each.
     pub valid: u16,
-    /// Those of them that the origin does not have.
+    /// The valid sub-blocks that the origin does not have.
     pub dirty: u16,
-    /// Those of them that are zeroes, whatever is in the slot.
+    /// The valid sub-blocks that read as zeroes, whatever the slot contains.
     pub zero: u16,
     /// The checksum of each valid sub-block's data; 0 for the others.
     pub crcs: [u32; SUBS_MAX],
 }
 
-/// The length of a record in the checkpoint, in bytes: as long as it can be.
+/// Returns the length of a record in the checkpoint, in bytes: the maximum.
 #[must_use]
 pub fn padded_bytes(subs: usize) -> usize {
     12 + if subs == 1 { 0 } else { 6 } + 4 * subs
 }
 
 impl Record {
-    /// A free slot's.
+    /// Returns the record of a free slot.
     #[must_use]
     pub fn free(slot: u32) -> Self {
         Self { slot, key: None, policy: 0, valid: 0, dirty: 0, zero: 0, crcs: [0; SUBS_MAX] }
     }
 
-    /// Appends it to `out`. `subs` is the number of sub-blocks in a block.
+    /// Appends the record to `out`. `subs` is the number of sub-blocks in a block.
     pub fn encode(&self, subs: usize, out: &mut Vec<u8>) {
         let mut word = u64::from(self.policy) << 56;
         if let Some(key) = self.key {
@@ -83,8 +83,8 @@ impl Record {
         }
     }
 
-    /// Reads the record that `bytes` begins with, and its length. `None` if there is none that
-    /// makes sense.
+    /// Decodes the record at the start of `bytes`, and returns it with its length. `None` if there
+    /// is no valid one.
     #[must_use]
     pub fn decode(bytes: &[u8], subs: usize) -> Option<(Self, usize)> {
         if bytes.len() < 12 {

@@ -1,4 +1,4 @@
-//! The superblock: what the cache is, where its parts lie, and whose blocks it holds.
+//! The superblock: the cache's parameters, the layout of its parts, and its origins.
 //!
 //! ```text
 //!   0  magic "weftCACH"     8  version u32      12  features u32     16  CRC32C u32
@@ -13,11 +13,12 @@
 //!
 //! and at 192 the sequence number once more, see below.
 //!
-//! Two copies, at 0 and at 4096. Each version is written to both of them, to one (its sequence
-//! number's lowest bit) and, when that is durable, to the other: a torn write leaves the older
-//! version, and between changes either copy is enough. Earlier versions of weft wrote each version
-//! to one copy, in turn; then the copy that is left when one is damaged may be out of date, and no
-//! one knows. The number at 192 says that a version was meant for both; they left it zero.
+//! There are two copies, at 0 and at 4096. Each version is written to both of them, to one (its
+//! sequence number's lowest bit) and, when that is durable, to the other: a torn write leaves the
+//! older version, and between changes either copy is enough. Earlier versions of weft wrote each
+//! version to one copy, in turn; then the copy that is left when one is damaged may be out of date,
+//! without a sign of it. The number at 192 says that a version was meant for both; the earlier
+//! versions left it zero.
 
 use super::{UNIT, crc_without, get_u32, get_u64, put};
 use crate::{BLOCK_BYTES_MAX, Error, ORIGINS_MAX, OriginId, Result, SUB_BLOCK_BYTES};
@@ -30,17 +31,17 @@ const BOTH_AT: usize = 192;
 const ORIGINS_AT: usize = 512;
 const ORIGIN_BYTES: usize = 192;
 const LABEL_MAX: usize = 64;
-/// The longest label of an origin, in bytes.
+/// Maximum length of an origin's label, in bytes.
 pub const ORIGIN_LABEL_MAX: usize = 96;
 
-/// The most regions of one origin.
+/// Maximum number of regions of one origin.
 pub const REGIONS_MAX: u64 = 1 << 20;
 
 /// The cache was closed: log empty, no intents.
 pub const STATE_CLEAN: u32 = 1;
-/// Origins were changed without intents: no clean block may be believed.
+/// Origins were changed without intents: no clean block may be trusted.
 pub const STATE_UNTRUSTED: u32 = 2;
-/// The cache was last used without persistence: it is empty, whatever the rest says.
+/// The cache was last used without persistence: it is empty, whatever the other metadata says.
 pub const STATE_EMPTY: u32 = 4;
 
 const ORIGIN_USED: u32 = 1;
@@ -48,29 +49,29 @@ const ORIGIN_HAS_UUID: u32 = 2;
 const ORIGIN_FORGETTING: u32 = 4;
 const ORIGIN_FINGERPRINT: u32 = 8;
 
-/// An origin as the cache remembers it.
+/// The superblock's record of an origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginEntry {
-    /// Who it is.
+    /// The origin's identity.
     pub id: OriginId,
     /// Regions of its intents are `1 << region_shift` bytes.
     pub region_shift: u32,
-    /// The most slots it may take; 0 is all.
+    /// Maximum number of its slots; 0 means no limit.
     pub quota_slots: u64,
-    /// It was detached, and its blocks are being forgotten.
+    /// Whether it was detached, and its blocks are being forgotten.
     pub forgetting: bool,
-    /// A hash of samples of it, taken when it was last left in good order.
+    /// A hash of samples of it, taken when it was last released in a consistent state.
     pub fingerprint: Option<u64>,
 }
 
 /// The superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// Grows with each write.
+    /// Incremented with each write.
     pub sequence: u64,
     /// The cache's identity.
     pub uuid: [u8; 16],
-    /// Its name for people.
+    /// Its human-readable name.
     pub label: String,
     /// Size of a block and of a slot, in bytes.
     pub block_bytes: u32,
@@ -80,45 +81,45 @@ pub struct Superblock {
     pub policy: u32,
     /// `STATE_` bits.
     pub state: u32,
-    /// How often the cache was opened for writing. Blocks of the log carry it.
+    /// Number of times that the cache was opened for writing. Blocks of the log carry it.
     pub life: u64,
-    /// Where the log begins, in bytes.
+    /// Start of the log, in bytes.
     pub log_offset: u64,
-    /// Its length in blocks of 4 KiB.
+    /// Length of the log, in blocks of 4 KiB.
     pub log_blocks: u64,
-    /// Where the two checkpoints begin, in bytes.
+    /// Starts of the two checkpoint areas, in bytes.
     pub checkpoints: [u64; 2],
-    /// The length of each one's area, in blocks of 4 KiB.
+    /// Length of each area, in blocks of 4 KiB.
     pub checkpoint_blocks: u64,
-    /// Where slot 0 begins, in bytes.
+    /// Start of slot 0, in bytes.
     pub data_offset: u64,
-    /// The length of the device that is used, in bytes.
+    /// Length of the used part of the device, in bytes.
     pub len_bytes: u64,
-    /// The origins by their number.
+    /// The origins, by number.
     pub origins: [Option<OriginEntry>; ORIGINS_MAX],
 }
 
 impl Superblock {
-    /// Sub-blocks of 4 KiB in a block, 1 to 16.
+    /// Returns the number of sub-blocks of 4 KiB in a block, 1 to 16.
     #[must_use]
     pub fn subs(&self) -> usize {
         self.block_bytes as usize / SUB_BLOCK_BYTES
     }
 
-    /// Where a slot lies on the device, in bytes.
+    /// Returns the byte offset of a slot on the device.
     #[must_use]
     pub fn slot_offset(&self, slot: u32) -> u64 {
         self.data_offset + u64::from(slot) * u64::from(self.block_bytes)
     }
 
-    /// A number that log and checkpoint carry, so that what an earlier cache left on the device
-    /// is never taken for this one's.
+    /// Returns a number that log and checkpoint carry, so that the remains of an earlier cache on
+    /// the device are never taken for this one's.
     #[must_use]
     pub fn tag(&self) -> u64 {
         get_u64(&self.uuid, 0) ^ get_u64(&self.uuid, 8).rotate_left(32)
     }
 
-    /// The block as it is written.
+    /// Returns the block as it is written.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; UNIT];
@@ -156,7 +157,7 @@ impl Superblock {
         b
     }
 
-    /// Reads a copy. `device_bytes` bounds where things may lie.
+    /// Parses a copy. `device_bytes` is the bound for the parts' offsets.
     ///
     /// # Errors
     /// [`Error::NotACache`], [`Error::Incompatible`], and [`Error::Damaged`].
@@ -244,18 +245,18 @@ impl Superblock {
         Ok(())
     }
 
-    /// The newest valid superblock of a device. One good copy is enough, unless the other may have
-    /// been newer.
+    /// Returns the newest valid superblock of a device. One good copy is enough, unless the other
+    /// may have been newer.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), of the copy that says most; [`Error::CacheDevice`].
+    /// As [`parse`](Self::parse), of the more informative copy; [`Error::CacheDevice`].
     pub fn load(device: &dyn BlockDevice) -> Result<Self> {
         let (newest, doubt) = Self::load_any(device)?;
         doubt.map_or(Ok(newest), Err)
     }
 
-    /// As [`load`](Self::load), for a repair: what is the matter if the newest good copy may be out
-    /// of date comes with it.
+    /// Does as [`load`](Self::load), for a repair: if the newest good copy may be out of date, the
+    /// error is returned with it.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -276,7 +277,7 @@ impl Superblock {
         };
         let good = if nr == 0 { b } else { a };
         let in_both = get_u64(good, BOTH_AT) == one.sequence;
-        // A cache that was made and never opened had one copy only.
+        // A cache that was created by an earlier version and never opened has one copy only.
         let first = one.sequence == 1 && bytes.iter().all(|b| *b == 0);
         let doubt = (!in_both && !first).then(|| {
             let problem = "it is damaged, and it may have been newer than the other copy";
@@ -285,7 +286,7 @@ impl Superblock {
         Ok((one, doubt))
     }
 
-    /// Byte offsets of the two copies: the one that is written first, and the other.
+    /// Returns the byte offsets of the two copies: the one that is written first, and the other.
     #[must_use]
     pub fn copy_offsets(&self) -> [u64; 2] {
         let first = self.sequence & 1;
@@ -334,7 +335,7 @@ fn parse_origin(b: &[u8]) -> Result<Option<OriginEntry>, String> {
     }))
 }
 
-/// The longest start of `s` that is no longer than `max` bytes.
+/// Returns the longest prefix of `s` that is no longer than `max` bytes.
 fn cut(s: &str, max: usize) -> &str {
     let end = (0..=max.min(s.len())).rev().find(|&end| s.is_char_boundary(end));
     &s[..end.unwrap_or(0)]

@@ -1,4 +1,4 @@
-//! A full cache, made without filling it: how long it takes to open, and to be rewritten.
+//! A full cache, made without filling it: measures the time to open it, and to rewrite it.
 
 use super::*;
 use crate::format::checkpoint::push_entry;
@@ -42,7 +42,7 @@ fn full_cache(path: &std::path::Path, len_bytes: u64, id: &OriginId) -> Arc<dyn 
             let mut count = 0;
             while slot < sb.slots && count < layout.entries_per_page {
                 let mut record = Record::free(slot);
-                // Neighbours in the cache are far from each other in the origin.
+                // Adjacent blocks in the cache are far from each other in the origin.
                 let block = u64::from(slot) * 7919 % (1 << 28);
                 record.key = Some(BlockKey::new(0, block));
                 record.valid = 1;
@@ -82,7 +82,7 @@ fn full_cache(path: &std::path::Path, len_bytes: u64, id: &OriginId) -> Arc<dyn 
     Arc::new(disk)
 }
 
-/// The longest that a read of a cached block has to wait while something else goes on.
+/// Returns the longest duration of a read of a cached block while `work` runs.
 fn longest_read(cached: &crate::CachedDevice, offset: u64, work: impl FnOnce()) -> Duration {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -105,8 +105,8 @@ fn longest_read(cached: &crate::CachedDevice, offset: u64, work: impl FnOnce()) 
     })
 }
 
-/// Prints how long requests wait for a checkpoint and for resizes. That is measured, and not
-/// asserted, as machines differ; what is, is that nothing is lost.
+/// Prints how long requests wait for a checkpoint and for resizes. These times are not asserted, as
+/// machines differ; the test asserts that no data is lost.
 fn works_while_it_is_rewritten(len_bytes: u64) {
     let dir = tempfile::tempdir().unwrap();
     let id = OriginId { len_bytes: 1 << 40, label: "o".to_owned(), ..OriginId::default() };

@@ -13,11 +13,11 @@ const CHUNK: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Fifo {
     chunks: VecDeque<Box<[u32; CHUNK]>>,
-    /// Where the oldest entry is in the first chunk.
+    /// Position of the oldest entry in the first chunk.
     first: usize,
-    /// Entries, live and stale.
+    /// Number of entries, live and stale.
     len: usize,
-    /// The oldest entry's number; the others follow. It goes down as well, so it begins high.
+    /// The oldest entry's number; those of the others follow. It can decrease, so it begins high.
     oldest: u64,
 }
 
@@ -54,7 +54,7 @@ impl Fifo {
         self.len += 1;
     }
 
-    /// Takes the oldest entry.
+    /// Removes the oldest entry.
     pub(super) fn pop(&mut self) -> Option<SlotNr> {
         if self.len == 0 {
             return None;
@@ -70,8 +70,8 @@ impl Fifo {
         Some(SlotNr(slot))
     }
 
-    /// The newest of the entries with numbers below `number`, and its number. An entry keeps its
-    /// number until it leaves, or [`retain`](Self::retain) gives it a higher one.
+    /// Returns the newest of the entries with numbers below `number`, and its number. An entry
+    /// keeps its number until it leaves, or [`retain`](Self::retain) gives it a higher one.
     pub(super) fn before(&self, number: u64) -> Option<(u64, SlotNr)> {
         let behind = number.min(self.oldest + self.len as u64);
         let index = behind.checked_sub(self.oldest + 1)? as usize;
@@ -79,7 +79,7 @@ impl Fifo {
         Some((behind - 1, SlotNr(self.chunks[at / CHUNK][at % CHUNK])))
     }
 
-    /// Keeps the entries that `keep` wants; it is asked from the oldest to the newest.
+    /// Keeps the entries for which `keep` returns true; it is called from the oldest to the newest.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(SlotNr) -> bool) {
         for _ in 0..self.len {
             if let Some(slot) = self.pop()

@@ -1,24 +1,24 @@
-//! Ghosts: which blocks were evicted lately, in 4.1 bytes a block.
+//! Ghosts: keys of recently evicted blocks, in 4.1 bytes a block.
 //!
 //! S3-FIFO's ghost queue holds keys only. Here it is the hash table that the paper proposes
-//! (section 4.2): sixteen entries a bucket, each a 16-bit tag of the key and the *epoch* it came
-//! in. An entry is gone when its epoch is; an epoch is 1/128 of the queue, so the queue is a first
-//! in, first out one up to that grain, and exactly one if it holds up to 128 keys. Two keys of a
-//! bucket share a tag once in 65,536 pairs: a stranger is taken for a ghost about once in 5,000.
+//! (section 4.2): sixteen entries a bucket, each a 16-bit tag of the key and the *epoch* of its
+//! insertion. An entry ends with its epoch; an epoch is 1/128 of the queue, so the queue is first
+//! in, first out up to that granularity, and exactly so if it holds up to 128 keys. Two keys of a
+//! bucket share a tag once in 65,536 pairs: another key is taken for a ghost about once in 5,000.
 
 use super::BlockKey;
 
 const WAYS: usize = 16;
-/// Entries of table for each 16 ghosts: a bucket is 73 % full on average. The oldest ghosts of one
-/// that overflows are forgotten early.
+/// Table entries for each 16 ghosts: a bucket is 73 % full on average. The oldest ghosts of a
+/// bucket that overflows are forgotten early.
 const ROOM: usize = 22;
 /// The same in a small table, in which next to no bucket overflows.
 const ROOM_SMALL: usize = 64;
 const SMALL: u32 = 1 << 16;
-/// How many epochs a full queue spans.
+/// Number of epochs that a full queue spans.
 const EPOCHS: u32 = 128;
-/// Beyond this span the oldest epoch ends, though the queue is not full (as many ghosts came back
-/// to life). What is left of 256 is the time in which the sweep clears entries of ended epochs.
+/// Maximum span: beyond it the oldest epoch ends, though the queue is not full (because many ghosts
+/// were used again). The rest of 256 is the time in which the sweep clears entries of ended epochs.
 const SPAN_MAX: u8 = 192;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,18 +33,18 @@ struct Bucket {
 pub(crate) struct Ghost {
     capacity: u32,
     buckets: Vec<Bucket>,
-    /// Entries of each epoch that are still there.
+    /// Number of live entries of each epoch.
     counts: Box<[u32; 256]>,
     len: u32,
     oldest: u8,
     newest: u8,
-    /// Insertions in the newest epoch.
+    /// Number of insertions in the newest epoch.
     inserted: u32,
     swept: usize,
 }
 
 impl Ghost {
-    /// A queue of `capacity` keys.
+    /// Creates a queue of `capacity` keys.
     pub(crate) fn new(capacity: u32) -> Ghost {
         let room = if capacity > SMALL { ROOM } else { ROOM_SMALL };
         let entries = capacity as usize * room / 16;
@@ -60,7 +60,7 @@ impl Ghost {
         }
     }
 
-    /// Adds a key as the newest; one that is there already becomes the newest.
+    /// Adds a key as the newest; a key that is present already becomes the newest.
     pub(crate) fn insert(&mut self, key: BlockKey) {
         if self.capacity == 0 {
             return;
@@ -80,12 +80,12 @@ impl Ghost {
         self.sweep();
     }
 
-    /// Whether the key is there.
+    /// Returns true if the key is present.
     pub(crate) fn contains(&self, key: BlockKey) -> bool {
         self.find(key).is_some()
     }
 
-    /// Takes the key out; says whether it was there.
+    /// Removes the key. Returns true if it was present.
     pub(crate) fn remove(&mut self, key: BlockKey) -> bool {
         let Some((at, way)) = self.find(key) else {
             return false;
@@ -123,7 +123,7 @@ impl Ghost {
         self.newest.wrapping_sub(epoch)
     }
 
-    /// A free entry of a bucket; if there is none, its oldest one is given up.
+    /// Returns a free entry of a bucket; if there is none, frees its oldest one.
     fn vacate(&mut self, at: usize) -> usize {
         let bucket = &self.buckets[at];
         let free = (0..WAYS).find(|&way| bucket.tags[way] == 0 || !self.lives(bucket.epochs[way]));
@@ -136,7 +136,7 @@ impl Ghost {
         way
     }
 
-    /// Frees the entry of a ghost that lives.
+    /// Frees the entry of a live ghost.
     fn clear(&mut self, at: usize, way: usize) {
         let bucket = &mut self.buckets[at];
         bucket.tags[way] = 0;
@@ -185,7 +185,8 @@ mod tests {
         BlockKey::new(1, n)
     }
 
-    /// Against a plain queue, with ghosts that come back to life, over many turns of the epochs.
+    /// Compares with a plain queue, with ghosts that are removed again, over many turns of the
+    /// epochs.
     #[test]
     fn a_short_queue_is_exactly_first_in_first_out() {
         let mut ghost = Ghost::new(100);
@@ -219,7 +220,7 @@ mod tests {
             ghost.insert(key(n));
         }
         let held = |from: u64, to: u64| (from..to).filter(|&n| ghost.contains(key(n))).count();
-        // All but the few whose bucket overflowed.
+        // All except the few whose bucket overflowed.
         let young = held(last - capacity * 9 / 10, last);
         assert!(young > 88_000, "{young} of 90,000");
         let old = held(last - 2 * capacity, last - capacity - 5_000);

@@ -1,7 +1,7 @@
 //! Doubly linked lists over slot numbers: eight bytes a slot, whatever the number of lists.
 //!
-//! A slot is in at most one list at a time. Which one is kept in the two upper bits of its forward
-//! link, so that a slot's list is known from the slot alone, and a hit needs no search.
+//! A slot is in at most one list at a time. The list's tag is kept in the two upper bits of the
+//! slot's forward link, so that the list is known from the slot alone, and a hit needs no search.
 
 use super::{SLOTS_MAX, SlotNr};
 
@@ -14,9 +14,9 @@ const FREE: u8 = 0;
 /// The links of all slots.
 #[derive(Debug)]
 pub(super) struct Links {
-    /// Towards the hot end, and (with the tag of the list) towards the cold end.
+    /// Links towards the hot end, and (with the tag of the list) towards the cold end.
     nodes: Vec<[u32; 2]>,
-    /// Where a walk through a list goes on. A slot that is taken out passes it on.
+    /// Next slot of a walk through a list. If that slot is unlinked, the cursor moves on.
     cursor: u32,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct List {
 }
 
 impl List {
-    /// An empty list. `tag` is 1, 2 or 3, and each list over the same links has its own.
+    /// Creates an empty list. `tag` is 1, 2 or 3, and each list over the same links has its own.
     pub(super) fn new(tag: u8) -> List {
         debug_assert!((1..=3).contains(&tag));
         List { tag, hot: NIL, cold: NIL, len: 0 }
@@ -54,7 +54,7 @@ impl Links {
         self.nodes.len() as u32
     }
 
-    /// The tag of the list the slot is in, or `None` if it is in none (or beyond the end).
+    /// Returns the tag of the slot's list, or `None` if it is in none (or beyond the end).
     pub(super) fn list_of(&self, slot: SlotNr) -> Option<u8> {
         let tag = (self.nodes.get(slot.index())?[1] >> TAG_SHIFT) as u8;
         (tag != FREE).then_some(tag)
@@ -84,7 +84,7 @@ impl Links {
         list.len += 1;
     }
 
-    /// Takes a slot out of the list it is in.
+    /// Removes a slot from its list.
     pub(super) fn unlink(&mut self, list: &mut List, slot: SlotNr) {
         debug_assert_eq!(self.list_of(slot), Some(list.tag));
         let hotter = self.nodes[slot.index()][0];
@@ -104,7 +104,7 @@ impl Links {
         list.len -= 1;
     }
 
-    /// Makes a slot of the list its hottest.
+    /// Moves a slot to the hot end of its list.
     pub(super) fn heat(&mut self, list: &mut List, slot: SlotNr) {
         if list.hot != slot.0 {
             self.unlink(list, slot);
@@ -117,7 +117,7 @@ impl Links {
         self.cursor = list.hot;
     }
 
-    /// The next slot of the walk. The lists may be changed in between.
+    /// Returns the next slot of the walk. The lists may be changed in between.
     pub(super) fn step(&mut self) -> Option<SlotNr> {
         let slot = (self.cursor != NIL).then_some(SlotNr(self.cursor))?;
         self.cursor = self.colder(slot.0);

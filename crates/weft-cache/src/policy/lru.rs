@@ -9,12 +9,12 @@ use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, Saving, SlotNr};
 pub struct Lru {
     links: Links,
     list: List,
-    /// What was evicted or bypassed; only kept once admission by reuse asks for it.
+    /// Keys that were evicted or bypassed; only kept once admission by reuse needs it.
     ghost: Option<Ghost>,
 }
 
 impl Lru {
-    /// A policy for `slots` slots, all free.
+    /// Creates a policy for `slots` slots, all free.
     pub fn new(slots: u32) -> Lru {
         Lru { links: Links::new(slots), list: List::new(1), ghost: None }
     }

@@ -19,26 +19,26 @@ use hashbrown::HashMap;
 
 /// The candidate windows, as fractions of the slots. A cache begins with the first.
 const WINDOWS: [f64; 6] = [0.01, 0.2, 0.4, 0.6, 0.8, 0.99];
-/// Slots of a model; a cache with fewer is modelled whole.
+/// Number of slots of a model; a cache with fewer is modelled whole.
 const MODEL_SLOTS: u32 = 512;
-/// The models are compared each time they have seen so many uses a slot.
+/// Number of uses a slot after which the models are compared.
 const PERIOD: u64 = 2;
 /// The factor by which the hits of earlier periods are weighted down after each period.
 const FADE: f64 = 0.7;
-/// A window is changed for another that has so much more of the uses as hits: moving the border costs
-/// some.
+/// Minimum gain in hits, as a fraction of the uses, for which the window is changed: moving the
+/// border has a cost.
 const GAIN_MIN: f64 = 0.01;
 
 /// Models of a cache, one for each window.
 #[derive(Debug)]
 pub(super) struct MiniSim {
     models: Vec<Model>,
-    /// One key in so many is seen.
+    /// One key in `rate` is in the sample.
     rate: u64,
-    /// Uses in a period, and those seen of the present one.
+    /// Number of uses in a period, and of those in the present one.
     period: u64,
     uses: u64,
-    /// The faded number of uses that the models' scores are of.
+    /// The faded number of uses to which the models' scores refer.
     seen: f64,
     best: usize,
 }
@@ -57,10 +57,10 @@ impl MiniSim {
         }
     }
 
-    /// Counts a use of a block. At the end of a period, the part of the slots that is the best
-    /// window.
+    /// Counts a use of a block. At the end of a period, returns the best window as a fraction of
+    /// the slots.
     pub(super) fn count(&mut self, key: BlockKey) -> Option<f64> {
-        // The bits that choose keys must tell nothing of those that the sketch goes by.
+        // The bits that choose keys must be independent of those that the sketch uses.
         if !weft_block::mix(key.0 ^ 0x51ed_270b).is_multiple_of(self.rate) {
             return None;
         }
@@ -78,7 +78,7 @@ impl MiniSim {
             model.hits = 0;
         }
         let scores = self.models.iter().map(|model| model.score).enumerate();
-        // Of equals the first: `max_by` would take the last.
+        // Of equal scores the first is taken: `max_by` would take the last.
         let (best, score) = scores.rev().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
         if score - self.models[self.best].score > GAIN_MIN * self.seen {
             self.best = best;
@@ -98,7 +98,7 @@ struct Model {
     index: HashMap<BlockKey, SlotNr>,
     /// The block of each slot that was ever used.
     keys: Vec<BlockKey>,
-    /// Hits in this period, and the faded ones of those before.
+    /// Hits in this period, and the faded hits of earlier periods.
     hits: u64,
     score: f64,
 }
@@ -146,7 +146,7 @@ impl Model {
 mod tests {
     use super::*;
 
-    /// The windows chosen while blocks of a trace are used.
+    /// Returns the windows chosen while the blocks of a trace are used.
     fn windows(slots: u32, trace: impl Iterator<Item = u64>) -> Vec<f64> {
         let mut models = MiniSim::new(slots);
         trace.filter_map(|block| models.count(BlockKey::new(0, block))).collect()

@@ -1,4 +1,4 @@
-//! S3-FIFO: three queues, first in, first out; a hit only counts.
+//! S3-FIFO: three queues, first in, first out; a hit only increments a counter.
 //!
 //! J. Yang, Y. Zhang, Z. Qiu, Y. Yue, R. Vinayak: "FIFO Queues are All You Need for Cache
 //! Eviction", SOSP 2023. A new block enters the *small* queue, a tenth of the cache. When its turn
@@ -17,11 +17,11 @@ use super::fifo::Fifo;
 use super::ghost::Ghost;
 use super::{ASKS_MAX, BlockKey, Policy, SLOTS_MAX, Saving, SlotNr};
 
-/// Hits that a counter counts.
+/// Maximum of the hit counter.
 const FREQUENCY_MAX: u8 = 3;
-/// Hits in the small queue that take a block to the main one.
+/// Hits in the small queue that promote a block to the main one.
 const PROMOTE_AT: u8 = 2;
-/// How many stale entries a slot can have in a queue.
+/// Maximum number of stale entries of a slot in a queue.
 const STALE_MAX: u8 = 3;
 /// Marks a saved state as this policy's; the queue and the frequency are below.
 const SAVED: u8 = 0x10;
@@ -89,12 +89,12 @@ pub struct S3Fifo {
     small_held: u32,
     main_held: u32,
     ghost: Ghost,
-    /// Whether a slot was ever given up.
+    /// Whether a slot was ever evicted.
     was_full: bool,
 }
 
 impl S3Fifo {
-    /// A policy for `slots` slots, all free.
+    /// Creates a policy for `slots` slots, all free.
     pub fn new(slots: u32) -> S3Fifo {
         let slots = slots.min(SLOTS_MAX);
         S3Fifo {
@@ -123,7 +123,7 @@ impl S3Fifo {
         }
     }
 
-    /// Puts a slot that is not held at the new end of a queue.
+    /// Puts a slot that is not held at the newest end of a queue.
     fn enter(&mut self, queue: Queue, slot: SlotNr, frequency: u8) {
         let mut state = self.states[slot.index()];
         state.set_queue(Some(queue));
@@ -132,7 +132,8 @@ impl S3Fifo {
         let (fifo, held) = self.parts(queue);
         *held += 1;
         if stale == STALE_MAX {
-            // Its newest stale entry lives again: it only left a moment ago, three times over.
+            // Its newest stale entry becomes live again: the slot left only a moment ago, three
+            // times over.
             state.set_stale(queue, stale - 1);
         } else {
             fifo.push(slot);
@@ -140,7 +141,7 @@ impl S3Fifo {
         self.states[slot.index()] = state;
     }
 
-    /// Takes the oldest slot of a queue out of it.
+    /// Removes the oldest slot of a queue.
     fn leave(&mut self, queue: Queue) -> Option<(SlotNr, u8)> {
         loop {
             let slot = self.parts(queue).0.pop()?;
@@ -157,8 +158,8 @@ impl S3Fifo {
         }
     }
 
-    /// The oldest slot of the small queue that was not hit twice and may go; those that were go to
-    /// the main queue.
+    /// Returns the oldest slot of the small queue that was not hit twice and that `may` accepts;
+    /// slots that were hit twice move to the main queue.
     fn evict_small(&mut self, may: &mut dyn FnMut(SlotNr) -> bool) -> Option<SlotNr> {
         for _ in 0..self.small_held.min(ASKS_MAX) {
             let (slot, frequency) = self.leave(Queue::Small)?;
@@ -173,12 +174,14 @@ impl S3Fifo {
         None
     }
 
-    /// The oldest slot of the main queue that was not hit and may go; those that were hit have
-    /// another turn. However many were hit, the walk ends after [`ASKS_MAX`] turns.
+    /// Returns the oldest slot of the main queue that was not hit and that `may` accepts; slots
+    /// that were hit have another turn. However many were hit, the walk ends after [`ASKS_MAX`]
+    /// turns.
     fn evict_main(&mut self, may: &mut dyn FnMut(SlotNr) -> bool) -> Option<SlotNr> {
         let mut turns = 0;
         let mut asks = 0;
-        // A slot has up to three turns before it is asked about, others are asked about again.
+        // A slot has up to three turns before `may` is called for it, and others are passed to it
+        // again.
         while asks < (self.main_held.saturating_mul(4)).min(ASKS_MAX) {
             let (slot, frequency) = self.leave(Queue::Main)?;
             if frequency > 0 && turns < ASKS_MAX {
@@ -194,7 +197,7 @@ impl S3Fifo {
         None
     }
 
-    /// Drops all stale entries, and those of slots from `slots` on: they would name nothing.
+    /// Drops all stale entries, and those of slots from `slots` on, which no longer exist.
     fn forget_stale(&mut self, slots: u32) {
         let states = &self.states;
         for (queue, fifo) in [(Queue::Small, &mut self.small), (Queue::Main, &mut self.main)] {
@@ -213,8 +216,8 @@ impl S3Fifo {
         }
     }
 
-    /// Drops the stale entries of a queue when they are many: amortised over the removals that
-    /// made them.
+    /// Drops the stale entries of a queue when they are many: amortised over the removals that made
+    /// them.
     fn tidy(&mut self, queue: Queue) {
         let (fifo, held) = match queue {
             Queue::Small => (&mut self.small, self.small_held),
@@ -285,7 +288,7 @@ impl Policy for S3Fifo {
             self.ghost.insert(key_of(slot));
             return Some(slot);
         }
-        // What could go from the small queue may have gone to the main one.
+        // Slots that could be evicted from the small queue may have moved to the main one.
         self.evict_main(may)
     }
 
@@ -314,7 +317,7 @@ impl Policy for S3Fifo {
             while let Some((number, slot)) = fifo.before(saving.at.unwrap_or(u64::MAX)) {
                 saving.at = Some(number);
                 let state = self.states[slot.index()];
-                // Newest first, the first entry met of a slot is the live one.
+                // In the order from the newest, the first entry of a slot is the live one.
                 if state.queue() == Some(queue) && saving.first(slot) {
                     out(slot, SAVED | bit | state.frequency());
                 }
@@ -332,7 +335,7 @@ impl Policy for S3Fifo {
         if slot.0 >= self.slots() || self.state(slot).queue().is_some() {
             return;
         }
-        // Another policy's: the main queue keeps its order.
+        // The state of another policy: the main queue keeps the order.
         let ours = state & 0xf0 == SAVED;
         let queue = if ours && state & 4 == 0 { Queue::Small } else { Queue::Main };
         let held = &mut self.states[slot.index()];

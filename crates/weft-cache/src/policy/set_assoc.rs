@@ -2,15 +2,15 @@
 //!
 //! As in the public code of DM-Cache: the slots are sets of `ways` neighbours. A block's set is the
 //! hash of its number divided by 512, so 512 consecutive blocks share a set (and with fewer ways
-//! than that evict each other). Inside the set the block takes an empty slot, else that of the
-//! least recently used clean block, else of the least recently used dirty one, which has to be
-//! written back first: the cache's `may` decides. A refused slot keeps its place in the order.
+//! than that evict each other). Inside the set the block takes an empty slot, or else that of the
+//! least recently used clean block, or else of the least recently used dirty one, which has to be
+//! written back first: the cache's `may` decides. A refused slot keeps its position in the order.
 //!
-//! A resize changes the sets and moves no block. A block outside its set stays until its slot is needed
-//! by the set that the slot now belongs to; recovery inserts such blocks, too. So it is the choice of
-//! a slot that keeps to the set, and the cache asserts it there.
+//! A resize changes the sets and moves no block. A block outside its set stays until its slot is
+//! needed by the set that the slot now belongs to; recovery inserts such blocks, too. So only the
+//! choice of a slot respects the sets, and the cache asserts it there.
 //!
-//! A slot costs four bytes: when it was last used, by the clock of its set.
+//! A slot costs four bytes: the time of its last use, by the clock of its set.
 
 use super::ghost::Ghost;
 use super::{BlockKey, Policy, SLOTS_MAX, Saving, SlotNr};
@@ -20,14 +20,14 @@ use std::ops::Range;
 const CONSECUTIVE_SHIFT: u32 = 9;
 /// The clock of a set starts in the middle, so that restored blocks can be older than all others.
 const CLOCK_START: u32 = 1 << 31;
-/// The slot is free.
+/// Stamp of a free slot.
 const FREE: u32 = 0;
 
 /// Sets of ways.
 #[derive(Debug)]
 pub struct SetAssociative {
     ways: u32,
-    /// When each slot was last used, by its set's clock; 0 if it is free.
+    /// Time of the last use of each slot, by its set's clock; 0 if it is free.
     stamps: Vec<u32>,
     /// The newest stamp given in each set.
     clocks: Vec<u32>,
@@ -36,8 +36,8 @@ pub struct SetAssociative {
 }
 
 impl SetAssociative {
-    /// A policy for `slots` slots in sets of `ways` (at least one). If the slots do not fill the
-    /// last set, it has fewer ways.
+    /// Creates a policy for `slots` slots in sets of `ways` (at least one). If the slots do not
+    /// fill the last set, it has fewer ways.
     pub fn new(slots: u32, ways: u16) -> SetAssociative {
         let ways = u32::from(ways).max(1);
         let slots = slots.min(SLOTS_MAX);
@@ -68,7 +68,7 @@ impl SetAssociative {
         self.stamps[slot.index()] = *clock;
     }
 
-    /// The held slots of a set, the least recently used first.
+    /// Returns the held slots of a set, the least recently used first.
     fn coldest_first(&self, set: Range<u32>) -> Vec<SlotNr> {
         let stamp = |slot: &SlotNr| self.stamps[slot.index()];
         let mut slots: Vec<SlotNr> = set.map(SlotNr).filter(|slot| stamp(slot) != FREE).collect();
@@ -77,7 +77,7 @@ impl SetAssociative {
     }
 }
 
-/// Gives the stamps of a set new numbers in the same order, and returns the newest.
+/// Renumbers the stamps of a set in the same order, and returns the newest.
 fn renumber(stamps: &mut [u32]) -> u32 {
     let mut order: Vec<usize> = (0..stamps.len()).filter(|&i| stamps[i] != FREE).collect();
     order.sort_unstable_by_key(|&i| stamps[i]);

@@ -1,4 +1,4 @@
-//! How often each key was used lately, estimated: a count-min sketch of 4-bit counters that ages.
+//! Estimates how often each key was used lately: a count-min sketch of 4-bit counters that ages.
 //!
 //! G. Einziger, R. Friedman, B. Manes: "TinyLFU: A Highly Efficient Cache Admission Policy", ACM
 //! Transactions on Storage 13(4), 2017; the layout is that of the Caffeine library. A key has four
@@ -19,10 +19,10 @@
 
 use super::BlockKey;
 
-/// Counters of a row in a block: 2 words of 16.
+/// Number of counters of a row in a block: 2 words of 16.
 const ROW_COUNTERS: u64 = 32;
 const COUNTER_MAX: u64 = 15;
-/// Up to here the sketch has Caffeine's size: caches of a million slots.
+/// Maximum size of a sketch with Caffeine's size: for caches of a million slots.
 const FULL_BYTES_MAX: u64 = 8 << 20;
 const LOW_BITS: u64 = 0x1111_1111_1111_1111;
 const ALL_BUT_HIGH_BITS: u64 = 0x7777_7777_7777_7777;
@@ -36,14 +36,14 @@ struct Block([u64; 8]);
 #[derive(Debug)]
 pub(super) struct Sketch {
     blocks: Vec<Block>,
-    /// Only the smallest counters of a key are incremented.
+    /// Whether only the smallest counters of a key are incremented.
     conservative: bool,
     additions: u64,
     sample: u64,
 }
 
 impl Sketch {
-    /// A sketch for a cache of so many slots.
+    /// Creates a sketch for a cache of `slots` slots.
     pub(super) fn new(slots: u32) -> Sketch {
         // Caffeine's simulator rounds up to a power of two, and its sample with it.
         let words = u64::from(slots).next_power_of_two();
@@ -54,7 +54,7 @@ impl Sketch {
         }
     }
 
-    /// The sketch of a large cache: two bytes a slot.
+    /// Creates the sketch of a large cache: two bytes a slot.
     pub(super) fn compact(slots: u32) -> Sketch {
         let slots = u64::from(slots);
         Sketch::with(slots * 2, slots, true)
@@ -90,7 +90,8 @@ impl Sketch {
         }
     }
 
-    /// How often the key was used, 0 to 15: rarely more than it was, never less but for ageing.
+    /// Returns the estimated number of uses of the key, 0 to 15: rarely more than the true one, and
+    /// less only because of ageing.
     pub(super) fn estimate(&self, key: BlockKey) -> u8 {
         let (at, nibbles) = self.locate(key);
         let block = &self.blocks[at];

@@ -1,4 +1,5 @@
-//! Each policy against a plain model of it, and all of them against what the trait promises.
+//! Tests of each policy against a plain model of it, and of all of them against the trait's
+//! contract.
 
 use super::*;
 use crate::simulate::{self, CacheModel};
@@ -20,7 +21,7 @@ fn key(n: u64) -> BlockKey {
 }
 
 /// The paper's algorithm 1 with the simulator's filling: lists of keys. The ghost queue is tested
-/// on its own, as it takes a stranger for a ghost now and then.
+/// on its own, as it sometimes takes another key for a ghost.
 struct S3FifoModel {
     slots: usize,
     small: VecDeque<u64>,
@@ -218,7 +219,7 @@ impl SetModel {
     }
 }
 
-/// Uses of keys with a popular part, a loop and a scan, from a seed.
+/// Returns uses of keys with a popular part, a loop and a scan, from a seed.
 fn uses(seed: u64, len: usize, universe: u64) -> Vec<u64> {
     let mut x = seed;
     let mut random = move || {
@@ -284,8 +285,8 @@ proptest! {
         }
     }
 
-    /// Any mix of calls: only slots that are held and may go are given up, each use of one is
-    /// found, and the number of held slots is right.
+    /// Any mix of calls: only slots that are held and may be evicted are, each use of one is found,
+    /// and the number of held slots is right.
     #[test]
     fn only_slots_that_may_go_are_given_up(
         seed: u64,
@@ -331,11 +332,11 @@ proptest! {
             }
             prop_assert_eq!(policy.held() as usize, held.len(), "step {}", step);
         }
-        // To the last slot.
+        // Until the last slot.
         let mut gone = HashSet::new();
         while policy.held() > 0 {
             let before = gone.len();
-            // The set-associative policy gives up slots of the set of the block only.
+            // The set-associative policy evicts slots of the set of the block only.
             for n in 0..256 {
                 let slot = policy.evict(key(n), &mut |_| true, &|slot| held[&slot]);
                 if let Some(slot) = slot {
@@ -350,7 +351,7 @@ proptest! {
         prop_assert!(policy.held() == 0 || sets);
     }
 
-    /// What is saved and restored goes in the same order; the rest of a save is kept as well.
+    /// A saved and restored policy evicts in the same order; the rest of a save is kept as well.
     #[test]
     fn a_restored_policy_gives_up_the_same_slots(seed: u64, which in 0..KINDS.len()) {
         let slots = 300;
@@ -387,7 +388,7 @@ proptest! {
         let mut again = Vec::new();
         restored.save(&|slot| held[&slot], &mut |slot, state| again.push((slot, state)));
         if KINDS[which] == PolicyKind::WTinyLfu {
-            // Its window is back at its first size, and collisions in the sketch are others.
+            // Its window is back at its first size, and the collisions in the sketch differ.
             return Ok(());
         }
         prop_assert_eq!(&saved, &again);
@@ -421,8 +422,8 @@ proptest! {
     }
 }
 
-/// A policy that is used while it is saved gives no slot twice, and all that nobody has moved, in
-/// their order.
+/// A policy that is used while it is saved passes out no slot twice, and all slots that were not
+/// moved, in their order.
 #[test]
 fn a_policy_is_saved_while_it_is_used() {
     for (seed, kind) in (0..).zip(KINDS) {
@@ -450,7 +451,7 @@ fn a_policy_is_saved_while_it_is_used() {
         let unmoved = |all: &[SlotNr]| -> Vec<SlotNr> {
             all.iter().copied().filter(|slot| !moved.contains(slot)).collect()
         };
-        // W-TinyLFU moves others than those that were used.
+        // W-TinyLFU also moves slots that were not used.
         if kind != PolicyKind::WTinyLfu {
             assert_eq!(unmoved(&given), unmoved(&before), "{kind}");
         }
@@ -459,7 +460,7 @@ fn a_policy_is_saved_while_it_is_used() {
     }
 }
 
-/// A key that may be put into this slot.
+/// Returns a key that may be put into this slot.
 fn place_key(policy: &dyn Policy, slot: u32) -> BlockKey {
     (0..)
         .map(|n| key(u64::from(slot) << 20 | n))
@@ -467,7 +468,7 @@ fn place_key(policy: &dyn Policy, slot: u32) -> BlockKey {
         .expect("some key")
 }
 
-/// A state that no policy gave, or another one, is taken without harm.
+/// A state that no policy or another one produced is restored without harm.
 #[test]
 fn any_state_is_restored_somehow() {
     for kind in KINDS {
@@ -537,8 +538,7 @@ fn names_and_codes_of_policies_come_back() {
     }
 }
 
-/// The small sketch of a large cache, in caches that are quickly simulated: about a point is the
-/// price.
+/// The small sketch of a large cache, in caches that are quickly simulated: it costs about a point.
 #[test]
 fn the_compact_sketch_costs_few_hits() {
     for workload in ["zipf:20000:0.9", "scan-mix:20000", "desk:10000"] {
@@ -554,7 +554,7 @@ fn the_compact_sketch_costs_few_hits() {
     }
 }
 
-/// Under transactions what was used lately is used again: LRU is hard to beat there, and was not
+/// Under transactions recently used blocks are used again: LRU is hard to beat there, and was not
 /// even reached while the window took a hundred uses a slot to be found.
 #[test]
 fn w_tiny_lfu_is_no_worse_than_lru_under_transactions_and_better_with_more_slots() {
@@ -568,7 +568,7 @@ fn w_tiny_lfu_is_no_worse_than_lru_under_transactions_and_better_with_more_slots
         assert!(ours > before, "{slots} slots: {ours:.4}, with fewer {before:.4}");
         before = ours;
     }
-    // And what it is for stays so: a loop, of which LRU keeps nothing.
+    // Its strength stays: a loop, of which LRU keeps nothing.
     let workload: Workload = "loop:1500".parse().unwrap();
     let trace = workload.blocks(1).take(60_000).map(BlockKey);
     assert!(simulate::hits(PolicyKind::WTinyLfu, 1000, trace).ratio() > 0.55);

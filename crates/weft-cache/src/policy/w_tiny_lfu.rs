@@ -1,4 +1,4 @@
-//! Adaptive W-TinyLFU: a window for what is new, a main part for what is frequent, and an admission
+//! Adaptive W-TinyLFU: a window for new blocks, a main part for frequent ones, and an admission
 //! between them.
 //!
 //! G. Einziger, R. Friedman, B. Manes: "TinyLFU: A Highly Efficient Cache Admission Policy", ACM
@@ -10,9 +10,10 @@
 //! it). The border of the window is moved to where small [models](super::mini_sim) of the cache have
 //! the most hits, so recency and frequency share the slots as suits the workload.
 //!
-//! Caffeine's simulator lets the window go down to nothing, and then refuses new blocks at once. Here
-//! it keeps a slot: a block must be put somewhere, and one that is used twice in a row is a hit. On
-//! the trace w106 that is worth 0.6 points of hit ratio; with an empty window the two are within 0.03.
+//! Caffeine's simulator lets the window shrink to nothing, and then refuses new blocks at once.
+//! Here it keeps a slot: a block must be put somewhere, and one that is used twice in a row is a
+//! hit. On the trace w106 that is worth 0.6 points of hit ratio; with an empty window the two are
+//! within 0.03.
 //!
 //! A slot costs eight bytes of links, and two (in caches of up to a million slots, eight to
 //! sixteen) of sketch.
@@ -40,29 +41,29 @@ pub struct WTinyLfu {
     probation: List,
     protected: List,
     sketch: Sketch,
-    /// Finds the best window; `None` in its own models.
+    /// Finds the best window; `None` in the models themselves.
     models: Option<Box<MiniSim>>,
-    /// The slots that the window is to have; it has `window_max` on the way there.
+    /// Target size of the window in slots; `window_max` approaches it.
     window_target: u32,
     window_max: u32,
     protected_max: u32,
-    /// What was evicted or bypassed; only kept once admission by reuse asks for it.
+    /// Keys that were evicted or bypassed; only kept once admission by reuse needs it.
     ghost: Option<Ghost>,
 }
 
-/// A part of the slots, at least one.
+/// Returns a fraction of the slots, at least one.
 fn window_slots(slots: u32, window: f64) -> u32 {
     ((f64::from(slots) * window) as u32).clamp(1, slots.max(1))
 }
 
 impl WTinyLfu {
-    /// A policy for `slots` slots, all free.
+    /// Creates a policy for `slots` slots, all free.
     pub fn new(slots: u32) -> WTinyLfu {
         let slots = slots.min(SLOTS_MAX);
         WTinyLfu { models: Some(Box::new(MiniSim::new(slots))), ..WTinyLfu::unadapted(slots) }
     }
 
-    /// The same with a window that stays as it is.
+    /// Creates a policy with a window of fixed size.
     pub(super) fn with_fixed_window(slots: u32, window: f64) -> WTinyLfu {
         let mut policy = WTinyLfu::unadapted(slots);
         let window = window_slots(policy.slots(), window);
@@ -95,7 +96,7 @@ impl WTinyLfu {
         WTinyLfu { sketch: Sketch::compact(slots), ..WTinyLfu::new(slots) }
     }
 
-    /// How many slots the window may have at present.
+    /// Returns the present maximum size of the window, in slots.
     pub fn window_slots(&self) -> u32 {
         self.window_max
     }
@@ -109,7 +110,7 @@ impl WTinyLfu {
         }
     }
 
-    /// Counts a use for the models, and moves the border of the window on.
+    /// Counts a use for the models, and moves the border of the window towards its target.
     fn adapt(&mut self, key: BlockKey) {
         if let Some(window) = self.models.as_mut().and_then(|models| models.count(key)) {
             let most = (self.window_max + self.protected_max).max(1);
@@ -156,14 +157,14 @@ impl WTinyLfu {
         Some(tag)
     }
 
-    /// Takes out a slot that may go. Every turn asks about one slot, about none twice before all
-    /// were asked about.
+    /// Removes and returns a slot that `may` accepts. Every turn passes one slot to `may`, and no
+    /// slot twice before all were passed.
     fn choose(
         &mut self,
         may: &mut dyn FnMut(SlotNr) -> bool,
         key_of: &dyn Fn(SlotNr) -> BlockKey,
     ) -> Option<SlotNr> {
-        // Refused slots are at the hot ends: so many are left to ask about.
+        // Refused slots move to the hot ends: these are the numbers of slots not tried yet.
         let mut probation_left = self.probation.len();
         let mut protected_left = self.protected.len();
         for _ in 0..self.held().min(ASKS_MAX) {
@@ -196,7 +197,7 @@ impl WTinyLfu {
                 PROTECTED => protected_left -= 1,
                 _ => {}
             }
-            // A contender that lost and cannot go has had its time in the window all the same.
+            // A refused contender that lost still leaves the window.
             let to = if contender == Some(slot) { PROBATION } else { tag };
             self.put_hot(to, slot);
         }

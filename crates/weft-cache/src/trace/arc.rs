@@ -2,7 +2,8 @@
 //! Replacement Cache", FAST 2003): OLTP, P1 to P14, DS1, S1 to S3 and others.
 //!
 //! A line is four decimal numbers: the first block, the number of blocks, one to ignore, and the
-//! number of the request. Blocks are of 512 bytes. Each block of the range is a use of its own.
+//! number of the request. Blocks are of 512 bytes. Each block of the range counts as a separate
+//! use.
 
 use super::{Lines, Request, TraceError, malformed};
 use std::io::BufRead;
@@ -10,10 +11,10 @@ use std::io::BufRead;
 /// The unit of the traces, in bytes.
 pub const BLOCK_BYTES: u32 = 512;
 
-/// The longest range of a line, in blocks: 512 MiB. What is longer is damage, not a request.
+/// Maximum length of a range, in blocks: 512 MiB. A longer one is taken for damage.
 pub const COUNT_MAX: u64 = 1 << 20;
 
-/// Reads lines.
+/// Reads a trace in ARC's format.
 pub struct Reader<R> {
     lines: Lines<R>,
     /// The rest of the range of the current line.
@@ -29,7 +30,7 @@ impl<R> std::fmt::Debug for Reader<R> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Reads from the start of a line on.
+    /// Creates a reader whose input is at the start of a line.
     pub fn new(input: R) -> Reader<R> {
         Reader { lines: Lines::new(input), next: 0, left: 0, ended: false }
     }
@@ -55,7 +56,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// First block and number of blocks. That the range ends below 2^64 is checked.
+/// Returns first block and number of blocks. Checks that the range ends below 2^64.
 fn range(line: &str) -> Result<(u64, u64), String> {
     let mut numbers = line
         .split_ascii_whitespace()

@@ -1,13 +1,13 @@
 //! Traces as lines of text with columns, numbered from 1 as libCacheSim's csv reader does.
 //!
-//! With the default there is one block number a line, as in libCacheSim's plain text traces and the
-//! LIRS traces. Blank lines, and those that begin with `#` or `*`, are skipped.
+//! By default there is one block number a line, as in libCacheSim's plain text traces and the LIRS
+//! traces. Blank lines, and those that begin with `#` or `*`, are skipped.
 
 use super::{Lines, Request, TraceError, malformed};
 use std::io::BufRead;
 use std::str::FromStr;
 
-/// Which column holds what. Written like libCacheSim's trace type parameters:
+/// The meaning of the columns. Written like libCacheSim's trace type parameters:
 /// `time-col=1,obj-id-col=2,obj-size-col=3,has-header=true,delimiter=;`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Columns {
@@ -17,12 +17,12 @@ pub struct Columns {
     pub time: Option<usize>,
     /// The size (`obj-size-col`), in bytes, if there is one.
     pub size: Option<usize>,
-    /// What stands between the columns (`delimiter`). `tab`, `space` and `comma` can be written
-    /// as words; spaces around values are dropped in any case.
+    /// Separator of the columns (`delimiter`). `tab`, `space` and `comma` can be written as words;
+    /// spaces around values are dropped in any case.
     pub delimiter: char,
     /// Whether the first line names the columns (`has-header`).
     pub has_header: bool,
-    /// Whether blocks are numbers (`obj-id-is-num`), and not names, of which a hash is used.
+    /// Whether blocks are numbers (`obj-id-is-num`), and not names, which are hashed.
     pub numeric: bool,
 }
 
@@ -48,7 +48,7 @@ impl FromStr for Columns {
         let mut rest = s;
         while !rest.is_empty() {
             let (name, value) = rest.split_once('=').ok_or_else(unknown)?;
-            // The delimiter may be a comma itself.
+            // The delimiter itself may be a comma.
             let end = value.char_indices().skip(1).find(|&(_, c)| c == ',').map(|(at, _)| at);
             let (value, after) = match end {
                 Some(end) => (&value[..end], &value[end + 1..]),
@@ -84,7 +84,7 @@ impl FromStr for Columns {
     }
 }
 
-/// Reads lines.
+/// Reads a trace of lines with columns.
 pub struct Reader<R> {
     lines: Lines<R>,
     columns: Columns,
@@ -98,7 +98,7 @@ impl<R> std::fmt::Debug for Reader<R> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Reads lines with these columns.
+    /// Creates a reader of lines with these columns.
     pub fn new(input: R, columns: Columns) -> Reader<R> {
         Reader { lines: Lines::new(input), columns, ended: false }
     }

@@ -1,14 +1,14 @@
-//! Block traces: which blocks were used, in which order.
+//! Block traces: the blocks that were used, in order.
 //!
-//! | format | file | what it is |
+//! | format | file | content |
 //! |---|---|---|
 //! | [`oracle`] | `.oracleGeneral`, also `.zst` | libCacheSim's binary records, with the next use of each block |
 //! | [`csv`] | `.csv`, `.txt` | a request a line, columns as libCacheSim numbers them |
 //! | [`arc`] | `.lis` | the traces published with ARC (FAST 2003): ranges of 512-byte blocks |
-//! | [`synthetic`] | | made from a seed |
+//! | [`synthetic`] | | generated from a seed |
 //!
-//! All are read as streams, in bounded memory. [`TraceRecorder`] writes what a device is asked for
-//! as oracleGeneral.
+//! All are read as streams, in bounded memory. [`TraceRecorder`] writes the requests of a device as
+//! oracleGeneral.
 
 pub mod arc;
 pub mod csv;
@@ -24,47 +24,47 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::str::FromStr;
 
-/// One use of a block (in libCacheSim's words, a request for an object).
+/// One use of a block (in libCacheSim's terms, a request for an object).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When, in seconds from wherever the trace begins.
+    /// Time in seconds, from the trace's own origin.
     pub time_s: u32,
-    /// Which block: its number, or whatever identifies it.
+    /// Number of the block, or another value that identifies it.
     pub block: u64,
-    /// How large it is, in bytes. 0 if the trace does not say.
+    /// Length in bytes; 0 if the trace does not have it.
     pub len_bytes: u32,
-    /// The number of the next request for this block, counting from 1; `None` if there is none, or
-    /// the trace does not say.
+    /// Number of the next request for this block, counting from 1; `None` if there is none, or the
+    /// trace does not have it.
     pub next: Option<u64>,
 }
 
 impl Request {
-    /// The block as policies know it.
+    /// Returns the block's key for policies.
     pub fn key(&self) -> BlockKey {
         BlockKey(self.block)
     }
 }
 
-/// Why a trace could not be read.
+/// An error of reading a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be read.
     #[error("the trace cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// A line or record is not as the format says.
+    /// A line or record violates the format.
     #[error("request {number} of the trace: {problem}")]
     Malformed {
-        /// Which line or record, counting from 1.
+        /// Number of the line or record, counting from 1.
         number: u64,
-        /// What is wrong with it.
+        /// A description of the violation.
         problem: String,
     },
-    /// The name of no format.
+    /// An unknown format name.
     #[error("{0:?} is no format of a trace: oracleGeneral, csv:COLUMNS and arc are")]
     UnknownFormat(String),
 }
 
-/// How a trace is written down.
+/// The format of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Format {
     /// libCacheSim's oracleGeneral: `oracleGeneral`.
@@ -76,8 +76,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Guesses from a file's name, without regard to a final `.zst`. A csv file is taken for one
-    /// block number a line.
+    /// Guesses the format from a file's name, without regard to a final `.zst`. A csv file is taken
+    /// to have one block number a line.
     pub fn of_path(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         let name = name.strip_suffix(".zst").unwrap_or(&name);
@@ -108,13 +108,13 @@ impl FromStr for Format {
     }
 }
 
-/// A stream of requests. After an error it ends.
+/// A stream of requests. It ends after an error.
 pub type Requests = Box<dyn Iterator<Item = Result<Request, TraceError>> + Send>;
 
-/// Reads a trace from a file; one that begins with zstd's magic number is decompressed on the way.
+/// Opens a trace file; one that begins with zstd's magic number is decompressed.
 ///
 /// # Errors
-/// If the file cannot be opened. What is wrong with its content is said where it is met.
+/// If the file cannot be opened. Errors in its content are returned by the iterator.
 pub fn open(path: &Path, format: &Format) -> Result<Requests, TraceError> {
     read(BufReader::with_capacity(1 << 18, File::open(path)?), format)
 }
@@ -145,7 +145,7 @@ fn requests(input: impl BufRead + Send + 'static, format: &Format) -> Requests {
 
 type Decoder<R> = ruzstd::decoding::StreamingDecoder<R, ruzstd::decoding::FrameDecoder>;
 
-/// The content of zstd frames, one after the other.
+/// The concatenated content of zstd frames.
 struct ZstdFrames<R: BufRead> {
     input: Option<R>,
     decoder: Option<Decoder<R>>,
@@ -172,14 +172,14 @@ impl<R: BufRead> Read for ZstdFrames<R> {
     }
 }
 
-/// Lines of a text, numbered, each at most [`LINE_BYTES_MAX`] long.
+/// The numbered lines of a text, each at most [`LINE_BYTES_MAX`] long.
 struct Lines<R> {
     input: R,
     line: Vec<u8>,
     number: u64,
 }
 
-/// The longest line of a trace, in bytes.
+/// Maximum length of a line of a trace, in bytes.
 pub const LINE_BYTES_MAX: u64 = 4096;
 
 impl<R: BufRead> Lines<R> {
@@ -187,7 +187,7 @@ impl<R: BufRead> Lines<R> {
         Lines { input, line: Vec::new(), number: 0 }
     }
 
-    /// The next line without its end, and its number.
+    /// Returns the next line without its end, and its number.
     fn next(&mut self) -> Option<Result<(&str, u64), TraceError>> {
         self.line.clear();
         self.number += 1;
@@ -214,12 +214,12 @@ fn malformed<T>(number: u64, problem: impl Into<String>) -> Result<T, TraceError
     Err(TraceError::Malformed { number, problem: problem.into() })
 }
 
-/// Cuts requests for ranges of bytes into requests for blocks of a cache: what a trace of a disk
-/// needs whose block numbers are addresses. `address_bytes` is the unit of the addresses (512 for
+/// Cuts requests for byte ranges into requests for blocks of a cache, as needed for a trace of a
+/// disk whose block numbers are addresses. `address_bytes` is the unit of the addresses (512 for
 /// sectors, 1 for bytes), `block_bytes` that of the cache. A request without a length is for one
 /// block.
 pub fn cut(requests: Requests, address_bytes: u32, block_bytes: u32) -> Requests {
-    /// More than any disk request: the rest of a longer one is left out.
+    /// More than any disk request; the rest of a longer one is left out.
     const BLOCKS_MAX: u64 = 1 << 16;
     let block_bytes = u64::from(block_bytes.max(1));
     let pieces = requests.flat_map(move |request| {

@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 /// The length of a record, in bytes.
 pub const RECORD_BYTES: usize = 24;
 
-/// A request as a record.
+/// Encodes a request as a record.
 pub fn encode(request: &Request) -> [u8; RECORD_BYTES] {
     let next = request.next.and_then(|next| i64::try_from(next).ok()).unwrap_or(-1);
     let mut record = [0; RECORD_BYTES];
@@ -30,7 +30,7 @@ pub fn encode(request: &Request) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// A record as a request.
+/// Decodes a record.
 pub fn decode(record: &[u8; RECORD_BYTES]) -> Request {
     let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| record[at + i]));
     let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| record[at + i]));
@@ -43,7 +43,7 @@ pub fn decode(record: &[u8; RECORD_BYTES]) -> Request {
     }
 }
 
-/// Reads records.
+/// Reads a trace of records.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
@@ -52,7 +52,7 @@ pub struct Reader<R> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Reads from the start of a record on.
+    /// Creates a reader whose input is at the start of a record.
     pub fn new(input: R) -> Reader<R> {
         Reader { input, number: 0, ended: false }
     }
@@ -88,7 +88,7 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-/// Writes requests as they come. Their next uses are not known yet: [`fill_in_next`] adds them.
+/// Writes requests in order. Their next uses are not known yet: [`fill_in_next`] adds them.
 ///
 /// # Errors
 /// Those of the output.
@@ -99,9 +99,9 @@ pub fn write(
     requests.into_iter().try_for_each(|request| output.write_all(&encode(&request)))
 }
 
-/// Writes into each record of a file when its block is next used: a pass from the end to the
-/// start, which needs about 30 bytes of memory for each block that occurs. A part of a record at
-/// the end, as a writer that was killed leaves it, is cut off.
+/// Sets the number of the next use in each record of a file, in a pass from the end to the start,
+/// which needs about 30 bytes of memory for each different block. A partial record at the end, as
+/// left by a killed writer, is cut off.
 ///
 /// # Errors
 /// Those of the file, which must be open for reading and writing.

@@ -1,7 +1,7 @@
-//! Traces made from a seed: the same on every machine and in every later version.
+//! Traces generated from a seed: the same on every machine and in every later version.
 //!
-//! Each is a caricature of one kind of disk traffic, for tests and for a look at a policy; none
-//! stands in for a recording of the real thing.
+//! Each is a caricature of one kind of disk traffic, for tests and for trying a policy; none
+//! replaces a recording of real traffic.
 
 use super::TraceError;
 use std::fmt;
@@ -11,12 +11,12 @@ use weft_block::Rng;
 /// A kind of traffic. Named as `KIND:BLOCKS` or `KIND:BLOCKS:EXPONENT`, see each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Workload {
-    /// Independent uses, the n-th most popular block in proportion to n^-exponent. Popularity has
-    /// nothing to do with place. `zipf:BLOCKS:EXPONENT`.
+    /// Independent uses; the frequency of the n-th most popular block is proportional to
+    /// n^-exponent. Popularity is independent of position. `zipf:BLOCKS:EXPONENT`.
     Zipf {
-        /// Different blocks.
+        /// Number of different blocks.
         blocks: u64,
-        /// How steep, 0 (all alike) to 3; 0.6 to 1.2 is usual.
+        /// Skew, from 0 (uniform) to 3; 0.6 to 1.2 is usual.
         exponent: f64,
     },
     /// Each block once, in order, without end. `scan`.
@@ -29,25 +29,25 @@ pub enum Workload {
     /// Nine uses of ten by Zipf (exponent 0.9), interrupted by scans of a fifth of as many blocks,
     /// like backups and table scans. `scan-mix:BLOCKS`.
     ScanMix {
-        /// Different popular blocks.
+        /// Number of different popular blocks.
         blocks: u64,
     },
     /// Like a database's disk under transactions: uses by Zipf, of blocks used a little while ago,
     /// and of a log that is appended to; what is popular drifts slowly. `oltp:BLOCKS`.
     Oltp {
-        /// Blocks of the tables.
+        /// Number of blocks of the tables.
         blocks: u64,
     },
-    /// Like the workstation trace P6 of ARC: loops of several lengths, each run a few times, over
-    /// a popular set. Frequency has to be weighed against recency. `desk:BLOCKS`.
+    /// Like the workstation trace P6 of ARC: loops of several lengths, each run a few times, over a
+    /// popular set. It tests the balance of frequency against recency. `desk:BLOCKS`.
     Desk {
-        /// Blocks of the disk in use.
+        /// Number of blocks of the disk in use.
         blocks: u64,
     },
 }
 
 impl Workload {
-    /// The blocks used, one after the other, without end.
+    /// Returns the infinite sequence of used blocks.
     pub fn blocks(self, seed: u64) -> Box<dyn Iterator<Item = u64> + Send> {
         let mut rng = Rng::new(seed);
         match self {
@@ -69,7 +69,7 @@ fn scan_mix(blocks: u64, mut rng: Rng) -> impl Iterator<Item = u64> + Send {
     let scan_len = (blocks / 5).max(1);
     let (mut left, mut at) = (0, blocks);
     std::iter::repeat_with(move || {
-        // A scan begins so seldom that it has a tenth of all uses.
+        // The chance of a scan gives scans a tenth of all uses.
         if left == 0 && rng.chance(1, scan_len * 9) {
             left = scan_len;
         }
@@ -89,13 +89,13 @@ fn oltp(blocks: u64, mut rng: Rng) -> impl Iterator<Item = u64> + Send {
     let mut log = blocks;
     (0_u64..).map(move |use_| {
         let block = match rng.below(20) {
-            // The log's last block is written several times before the next.
+            // The log's last block is written several times before the next one.
             0 => {
                 log += u64::from(rng.chance(1, 4));
                 log
             }
             1..5 => recent[rng.index(RECENT)],
-            // Popularity moves on by a block in every hundred uses.
+            // Popularity shifts by one block in every hundred uses.
             _ => (zipf.block(&mut rng) + use_ / 100) % blocks.max(1),
         };
         recent[rng.index(RECENT)] = block;
@@ -144,7 +144,7 @@ impl Zipf {
         Zipf { blocks, exponent, low, high: integral(blocks as f64 + 0.5) }
     }
 
-    /// A rank, 1 the most popular.
+    /// Draws a rank; 1 is the most popular.
     fn rank(&self, rng: &mut Rng) -> u64 {
         loop {
             let unit = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
@@ -157,21 +157,21 @@ impl Zipf {
         }
     }
 
-    /// A block: the ranks, scattered over the disk.
+    /// Draws a block: the ranks are scattered over the disk.
     fn block(&self, rng: &mut Rng) -> u64 {
         let rank = self.rank(rng);
-        // A multiplication by an odd number is a permutation only modulo a power of two; others
-        // meet now and then, which makes no difference to what the trace is for.
+        // A multiplication by an odd number is a permutation only modulo a power of two; for other
+        // moduli some ranks share a block, which does not matter here.
         (rank - 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.blocks
     }
 }
 
-/// The integral of x^-e: ln x for e = 1.
+/// Returns the integral of x^-e: ln x for e = 1.
 fn integral(x: f64, e: f64) -> f64 {
     if (e - 1.0).abs() < 1e-9 { x.ln() } else { (x.powf(1.0 - e) - 1.0) / (1.0 - e) }
 }
 
-/// What [`integral`] takes to `u`.
+/// Returns the inverse of [`integral`] at `u`.
 fn inverse(u: f64, e: f64) -> f64 {
     if (e - 1.0).abs() < 1e-9 { u.exp() } else { (1.0 + u * (1.0 - e)).powf(1.0 / (1.0 - e)) }
 }

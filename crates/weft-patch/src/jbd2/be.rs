@@ -1,24 +1,24 @@
 //! Big-endian fields of a byte slice, with every bound checked.
 
-/// The 16-bit number at `at`, or `None` past the end.
+/// Returns the 16-bit number at `at`, or `None` past the end.
 pub(super) fn get16(buf: &[u8], at: usize) -> Option<u16> {
     let bytes = buf.get(at..at.checked_add(2)?)?;
     Some(u16::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// The 32-bit number at `at`, or `None` past the end.
+/// Returns the 32-bit number at `at`, or `None` past the end.
 pub(super) fn get32(buf: &[u8], at: usize) -> Option<u32> {
     let bytes = buf.get(at..at.checked_add(4)?)?;
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// The 64-bit number at `at`, or `None` past the end.
+/// Returns the 64-bit number at `at`, or `None` past the end.
 pub(super) fn get64(buf: &[u8], at: usize) -> Option<u64> {
     let bytes = buf.get(at..at.checked_add(8)?)?;
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Stores `bytes` at `at`. What does not fit is left out: callers size their buffers first.
+/// Stores `bytes` at `at`, or nothing if they do not fit: callers size their buffers first.
 pub(super) fn put(buf: &mut [u8], at: usize, bytes: &[u8]) {
     let end = at.saturating_add(bytes.len());
     debug_assert!(end <= buf.len(), "field at {at} past a block of {} bytes", buf.len());

@@ -1,25 +1,26 @@
 //! The two checksums of the format: CRC32C without the customary inversions (checksum v2 and v3),
 //! and big-endian CRC32 (the old checksum of a whole transaction).
 
-/// CRC32C of `data` continued from the raw register `crc` (no inversion at either end), which is
-/// how JBD2 chains it.
+/// Returns the CRC32C of `data` continued from the raw register `crc` (no inversion at either end),
+/// as JBD2 chains it.
 pub(super) fn crc32c_raw(crc: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!crc, data)
 }
 
-/// The start value of a journal's checksums: its uuid, so that blocks of another journal never fit.
+/// Returns the initial value of a journal's checksums: its uuid, so that blocks of another journal
+/// never match.
 pub(super) fn seed(uuid: &[u8; 16]) -> u32 {
     crc32c_raw(!0, uuid)
 }
 
-/// CRC32C of a block in which the 4 bytes at `field` (its own checksum) count as zero.
+/// Returns the CRC32C of a block in which the 4 bytes at `field` (its own checksum) count as zero.
 pub(super) fn block_csum(seed: u32, block: &[u8], field: usize) -> u32 {
     let (before, rest) = block.split_at(field.min(block.len()));
     let after = rest.get(4..).unwrap_or_default();
     crc32c_raw(crc32c_raw(crc32c_raw(seed, before), &[0; 4]), after)
 }
 
-/// The checksum of one data copy: seed, sequence number, bytes as they lie in the log.
+/// Returns the checksum of one data copy: of seed, sequence number, and the bytes in the log.
 pub(super) fn data_csum(seed: u32, sequence: u32, data: &[u8]) -> u32 {
     crc32c_raw(crc32c_raw(seed, &sequence.to_be_bytes()), data)
 }
@@ -52,8 +53,8 @@ const fn crc32_be_tables() -> [[u32; 256]; 4] {
     tables
 }
 
-/// Big-endian CRC32 (polynomial 0x04c11db7, no inversions) continued from `crc`. A transaction's
-/// starts from `!0` and runs over its descriptor blocks and data copies.
+/// Returns the big-endian CRC32 (polynomial 0x04c11db7, no inversions) of `data`, continued from
+/// `crc`. A transaction's starts from `!0` and covers its descriptor blocks and data copies.
 pub(super) fn crc32_be(crc: u32, data: &[u8]) -> u32 {
     let mut crc = crc;
     let (words, rest) = data.as_chunks::<4>();

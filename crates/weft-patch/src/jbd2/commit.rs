@@ -1,4 +1,4 @@
-//! Commit blocks: the one write that makes a transaction count.
+//! Commit blocks: the one write that makes a transaction valid.
 
 use super::superblock::Features;
 use super::{BlockType, Header, be, checksum};
@@ -10,7 +10,7 @@ const SECONDS: usize = 0x30;
 const NANOSECONDS: usize = 0x38;
 const TYPE_CRC32: u8 = 1;
 
-/// When a transaction was committed, since 1970.
+/// Time of a transaction's commit, since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CommitTime {
     /// Seconds.
@@ -19,7 +19,7 @@ pub struct CommitTime {
     pub nanoseconds: u32,
 }
 
-/// Reads the time of a commit block.
+/// Returns the time in a commit block.
 #[must_use]
 pub fn time(block: &[u8]) -> Option<CommitTime> {
     Some(CommitTime {
@@ -54,9 +54,9 @@ pub fn encode(
     block
 }
 
-/// Whether a commit block is whole and, with the old transaction checksum, whether `crc` is what
-/// it promises. A block that carries no old checksum though the feature is set was written before
-/// the feature was, and counts as fitting.
+/// Returns true if a commit block is intact and, with the old transaction checksum, its checksum is
+/// `crc`. A block that carries no old checksum though the feature is set was written before the
+/// feature was, and is accepted.
 #[must_use]
 pub fn fits(block: &[u8], features: Features, uuid: &[u8; 16], crc: u32) -> bool {
     if features.csum() {

@@ -1,6 +1,6 @@
-//! Descriptor blocks: the tags that say which volume block each following log block is a copy of.
+//! Descriptor blocks: their tags give the volume block of each following copy in the log.
 //!
-//! A tag has one of four shapes, by the features:
+//! A tag has one of four layouts, depending on the features:
 //!
 //! ```text
 //! plain     blocknr:32 checksum:16 flags:16                                     8 bytes
@@ -16,7 +16,7 @@ use super::{BlockType, HEADER_BYTES, Header, be, checksum};
 
 /// The copy's first four bytes were the magic and are zeroed in the log.
 pub const ESCAPE: u32 = 1;
-/// No uuid follows: it is that of the tag before.
+/// No uuid follows: it is that of the previous tag.
 pub const SAME_UUID: u32 = 2;
 /// The block was deleted by this transaction (never written by any known implementation).
 pub const DELETED: u32 = 4;
@@ -36,7 +36,7 @@ pub struct Tag {
     pub checksum: u32,
 }
 
-/// Bytes of one tag, without a uuid.
+/// Returns the size of one tag in bytes, without a uuid.
 #[must_use]
 pub fn tag_bytes(features: Features) -> usize {
     if features.has(Features::CSUM_V3) {
@@ -46,7 +46,8 @@ pub fn tag_bytes(features: Features) -> usize {
     if features.has(Features::CSUM_V2) { wide + 2 } else { wide }
 }
 
-/// Most tags in a descriptor block of `block_bytes`, of which the first is followed by a uuid.
+/// Returns the maximum number of tags in a descriptor block of `block_bytes`, of which the first is
+/// followed by a uuid.
 #[must_use]
 pub fn tags_per_block(features: Features, block_bytes: usize) -> usize {
     let room = block_bytes.saturating_sub(HEADER_BYTES + features.tail_bytes() + UUID_BYTES);
@@ -58,7 +59,7 @@ impl Tag {
         let low = u64::from(be::get32(raw, 0)?);
         let high = |at| be::get32(raw, at).map(|v| u64::from(v) << 32);
         Some(if features.has(Features::CSUM_V3) {
-            // The high half means something only with 64-bit block numbers.
+            // The high half is valid only with 64-bit block numbers.
             let top = if features.has(Features::BITS64) { high(8)? } else { 0 };
             Self { block: low | top, flags: be::get32(raw, 4)?, checksum: be::get32(raw, 12)? }
         } else {
@@ -88,13 +89,13 @@ impl Tag {
         }
     }
 
-    /// Whether `sum`, the full checksum of the copy, is the one in the tag.
+    /// Returns true if the tag's checksum is that of `sum`, the full checksum of the copy.
     pub(super) fn checksum_fits(&self, features: Features, sum: u32) -> bool {
         self.checksum == tag_checksum(features, sum)
     }
 }
 
-/// What a tag stores of a full checksum.
+/// Returns the part of a full checksum that a tag stores.
 pub(super) fn tag_checksum(features: Features, sum: u32) -> u32 {
     if features.has(Features::CSUM_V3) {
         sum
@@ -114,7 +115,7 @@ pub struct Tags<'a> {
     features: Features,
 }
 
-/// Reads the tags of a descriptor block. The header is not looked at.
+/// Reads the tags of a descriptor block. The header is not checked.
 #[must_use]
 pub fn tags(block: &[u8], features: Features) -> Tags<'_> {
     let end = block.len().saturating_sub(features.tail_bytes());
@@ -140,8 +141,8 @@ impl Iterator for Tags<'_> {
 }
 
 /// Builds a descriptor block of `block_bytes` from tags, of which there are at least one and at
-/// most [`tags_per_block`]. Only `block`, [`ESCAPE`] and `checksum` of each are taken; the other
-/// flags are set as the format wants them.
+/// most [`tags_per_block`]. Only `block`, [`ESCAPE`] and `checksum` of each are used; the other
+/// flags are set as the format requires.
 #[must_use]
 pub fn encode(
     features: Features,
@@ -184,8 +185,8 @@ pub(super) fn seal(block: &mut [u8], features: Features, uuid: &[u8; 16]) {
     }
 }
 
-/// Whether the checksum in the last four bytes of a descriptor or revoke block fits (always, if
-/// the features have none).
+/// Returns true if the checksum in the last four bytes of a descriptor or revoke block matches
+/// (always, if the features have none).
 #[must_use]
 pub fn tail_fits(block: &[u8], features: Features, uuid: &[u8; 16]) -> bool {
     if !features.csum() {

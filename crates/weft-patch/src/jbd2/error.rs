@@ -1,9 +1,9 @@
-//! Why a journal cannot be used or replayed.
+//! Errors of using or replaying a journal.
 
 /// The result of a journal operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a journal operation failed.
+/// An error of a journal operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,10 +15,10 @@ pub enum Error {
     Replay {
         /// The volume's block.
         block: u64,
-        /// What the writer said.
+        /// The writer's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The journal's superblock makes no sense.
+    /// The journal's superblock is invalid.
     #[error("journal superblock: {0}")]
     BadSuperblock(String),
     /// The journal uses features this code does not know.
@@ -30,13 +30,13 @@ pub enum Error {
         names: String,
     },
     /// A block in the middle of the log is damaged: transactions after it exist and cannot be
-    /// replayed. `fsck --repair` replays what lies before it.
+    /// replayed. `fsck --repair` replays the transactions before it.
     #[error("journal is damaged: {0}")]
     Damaged(super::Damage),
     /// A block number lies outside the log.
     #[error("log block {block} is outside the log of {len_blocks} blocks")]
     OutsideLog {
-        /// The number that was asked for.
+        /// The requested number.
         block: u32,
         /// Length of the log.
         len_blocks: u32,

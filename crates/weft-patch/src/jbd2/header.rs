@@ -1,4 +1,4 @@
-//! The 12 bytes every block of the log starts with, but for data copies.
+//! The 12 bytes at the start of every block of the log, except data copies.
 
 use super::be;
 
@@ -7,12 +7,12 @@ pub const MAGIC: u32 = 0xc03b_3998;
 /// Length of a [`Header`] on disk.
 pub const HEADER_BYTES: usize = 12;
 
-/// What a log block is.
+/// The type of a log block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockType {
     /// Lists the blocks whose copies follow.
     Descriptor,
-    /// Ends a transaction and makes it count.
+    /// Ends a transaction and makes it valid.
     Commit,
     /// Superblock without features (the first version).
     SuperblockV1,
@@ -48,7 +48,7 @@ impl BlockType {
 /// Magic, block type and sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the block is.
+    /// The type of the block.
     pub block_type: BlockType,
     /// The transaction it belongs to; zero in a superblock.
     pub sequence: u32,

@@ -43,25 +43,25 @@ impl<D: BlockDevice> Log<D> {
         Ok(Self { map, superblock })
     }
 
-    /// The superblock as last read or written.
+    /// Returns the superblock as last read or written.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// Where the log lies.
+    /// Returns the log's location.
     #[must_use]
     pub fn map(&self) -> &LogMap<D> {
         &self.map
     }
 
-    /// The shape of its blocks.
+    /// Returns the format of its blocks.
     #[must_use]
     pub fn format(&self) -> Format {
         Format::from(&self.superblock)
     }
 
-    /// Whether there may be transactions to replay.
+    /// Returns true if there may be transactions to replay.
     #[must_use]
     pub fn needs_recovery(&self) -> bool {
         self.superblock.start != 0
@@ -98,8 +98,8 @@ impl<D: BlockDevice> Log<D> {
         })
     }
 
-    /// Empties the log: nothing before transaction `next_sequence` will be replayed. Call it only
-    /// after everything replayed or checkpointed has been flushed; flushes the log's own device.
+    /// Empties the log: no transaction before `next_sequence` will be replayed. Call it only after
+    /// all replayed or checkpointed blocks have been flushed; flushes the log's own device.
     ///
     /// # Errors
     /// Device errors.
@@ -109,10 +109,10 @@ impl<D: BlockDevice> Log<D> {
     }
 
     /// Changes the superblock's fields and writes it. Only its first sector is written, so that it
-    /// is never torn; all fields but the users lie there, and the users are not changed.
+    /// is never torn; it contains all fields but the users, which are not changed.
     ///
     /// # Errors
-    /// [`Error::BadSuperblock`] for fields that make no sense; device errors.
+    /// [`Error::BadSuperblock`] for invalid fields; device errors.
     pub fn update(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut raw = [0_u8; superblock::SUPERBLOCK_BYTES];
         self.map.read(self.map.superblock_at(), &mut raw)?;

@@ -1,4 +1,4 @@
-//! Where the log lies: log block numbers turned into bytes of a device.
+//! The location of the log: translates log block numbers to byte offsets on a device.
 
 use super::{Error, Result, Superblock, superblock};
 use std::fmt;
@@ -6,10 +6,10 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use weft_block::BlockDevice;
 
-/// Most blocks handed to the device in one request.
+/// Maximum number of blocks in one request to the device.
 const REQUEST_BLOCKS: usize = 256;
 
-/// A stretch of log blocks that lie next to each other on the device.
+/// A run of log blocks that are adjacent on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     log_block: u32,
@@ -17,7 +17,7 @@ struct Run {
     device_block: u64,
 }
 
-/// A log's place on a device. It is fixed: a log never moves or grows.
+/// A log's location on a device. It is fixed: a log never moves or grows.
 #[derive(Clone)]
 pub struct LogMap<D = Arc<dyn BlockDevice>> {
     device: D,
@@ -69,11 +69,12 @@ impl LogMap {
 }
 
 impl<D: BlockDevice> LogMap<D> {
-    /// A log inside a volume: log block `i` is the volume's block `blocks[i]`, of `block_bytes`.
+    /// Creates the map of a log inside a volume: log block `i` is the volume's block `blocks[i]`,
+    /// of `block_bytes`.
     ///
     /// # Errors
-    /// [`Error::BadSuperblock`] where a block lies outside the device or the list is too short or
-    /// too long.
+    /// [`Error::BadSuperblock`] if a block is outside the device or the list is too short or too
+    /// long.
     pub fn from_blocks_on(device: D, block_bytes: u32, blocks: &[u64]) -> Result<Self> {
         check_block_bytes(block_bytes)?;
         let device_blocks = device.geometry().len_bytes / u64::from(block_bytes);
@@ -98,12 +99,12 @@ impl<D: BlockDevice> LogMap<D> {
         Self::new(device, block_bytes, len_blocks, 0, runs)
     }
 
-    /// An external journal: a device of its own that starts like an ext2 volume, with the feature
-    /// `journal_dev`, and has the journal's superblock in the block after that. Also returns the
-    /// device's uuid, by which volumes name it.
+    /// Creates the map of an external journal: a device of its own that starts like an ext2 volume,
+    /// with the feature `journal_dev`, and has the journal's superblock in the block after that.
+    /// Also returns the device's uuid, by which volumes refer to it.
     ///
     /// # Errors
-    /// [`Error::BadSuperblock`] where the device is no such thing; device errors.
+    /// [`Error::BadSuperblock`] if the device is no external journal; device errors.
     pub fn external_on(device: D) -> Result<(Self, [u8; 16])> {
         const JOURNAL_DEV: u32 = 8;
         let bad = |text: &str| Err(Error::BadSuperblock(text.into()));
@@ -132,7 +133,7 @@ impl<D: BlockDevice> LogMap<D> {
         Ok((Self::new(device, block_bytes, len_blocks, superblock_at, vec![run])?, uuid))
     }
 
-    /// A plain file or device that is nothing but a log, its superblock first.
+    /// Creates the map of a plain file or device that contains only a log, its superblock first.
     ///
     /// # Errors
     /// As [`Superblock::parse`]; device errors.
@@ -164,31 +165,32 @@ impl<D: BlockDevice> LogMap<D> {
         Ok(Self { device, block_bytes, len_blocks, superblock_at, runs })
     }
 
-    /// The device the log lies on.
+    /// Returns the device of the log.
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
     }
 
-    /// Bytes in a log block.
+    /// Returns the size of a log block, in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
 
-    /// Length of the log in blocks.
+    /// Returns the length of the log in blocks.
     #[must_use]
     pub fn len_blocks(&self) -> u32 {
         self.len_blocks
     }
 
-    /// The log block that holds the superblock.
+    /// Returns the log block that holds the superblock.
     #[must_use]
     pub fn superblock_at(&self) -> u32 {
         self.superblock_at
     }
 
-    /// Byte offset of a log block on the device, and how many blocks from it on lie in a row.
+    /// Returns the byte offset of a log block on the device, and the number of adjacent blocks from
+    /// it on.
     ///
     /// # Errors
     /// [`Error::OutsideLog`].
@@ -219,8 +221,8 @@ impl<D: BlockDevice> LogMap<D> {
         Ok(self.device.read_at(buf, offset)?)
     }
 
-    /// Writes whole blocks to consecutive log blocks from `log_block` on (without wrapping), in
-    /// as few requests as the log's place allows.
+    /// Writes whole blocks to consecutive log blocks from `log_block` on (without wrapping), in as
+    /// few requests as the log's location allows.
     ///
     /// # Errors
     /// [`Error::OutsideLog`] and device errors; some of the blocks may have been written.

@@ -1,6 +1,6 @@
-//! The JBD2 journal format, as ext3 and ext4 use it: codec, recovery, and the pieces a commit
-//! writes. It knows nothing of any file system: a log is a row of blocks ([`LogMap`]) that lies in
-//! a volume's own blocks, on an external journal device, or in a file beside the volume.
+//! The JBD2 journal format, as ext3 and ext4 use it: codec, recovery, and the blocks of a commit.
+//! It is independent of any file system: a log is a sequence of blocks ([`LogMap`]) in a volume's
+//! own blocks, on an external journal device, or in a file beside the volume.
 //!
 //! Layout facts are from Linux `Documentation/filesystems/ext4/journal.rst` and the headers of
 //! e2fsprogs. All integers on disk are big-endian.
@@ -14,8 +14,8 @@
 //!
 //! - Every log block that is not a data copy starts with a [`Header`] that carries the sequence
 //!   number of its transaction; a data copy that would look like one is *escaped*.
-//! - A transaction counts exactly if its commit block is valid; transactions are numbered without
-//!   gaps (modulo 2³²), so the log ends at the first block that does not fit.
+//! - A transaction is valid exactly if its commit block is; transactions are numbered without gaps
+//!   (modulo 2³²), so the log ends at the first block that does not fit.
 //! - A revoke record of transaction `t` cancels copies of that block in transactions up to and
 //!   with `t`. A block must therefore not be written and revoked in one transaction.
 //! - [`Log::recover`] changes the volume only, so that it can be interrupted and repeated; the log
@@ -48,7 +48,7 @@ pub use superblock::{FORMAT_MAX_USERS, FormatOptions, Superblock, format_journal
 pub use writer::{Format, Transaction, build_transaction, commit_block, log_blocks_needed};
 pub use {commit::CommitTime, superblock::Features};
 
-/// Whether sequence number `a` is later than `b`, on the circle of 2³² numbers.
+/// Returns true if sequence number `a` is later than `b`, on the circle of 2³² numbers.
 #[must_use]
 pub fn is_after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0

@@ -1,10 +1,11 @@
-//! Recovery: scan the log for whole transactions, collect what was revoked, replay the rest.
+//! Recovery: scans the log for complete transactions, collects the revoked blocks, and replays the
+//! rest.
 //!
 //! The scan verifies everything that can be verified before anything is written: checksums as the
-//! features say, target blocks inside the volume. Of a block with several copies only the last
-//! is written. A transaction without a valid commit block ends the log: it is the one that was
-//! being written at the crash. It is told from *damage* in the middle by what follows: a valid
-//! commit block of that or a later transaction means that it had once been whole.
+//! features require, target blocks inside the volume. Of several copies of a block only the last is
+//! written. A transaction without a valid commit block ends the log: it was being written at the
+//! crash. It is distinguished from *damage* in the middle by the blocks after it: a valid commit
+//! block of that or a later transaction means that it had once been complete.
 
 use super::descriptor::{self, ESCAPE};
 use super::superblock::Features;
@@ -13,17 +14,17 @@ use hashbrown::HashMap;
 use std::fmt;
 use weft_block::BlockDevice;
 
-/// How far past the end of the log a later commit block is looked for, in blocks.
+/// Distance past the end of the log within which a later commit block is searched for, in blocks.
 const LOOK_AHEAD_BLOCKS: u32 = 4096;
 
-/// Where and how a log is damaged.
+/// Position and kind of damage to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damage {
-    /// The transaction it belongs to; those before it are whole.
+    /// The transaction it belongs to; those before it are complete.
     pub sequence: u32,
     /// The log block.
     pub log_block: u32,
-    /// What is wrong.
+    /// A description of the damage.
     pub problem: &'static str,
 }
 
@@ -34,16 +35,16 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What a recovery did.
+/// The result of a recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovery {
-    /// Whole transactions found.
+    /// Number of complete transactions found.
     pub transactions: u32,
-    /// Blocks of the volume written; each once.
+    /// Number of volume blocks written; each once.
     pub blocks_replayed: u64,
-    /// Copies not replayed because they were revoked.
+    /// Number of copies not replayed because they were revoked.
     pub copies_revoked: u64,
-    /// Number for the next transaction, and what [`Log::reset`] must be given.
+    /// Number for the next transaction, to be passed to [`Log::reset`].
     pub next_sequence: u32,
     /// The damage before which replay stopped, if damage was tolerated.
     pub damage: Option<Damage>,
@@ -55,7 +56,7 @@ enum Kind {
     Revoke,
 }
 
-/// A descriptor or revoke block of a whole transaction.
+/// A descriptor or revoke block of a complete transaction.
 #[derive(Debug, Clone, Copy)]
 struct Item {
     sequence: u32,
@@ -74,19 +75,19 @@ struct LastCopy {
 struct Scan {
     items: Vec<Item>,
     transactions: u32,
-    /// The first sequence number that is not whole.
+    /// The first sequence number whose transaction is incomplete.
     end: u32,
     damage: Option<Damage>,
 }
 
 impl<D: BlockDevice> Log<D> {
-    /// Replays the log to a volume of `volume_blocks` blocks through `write`, which is given block
-    /// numbers and whole blocks. Does nothing to the log: flush the volume, then call
-    /// [`reset`](Self::reset) with the next sequence number. Interrupted, it can be done again.
+    /// Replays the log to a volume of `volume_blocks` blocks through `write`, which gets block
+    /// numbers and whole blocks. Does not change the log: flush the volume, then call
+    /// [`reset`](Self::reset) with the next sequence number. If interrupted, it can be repeated.
     ///
     /// # Errors
-    /// [`Error::Damaged`] where the log is damaged before its end (nothing was written then);
-    /// [`Error::Replay`] where `write` failed; device errors.
+    /// [`Error::Damaged`] if the log is damaged before its end (nothing was written then);
+    /// [`Error::Replay`] if `write` failed; device errors.
     pub fn recover<E>(
         &self,
         volume_blocks: u64,
@@ -98,8 +99,8 @@ impl<D: BlockDevice> Log<D> {
         self.run(volume_blocks, write, false)
     }
 
-    /// As [`recover`](Self::recover), but replays the transactions before a damaged one and says
-    /// so in [`Recovery::damage`]. For repair: the volume needs a check afterwards.
+    /// Does as [`recover`](Self::recover), but replays the transactions before a damaged one and
+    /// reports it in [`Recovery::damage`]. For repair: the volume needs a check afterwards.
     ///
     /// # Errors
     /// As [`recover`](Self::recover), without [`Error::Damaged`].
@@ -133,7 +134,7 @@ impl<D: BlockDevice> Log<D> {
             if !tolerate_damage {
                 return Err(Error::Damaged(damage));
             }
-            // Never reuse the number of a transaction that lies behind the damage.
+            // Never reuse the number of a transaction after the damage.
             next_sequence = next_sequence.wrapping_add(self.superblock().ring_blocks());
         }
         scan.items.retain(|item| is_after(scan.end, item.sequence));
@@ -157,21 +158,22 @@ impl<D: BlockDevice> Log<D> {
         })
     }
 
-    /// Each revoked block with the last transaction that revoked it.
+    /// Returns each revoked block with the last transaction that revoked it.
     fn collect_revoked(&self, scan: &Scan) -> Result<HashMap<u64, u32>> {
         let mut revoked = HashMap::new();
         let mut buf = vec![0; self.map().block_bytes() as usize];
         for item in scan.items.iter().filter(|item| item.kind == Kind::Revoke) {
             self.map().read(item.log_block, &mut buf)?;
             for block in revoke::records(&buf, self.superblock().features).into_iter().flatten() {
-                // Items come in the order of their sequence numbers.
+                // Items are in the order of their sequence numbers.
                 revoked.insert(block, item.sequence);
             }
         }
         Ok(revoked)
     }
 
-    /// The last copy of each block that is to be replayed, by block, and how many were revoked.
+    /// Returns the last copy of each block that is to be replayed, by block, and the number of
+    /// revoked copies.
     fn collect_copies(
         &self,
         scan: &Scan,
@@ -205,10 +207,10 @@ struct Scanner<'a, D> {
     volume_blocks: u64,
     seed: u32,
     at: u32,
-    /// Blocks passed so far; more than the ring holds cannot be live.
+    /// Number of blocks passed so far; no more than the ring holds can be live.
     passed: u32,
     sequence: u32,
-    /// What is wrong inside the transaction being scanned, if its commit block turns out valid.
+    /// Damage inside the transaction being scanned, in case its commit block turns out valid.
     suspect: Option<Damage>,
     /// CRC32 of the transaction so far.
     crc: u32,
@@ -309,7 +311,7 @@ impl<'a, D: BlockDevice> Scanner<'a, D> {
         self.crc = !0;
     }
 
-    /// Goes over the copies that follow a descriptor block.
+    /// Checks the copies that follow a descriptor block.
     fn descriptor(&mut self, block: &[u8]) -> Result<()> {
         let features = self.features();
         let ring = self.log.superblock().ring_blocks();
@@ -345,9 +347,10 @@ impl<'a, D: BlockDevice> Scanner<'a, D> {
         Ok(())
     }
 
-    /// Tells damage from the transaction that was being written at the crash.
+    /// Distinguishes damage from the transaction that was being written at the crash.
     fn judge(&self) -> Result<Option<Damage>> {
-        // With asynchronous commits a commit block proves only that what came before it is whole.
+        // With asynchronous commits a commit block proves only that the transactions before it are
+        // complete.
         let ahead = u32::from(self.features().has(Features::ASYNC_COMMIT));
         let proof = self.sequence.wrapping_add(ahead);
         if self.commit_follows(proof)? {
@@ -360,7 +363,7 @@ impl<'a, D: BlockDevice> Scanner<'a, D> {
         Ok(None)
     }
 
-    /// Whether a valid commit block of transaction `sequence` or a later one lies ahead.
+    /// Returns true if a valid commit block of transaction `sequence` or a later one lies ahead.
     fn commit_follows(&self, sequence: u32) -> Result<bool> {
         let ring = self.log.superblock().ring_blocks();
         let ahead = ring.saturating_sub(self.passed).min(LOOK_AHEAD_BLOCKS);
@@ -373,7 +376,7 @@ impl<'a, D: BlockDevice> Scanner<'a, D> {
             if header.block_type != BlockType::Commit || !newer {
                 continue;
             }
-            // Without checksums the header has to do: it lies in the block's first sector, and a
+            // Without checksums the header must suffice: it is in the block's first sector, and a
             // copy that looked like it would have been escaped.
             if !self.features().csum() || commit::fits(&buf, self.features(), &uuid, 0) {
                 return Ok(true);

@@ -1,5 +1,5 @@
 //! Revoke blocks: volume blocks whose older copies in the log must not be replayed, because the
-//! block was freed and may now hold something that is not journaled.
+//! block was freed and may now hold data that is not journaled.
 
 use super::descriptor::seal;
 use super::superblock::Features;
@@ -9,20 +9,20 @@ use super::{BlockType, HEADER_BYTES, Header, be};
 const COUNT: usize = HEADER_BYTES;
 const RECORDS: usize = COUNT + 4;
 
-/// Bytes of one record.
+/// Returns the size of one record, in bytes.
 #[must_use]
 pub fn record_bytes(features: Features) -> usize {
     if features.has(Features::BITS64) { 8 } else { 4 }
 }
 
-/// Most records in a revoke block of `block_bytes`.
+/// Returns the maximum number of records in a revoke block of `block_bytes`.
 #[must_use]
 pub fn records_per_block(features: Features, block_bytes: usize) -> usize {
     block_bytes.saturating_sub(RECORDS + features.tail_bytes()) / record_bytes(features)
 }
 
-/// The block numbers in a revoke block, or `None` where its count makes no sense. The header is
-/// not looked at.
+/// Returns the block numbers in a revoke block, or `None` if its count is invalid. The header is
+/// not checked.
 #[must_use]
 pub fn records(block: &[u8], features: Features) -> Option<impl Iterator<Item = u64>> {
     let used = usize::try_from(be::get32(block, COUNT)?).ok()?;

@@ -1,11 +1,11 @@
-//! The journal's superblock: geometry of the ring, where the live log starts, features.
+//! The journal's superblock: geometry of the ring, start of the live log, features.
 
 use super::{BlockType, Error, Header, Result, be, checksum};
 use std::fmt::Write as _;
 
 /// Length of the structure in bytes; the rest of its block is unused.
 pub const SUPERBLOCK_BYTES: usize = 1024;
-/// Most file systems that can share one external journal.
+/// Maximum number of file systems that can share one external journal.
 pub const FORMAT_MAX_USERS: usize = 48;
 
 const BLOCK_BYTES: usize = 0x0c;
@@ -27,11 +27,11 @@ const CHECKSUM_CRC32C: u8 = 4;
 /// Feature bits of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// Those an old implementation may ignore.
+    /// Features that an old implementation may ignore.
     pub compat: u32,
-    /// Those it must know to use the journal at all.
+    /// Features that an implementation must know to use the journal at all.
     pub incompat: u32,
-    /// Those it must know to write to it.
+    /// Features that an implementation must know to write to the journal.
     pub ro_compat: u32,
 }
 
@@ -54,13 +54,13 @@ impl Features {
     const KNOWN_INCOMPAT: u32 =
         Self::REVOKE | Self::BITS64 | Self::ASYNC_COMMIT | Self::CSUM_V2 | Self::CSUM_V3;
 
-    /// What weft's own journals have: revoke records.
+    /// Returns the features of weft's own journals: revoke records.
     #[must_use]
     pub fn revoke() -> Self {
         Self { incompat: Self::REVOKE, ..Self::default() }
     }
 
-    /// Revoke records and full checksums.
+    /// Returns the features for revoke records and full checksums.
     #[must_use]
     pub fn revoke_and_checksums() -> Self {
         Self { incompat: Self::REVOKE | Self::CSUM_V3, ..Self::default() }
@@ -70,17 +70,18 @@ impl Features {
         self.incompat & incompat != 0
     }
 
-    /// Whether blocks carry CRC32C checksums.
+    /// Returns true if blocks carry CRC32C checksums.
     pub(super) fn csum(self) -> bool {
         self.has(Self::CSUM_V2 | Self::CSUM_V3)
     }
 
-    /// Whether commit blocks carry the old CRC32 of the transaction.
+    /// Returns true if commit blocks carry the old CRC32 of the transaction.
     pub(super) fn transaction_crc(self) -> bool {
         self.compat & Self::COMPAT_CHECKSUM != 0 && !self.csum()
     }
 
-    /// Bytes at the end of descriptor and revoke blocks that hold their checksum.
+    /// Returns the number of bytes at the end of descriptor and revoke blocks that hold their
+    /// checksum.
     pub(super) fn tail_bytes(self) -> usize {
         if self.csum() { 4 } else { 0 }
     }
@@ -134,13 +135,13 @@ pub struct Superblock {
     pub first: u32,
     /// Sequence number expected in the block at `start`; if clean, the last one used or the next.
     pub sequence: u32,
-    /// Log block where the live log starts; zero: nothing to replay.
+    /// Log block at which the live log starts; zero: nothing to replay.
     pub start: u32,
-    /// An error the file system met, as a negative or positive errno; zero: none.
+    /// An error of the file system, as a negative or positive errno; zero: none.
     pub errno: i32,
     /// Features; all clear in version 1.
     pub features: Features,
-    /// Names the journal.
+    /// Identifies the journal.
     pub uuid: [u8; 16],
     /// The file systems that use an external journal.
     pub users: Vec<[u8; 16]>,
@@ -222,8 +223,8 @@ impl Superblock {
         Ok(())
     }
 
-    /// Writes the known fields over `block`, keeping what else it holds, and the checksum if the
-    /// features ask for one. `block` must be at least 1024 bytes long.
+    /// Writes the known fields over `block`, leaving its other bytes, and the checksum if the
+    /// features require one. `block` must be at least 1024 bytes long.
     ///
     /// # Errors
     /// [`Error::BadSuperblock`] for fields that [`parse`](Self::parse) would refuse.
@@ -263,13 +264,14 @@ impl Superblock {
         Ok(())
     }
 
-    /// Number of blocks in the ring, the most that can be live at once.
+    /// Returns the number of blocks in the ring, the maximum that can be live at once.
     #[must_use]
     pub fn ring_blocks(&self) -> u32 {
         self.len_blocks.saturating_sub(self.first)
     }
 
-    /// The log block `count` blocks further round the ring from `block`, which must lie in it.
+    /// Returns the log block `count` blocks further round the ring from `block`, which must be in
+    /// it.
     #[must_use]
     pub fn advance(&self, block: u32, count: u32) -> u32 {
         let ring = u64::from(self.ring_blocks()).max(1);
@@ -278,7 +280,7 @@ impl Superblock {
     }
 }
 
-/// What a new journal is to be like.
+/// Parameters of a new journal.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
     /// Bytes in a log block: the volume's block size.
@@ -289,7 +291,7 @@ pub struct FormatOptions {
     /// Log block of the superblock: 0 inside a volume or in a plain file; on an external device,
     /// the block after the one that holds byte 1024.
     pub superblock_at: u32,
-    /// Names the journal; inside a volume, zeroes or the volume's uuid.
+    /// Identifies the journal; inside a volume, zeroes or the volume's uuid.
     pub uuid: [u8; 16],
     /// Features.
     pub features: Features,
@@ -297,10 +299,10 @@ pub struct FormatOptions {
     pub users: Vec<[u8; 16]>,
 }
 
-/// The superblock's block of a new, empty journal.
+/// Returns the superblock's block of a new, empty journal.
 ///
 /// # Errors
-/// [`Error::BadSuperblock`] where the sizes make no journal.
+/// [`Error::BadSuperblock`] if the sizes are invalid.
 pub fn format_journal_superblock(options: &FormatOptions) -> Result<Vec<u8>> {
     let superblock = Superblock {
         version2: true,

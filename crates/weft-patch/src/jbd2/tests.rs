@@ -28,7 +28,7 @@ fn any_features() -> impl Strategy<Value = Features> {
     prop::sample::select(all_features())
 }
 
-/// A device that holds `bytes`.
+/// Returns a device that holds `bytes`.
 fn memory(bytes: &[u8]) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(bytes.len() as u64);
     device.write_at(bytes, 0).unwrap();
@@ -48,7 +48,7 @@ fn flip(device: &MemoryDevice, at: usize, bits: u8) {
     device.write_at(&[byte[0] ^ bits], at as u64).unwrap();
 }
 
-/// A log of `len` blocks in memory whose next transaction is `sequence`.
+/// Returns a log of `len` blocks in memory whose next transaction is `sequence`.
 fn new_log(features: Features, len: u32, sequence: u32) -> (Arc<MemoryDevice>, Log) {
     let block = format_journal_superblock(&FormatOptions {
         block_bytes: BLOCK as u32,
@@ -110,8 +110,8 @@ fn any_block() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// What was committed comes back: last copy, revokes respected, whatever the features, the
-    /// place in the ring and the sequence number.
+    /// Committed transactions come back: last copy, revokes respected, with any features, any
+    /// position in the ring and any sequence number.
     #[test]
     fn committed_transactions_come_back(
         features in any_features(),
@@ -141,7 +141,7 @@ proptest! {
         prop_assert_eq!(recovery.next_sequence, sequence.wrapping_add(1));
         prop_assert_eq!(recovery.blocks_replayed, want.len() as u64);
         prop_assert!(got == want);
-        // A second recovery, as after a crash in the first, does the same.
+        // A second recovery, as after a crash in the first, has the same result.
         prop_assert!(replay(&reopened).unwrap().1 == want);
         log.reset(recovery.next_sequence).unwrap();
         prop_assert!(replay(&Log::open(log.map().clone()).unwrap()).unwrap().1.is_empty());
@@ -225,7 +225,7 @@ proptest! {
     }
 }
 
-/// What the fuzz target does with its bytes.
+/// Decodes bytes as the fuzz target does.
 fn decode_everything(raw: &[u8]) {
     let _ = Header::parse(raw);
     let _ = Superblock::parse(raw);
@@ -238,7 +238,7 @@ fn decode_everything(raw: &[u8]) {
     }
 }
 
-/// Three transactions of which each writes block 1 anew, from log block 1 on.
+/// Returns a log with three transactions, each of which writes block 1 anew, from log block 1 on.
 fn three_transactions(features: Features) -> (Arc<MemoryDevice>, Log, [u32; 4]) {
     let (device, mut log) = new_log(features, 64, 10);
     log.set_tail(10, 1).unwrap();
@@ -258,7 +258,7 @@ fn three_transactions(features: Features) -> (Arc<MemoryDevice>, Log, [u32; 4]) 
 
 fn damage_block(device: &MemoryDevice, log_block: u32) {
     let at = log_block as usize * BLOCK;
-    // Behind the header, and in the checksummed part of every kind of block.
+    // After the header, and in the checksummed part of every kind of block.
     flip(device, at + 20, 0x40);
 }
 

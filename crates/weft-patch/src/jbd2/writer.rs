@@ -1,4 +1,4 @@
-//! What a commit writes: descriptor blocks, escaped copies, revoke blocks, the commit block.
+//! The blocks of a commit: descriptor blocks, escaped copies, revoke blocks, the commit block.
 
 use super::descriptor::{self, ESCAPE, Tag, tags_per_block};
 use super::revoke::{self, records_per_block};
@@ -7,14 +7,14 @@ use super::{CommitTime, Error, MAGIC, Result, Superblock, checksum, commit};
 use hashbrown::HashSet;
 use std::borrow::Cow;
 
-/// What the shape of a journal's blocks depends on.
+/// The parameters that determine the layout of a journal's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
     /// Features.
     pub features: Features,
     /// The journal's uuid.
     pub uuid: [u8; 16],
-    /// Bytes in a block.
+    /// Size of a block, in bytes.
     pub block_bytes: u32,
 }
 
@@ -28,8 +28,8 @@ impl From<&Superblock> for Format {
     }
 }
 
-/// The log blocks of a transaction, in order, but for the commit block, which must be written
-/// after all of them are durable.
+/// The log blocks of a transaction, in order, without the commit block, which must be written after
+/// all of them are durable.
 #[derive(Debug)]
 pub struct Transaction<'a> {
     /// Revoke blocks, then descriptor blocks each followed by its copies. A copy that needed no
@@ -39,8 +39,8 @@ pub struct Transaction<'a> {
     pub crc: u32,
 }
 
-/// Number of log blocks a transaction of `blocks` copies and `revoked` revoke records takes, its
-/// commit block included.
+/// Returns the number of log blocks that a transaction of `blocks` copies and `revoked` revoke
+/// records takes, its commit block included.
 #[must_use]
 pub fn log_blocks_needed(format: &Format, blocks: usize, revoked: usize) -> usize {
     let len = format.block_bytes as usize;
@@ -54,8 +54,8 @@ pub fn log_blocks_needed(format: &Format, blocks: usize, revoked: usize) -> usiz
 /// and a whole block each) and revoke records for `revoked`.
 ///
 /// # Errors
-/// [`Error::BadTransaction`] where a block is both written and revoked (it would be lost), has the
-/// wrong length or a number the journal's features cannot express, or where the journal's features
+/// [`Error::BadTransaction`] if a block is both written and revoked (it would be lost), has the
+/// wrong length or a number the journal's features cannot express, or if the journal's features
 /// have no revoke records.
 pub fn build_transaction<'a>(
     format: &Format,
@@ -98,7 +98,7 @@ pub fn commit_block(format: &Format, sequence: u32, crc: u32, time: CommitTime) 
     commit::encode(format.features, &format.uuid, sequence, crc, time, format.block_bytes as usize)
 }
 
-/// The copy of a block as it lies in the log, and the tag's flag for it.
+/// Returns the copy of a block as stored in the log, and the tag's flag for it.
 fn escape(content: &[u8]) -> (Cow<'_, [u8]>, u32) {
     if content.get(..4) != Some(&MAGIC.to_be_bytes()[..]) {
         return (Cow::Borrowed(content), 0);
