@@ -21,6 +21,8 @@ use std::sync::Arc;
 /// | | `filter_zeroes_are_fast` if it writes zeroes as other bytes are written |
 /// | `filter_geometry` | `filter_read`, `filter_change` and `filter_extent` if it changes the length; `filter_change` if it says that the device is read-only |
 ///
+/// [`conformance::run_filter`](crate::conformance::run_filter) finds filters that do not.
+///
 /// # Names
 ///
 /// The calls have other names than those of [`BlockDevice`], as every filter has both: a call of

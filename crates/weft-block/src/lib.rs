@@ -24,6 +24,8 @@
 //! A device on top of another is a [`Filter`]: it states what it changes, and every other call goes to
 //! the device below.
 //!
+//! Every device and every filter goes through the suite in [`conformance`].
+//!
 //! Images in other files and formats are taken apart by [`container`].
 //!
 //! [`open_source`] opens what a user types (`disk.img?partition=2`, `mem:64M`). Recordings are
@@ -54,6 +56,7 @@
 #![warn(missing_docs)]
 
 mod change;
+pub mod conformance;
 pub mod container;
 mod crash;
 mod device;
