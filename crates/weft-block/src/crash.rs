@@ -9,11 +9,14 @@
 //!
 //! [`weft-crash`]: https://docs.rs/weft-crash
 
+use crate::change::joined;
 use crate::rng::Rng;
-use crate::{BlockDevice, Error, Extent, Geometry, Result, SECTOR_BYTES, check_range};
+use crate::{
+    BlockDevice, Change, ChangeKind, Error, Extent, Filter, Result, SECTOR_BYTES, check_range,
+};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -142,6 +145,36 @@ impl<D: BlockDevice> CrashDevice<D> {
         Ok(cache)
     }
 
+    /// Puts a write into the cache.
+    fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let mut cache = self.powered("write", offset, buf.len() as u64)?;
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let end = offset + buf.len() as u64;
+        let (first_sector, end_sector) = (offset / SECTOR, end.div_ceil(SECTOR));
+        let start = first_sector * SECTOR;
+        let mut data = vec![0; ((end_sector - first_sector) * SECTOR) as usize];
+        if start != offset || end != end_sector * SECTOR {
+            // Part of a sector: the disk works in whole ones.
+            let there = (end_sector * SECTOR).min(self.inner.geometry().len_bytes) - start;
+            self.read_cached(&cache, &mut data[..there as usize], start)?;
+        }
+        let within = (offset - start) as usize;
+        data[within..within + buf.len()].copy_from_slice(buf);
+        let number = cache.next_number;
+        cache.next_number += 1;
+        cache.bytes += data.len();
+        for sector in first_sector..end_sector {
+            cache.newest.insert(sector, number);
+        }
+        cache.pending.insert(number, Pending { first_sector, data });
+        while cache.bytes > self.capacity_bytes && !cache.pending.is_empty() {
+            self.evict(&mut cache)?;
+        }
+        Ok(())
+    }
+
     /// Writes the oldest cached write back.
     fn evict(&self, cache: &mut Cache) -> Result<()> {
         let Some((number, write)) = cache.pending.pop_first() else { return Ok(()) };
@@ -178,53 +211,33 @@ impl<D: BlockDevice> CrashDevice<D> {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for CrashDevice<D> {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl<D: BlockDevice> Filter for CrashDevice<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let cache = self.powered("read", offset, buf.len() as u64)?;
         self.read_cached(&cache, buf, offset)
     }
 
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        let mut cache = self.powered("write", offset, buf.len() as u64)?;
-        let device_bytes = self.inner.geometry().len_bytes;
-        check_range("write", offset, buf.len() as u64, device_bytes)?;
-        if buf.is_empty() {
-            return Ok(());
+    /// A discard does nothing: a discarded range may read as anything, its old content too.
+    fn filter_change(&self, change: Change<'_>) -> Result<()> {
+        drop(self.powered(change.op(), change.offset, change.len_bytes)?);
+        let geometry = self.inner.geometry();
+        if geometry.read_only {
+            return Err(Error::ReadOnly);
         }
-        let end = offset + buf.len() as u64;
-        let (first_sector, end_sector) = (offset / SECTOR, end.div_ceil(SECTOR));
-        let start = first_sector * SECTOR;
-        let mut data = vec![0; ((end_sector - first_sector) * SECTOR) as usize];
-        if start != offset || end != end_sector * SECTOR {
-            // Part of a sector: the disk works in whole ones.
-            let there = (end_sector * SECTOR).min(device_bytes) - start;
-            self.read_cached(&cache, &mut data[..there as usize], start)?;
+        change.check(geometry.len_bytes)?;
+        match change.kind {
+            ChangeKind::Write(bufs) => self.write(&joined(bufs), change.offset),
+            _ => change.apply_by_writes(|buf, at| self.write(buf, at)),
         }
-        let within = (offset - start) as usize;
-        data[within..within + buf.len()].copy_from_slice(buf);
-        let number = cache.next_number;
-        cache.next_number += 1;
-        cache.bytes += data.len();
-        for sector in first_sector..end_sector {
-            cache.newest.insert(sector, number);
-        }
-        cache.pending.insert(number, Pending { first_sector, data });
-        while cache.bytes > self.capacity_bytes && !cache.pending.is_empty() {
-            self.evict(&mut cache)?;
-        }
-        Ok(())
     }
 
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
-        self.write_at(&all, offset)
-    }
-
-    fn flush(&self) -> Result<()> {
+    fn filter_flush(&self) -> Result<()> {
         let mut cache = self.powered("flush", 0, 0)?;
         while let Some((number, write)) = cache.pending.pop_first() {
             if let Err(e) = self.write_out(write.first_sector, &write.data) {
@@ -237,13 +250,11 @@ impl<D: BlockDevice> BlockDevice for CrashDevice<D> {
         self.inner.flush()
     }
 
-    /// Does nothing: a discarded range may read as anything, its old content too.
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        let _powered = self.powered("discard", offset, len_bytes)?;
-        check_range("discard", offset, len_bytes, self.inner.geometry().len_bytes)
+    fn filter_zeroes_are_fast(&self) -> bool {
+        false
     }
 
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+    fn filter_extent(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
         let cache = self.powered("look", offset, len_bytes)?;
         check_range("look", offset, len_bytes, self.inner.geometry().len_bytes)?;
         let sectors = offset / SECTOR..(offset + len_bytes).div_ceil(SECTOR);

@@ -1,9 +1,8 @@
 //! The plug itself.
 
-use crate::{Error, Result};
+use crate::{Change, Error, Result};
 use std::io::IoSlice;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The unit a device writes atomically: a write is torn, if at all, at a multiple of this.
 pub const SECTOR_BYTES: usize = 512;
@@ -84,14 +83,9 @@ pub trait BlockDevice: Send + Sync {
     /// # Errors
     /// As [`write_at`](Self::write_at).
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        let len_bytes = bufs.iter().map(|b| b.len() as u64).sum();
-        check_range("write", offset, len_bytes, self.geometry().len_bytes)?;
-        let mut at = offset;
-        for buf in bufs {
-            self.write_at(buf, at)?;
-            at += buf.len() as u64;
-        }
-        Ok(())
+        let change = Change::write(bufs, offset);
+        change.check(self.geometry().len_bytes)?;
+        change.apply_by_writes(|buf, at| self.write_at(buf, at))
     }
 
     /// Makes every write that returned before this call durable.
@@ -113,16 +107,9 @@ pub trait BlockDevice: Send + Sync {
     /// # Errors
     /// As [`write_at`](Self::write_at).
     fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        const CHUNK: usize = 1 << 16;
-        check_range("write zeroes", offset, len_bytes, self.geometry().len_bytes)?;
-        let zeroes = vec![0_u8; CHUNK];
-        let mut done = 0;
-        while done < len_bytes {
-            let n = (len_bytes - done).min(CHUNK as u64);
-            self.write_at(&zeroes[..usize::try_from(n).unwrap_or(CHUNK)], offset + done)?;
-            done += n;
-        }
-        Ok(())
+        let change = Change::zero(offset, len_bytes);
+        change.check(self.geometry().len_bytes)?;
+        change.apply_by_writes(|buf, at| self.write_at(buf, at))
     }
 
     /// What is known of the bytes from `offset` on, without reading them: the first run of one
@@ -150,47 +137,6 @@ pub trait BlockDevice: Send + Sync {
         Ok(())
     }
 }
-
-/// A pointer to a device is a device.
-macro_rules! pass_on {
-    ($pointer:ty) => {
-        impl<D: BlockDevice + ?Sized> BlockDevice for $pointer {
-            fn geometry(&self) -> Geometry {
-                (**self).geometry()
-            }
-            fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-                (**self).read_at(buf, offset)
-            }
-            fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-                (**self).write_at(buf, offset)
-            }
-            fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-                (**self).write_vectored_at(bufs, offset)
-            }
-            fn flush(&self) -> Result<()> {
-                (**self).flush()
-            }
-            fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-                (**self).discard(offset, len_bytes)
-            }
-            fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-                (**self).write_zeroes(offset, len_bytes)
-            }
-            fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
-                (**self).extent_at(offset, len_bytes)
-            }
-            fn zeroes_are_fast(&self) -> bool {
-                (**self).zeroes_are_fast()
-            }
-            fn check_whole(&self) -> Result<()> {
-                (**self).check_whole()
-            }
-        }
-    };
-}
-
-pass_on!(Arc<D>);
-pass_on!(&D);
 
 /// Refuses a request that reaches past the end of a device of `device_bytes`.
 ///

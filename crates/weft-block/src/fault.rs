@@ -4,10 +4,10 @@
 //! matches and fires decides; a delay lets the later rules decide as well. A rule counts the
 //! requests it matches, so "the third write to the inode table" is one rule.
 
-use crate::file::vectored_len;
-use crate::{BlockDevice, Error, Extent, Geometry, Result};
+use crate::change::joined;
+use crate::{BlockDevice, Change, ChangeKind, Error, Filter, Result};
 use rustix::io::Errno;
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -193,12 +193,14 @@ impl<D: BlockDevice> FaultDevice<D> {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl<D: BlockDevice> Filter for FaultDevice<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         match self.judge(Request::Read, "read", offset, buf.len() as u64) {
             Verdict::Pass => self.inner.read_at(buf, offset),
             Verdict::Fail(e) => Err(e),
@@ -209,68 +211,30 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
         }
     }
 
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        match self.judge(Request::Write, "write", offset, buf.len() as u64) {
-            Verdict::Pass => self.inner.write_at(buf, offset),
-            Verdict::Fail(e) => Err(e),
-            Verdict::Short(n, e) => {
-                self.inner.write_at(&buf[..n as usize], offset)?;
-                Err(e)
+    fn filter_change(&self, change: Change<'_>) -> Result<()> {
+        let kind = match change.kind {
+            ChangeKind::Discard => Request::Discard,
+            _ => Request::Write,
+        };
+        let (n, e) = match self.judge(kind, change.op(), change.offset, change.len_bytes) {
+            Verdict::Pass => return change.apply(&self.inner),
+            Verdict::Fail(e) => return Err(e),
+            Verdict::Short(n, e) => (n, e),
+        };
+        match change.kind {
+            ChangeKind::Write(bufs) => {
+                self.inner.write_at(&joined(bufs)[..n as usize], change.offset)?;
             }
+            _ => Change { len_bytes: n, ..change }.apply(&self.inner)?,
         }
+        Err(e)
     }
 
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        match self.judge(Request::Write, "write", offset, vectored_len(bufs)) {
-            Verdict::Pass => self.inner.write_vectored_at(bufs, offset),
-            Verdict::Fail(e) => Err(e),
-            Verdict::Short(n, e) => {
-                let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
-                self.inner.write_at(&all[..n as usize], offset)?;
-                Err(e)
-            }
-        }
-    }
-
-    fn check_whole(&self) -> Result<()> {
-        self.inner.check_whole()
-    }
-
-    fn flush(&self) -> Result<()> {
-        match self.judge(Request::Flush, "flush", 0, self.geometry().len_bytes) {
+    fn filter_flush(&self) -> Result<()> {
+        match self.judge(Request::Flush, "flush", 0, self.inner.geometry().len_bytes) {
             Verdict::Pass => self.inner.flush(),
             Verdict::Fail(e) | Verdict::Short(_, e) => Err(e),
         }
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        match self.judge(Request::Discard, "discard", offset, len_bytes) {
-            Verdict::Pass => self.inner.discard(offset, len_bytes),
-            Verdict::Fail(e) => Err(e),
-            Verdict::Short(n, e) => {
-                self.inner.discard(offset, n)?;
-                Err(e)
-            }
-        }
-    }
-
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        match self.judge(Request::Write, "write zeroes", offset, len_bytes) {
-            Verdict::Pass => self.inner.write_zeroes(offset, len_bytes),
-            Verdict::Fail(e) => Err(e),
-            Verdict::Short(n, e) => {
-                self.inner.write_zeroes(offset, n)?;
-                Err(e)
-            }
-        }
-    }
-
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
-        self.inner.extent_at(offset, len_bytes)
-    }
-
-    fn zeroes_are_fast(&self) -> bool {
-        self.inner.zeroes_are_fast()
     }
 }
 
@@ -278,6 +242,7 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
+    use std::io::IoSlice;
 
     fn errno(result: Result<()>) -> Option<i32> {
         result.err().map(|e| e.errno())

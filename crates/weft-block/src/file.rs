@@ -8,6 +8,7 @@
 //!   while it is mounted or part of another device.
 //! - Nothing is read or written past the length seen at opening (or given to [`FileDevice::grow`]).
 
+use crate::change::vectored_len;
 use crate::{BlockDevice, Error, Extent, ExtentKind, Geometry, Result, SECTOR_BYTES, check_range};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -385,11 +386,6 @@ impl BlockDevice for FileDevice {
         let may = |refused: &AtomicBool| !refused.load(Ordering::Relaxed);
         !self.block_special && (may(&self.no_punch) || may(&self.no_zero_range))
     }
-}
-
-/// The bytes that a vectored request carries.
-pub(crate) fn vectored_len(bufs: &[IoSlice<'_>]) -> u64 {
-    bufs.iter().map(|b| b.len() as u64).sum()
 }
 
 fn lock(fd: impl AsFd, path: &Path, shared: bool) -> Result<()> {

@@ -21,6 +21,11 @@
 //! | [`CrashDevice`] | another device behind a volatile cache, and a plug that can be pulled |
 //! | [`FaultDevice`] | another device that fails on purpose |
 //!
+//! A device on top of another is a [`Filter`]: it states what it changes, and every other call goes to
+//! the device below.
+//!
+//! Every device and every filter goes through the suite in [`conformance`].
+//!
 //! Images in other files and formats are taken apart by [`container`].
 //!
 //! [`open_source`] opens what a user types (`disk.img?partition=2`, `mem:64M`). Recordings are
@@ -50,12 +55,15 @@
 //! ```
 #![warn(missing_docs)]
 
+mod change;
+pub mod conformance;
 pub mod container;
 mod crash;
 mod device;
 mod error;
 mod fault;
 mod file;
+mod filter;
 mod log_writes;
 mod memory;
 mod overlay;
@@ -66,11 +74,13 @@ mod rng;
 mod snapshot;
 mod source;
 
+pub use change::{Change, ChangeKind};
 pub use crash::{CrashDevice, CrashOutcome};
 pub use device::{BlockDevice, Extent, ExtentKind, Geometry, SECTOR_BYTES, check_range};
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultDevice, Request, Rule, RuleId};
 pub use file::{FileDevice, OpenMode};
+pub use filter::Filter;
 pub use log_writes::{LOG_MAGIC, LOG_VERSION, LogReader, LogWriter};
 pub use memory::{Image, MemoryDevice, PAGE_BYTES, Page};
 pub use overlay::Overlay;

@@ -1,6 +1,6 @@
 //! A device whose changes stay in memory.
 
-use crate::{BlockDevice, Extent, Geometry, Result, check_range};
+use crate::{BlockDevice, Change, Extent, Filter, Geometry, Result};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -51,6 +51,21 @@ impl<D: BlockDevice> Overlay<D> {
         self.inner.read_at(&mut content[..usize::try_from(len).unwrap_or(PAGE)], start)?;
         Ok(content)
     }
+
+    fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let mut changed = self.changed();
+        for (page, within, range) in parts(offset, buf.len()) {
+            let content = match changed.entry(page) {
+                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::hash_map::Entry::Vacant(entry) => {
+                    entry.insert(self.inner_page(page)?)
+                }
+            };
+            let len = range.len();
+            content[within..within + len].copy_from_slice(&buf[range]);
+        }
+        Ok(())
+    }
 }
 
 /// The parts of a byte range that lie in one page each: page, offset in it, range of the buffer.
@@ -70,12 +85,18 @@ fn parts(
     })
 }
 
-impl<D: BlockDevice> BlockDevice for Overlay<D> {
-    fn geometry(&self) -> Geometry {
+impl<D: BlockDevice> Filter for Overlay<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
+    }
+
+    fn filter_geometry(&self) -> Geometry {
         Geometry { read_only: false, ..self.inner.geometry() }
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.inner.read_at(buf, offset)?;
         let changed = self.changed();
         if changed.is_empty() {
@@ -90,28 +111,20 @@ impl<D: BlockDevice> BlockDevice for Overlay<D> {
         Ok(())
     }
 
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        let len_bytes = self.inner.geometry().len_bytes;
-        check_range("write", offset, buf.len() as u64, len_bytes)?;
-        let mut changed = self.changed();
-        for (page, within, range) in parts(offset, buf.len()) {
-            let content = match changed.entry(page) {
-                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::hash_map::Entry::Vacant(entry) => {
-                    entry.insert(self.inner_page(page)?)
-                }
-            };
-            let len = range.len();
-            content[within..within + len].copy_from_slice(&buf[range]);
-        }
+    fn filter_change(&self, change: Change<'_>) -> Result<()> {
+        change.check(self.inner.geometry().len_bytes)?;
+        change.apply_by_writes(|buf, at| self.write(buf, at))
+    }
+
+    fn filter_flush(&self) -> Result<()> {
         Ok(())
     }
 
-    fn flush(&self) -> Result<()> {
-        Ok(())
+    fn filter_zeroes_are_fast(&self) -> bool {
+        false
     }
 
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+    fn filter_extent(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
         let page_bytes = PAGE as u64;
         let pages = offset / page_bytes..offset.saturating_add(len_bytes).div_ceil(page_bytes);
         let changed = self.changed().keys().filter(|page| pages.contains(page)).min().copied();

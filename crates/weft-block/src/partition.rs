@@ -8,10 +8,9 @@
 //! memory bounded by constants here, and never overflows. A partition that reaches past the end of
 //! the device (a truncated image) is listed, so that the others stay usable, but cannot be opened.
 
-use crate::{BlockDevice, Error, Extent, Geometry, Result, check_range};
+use crate::{BlockDevice, Change, Error, Extent, Filter, Geometry, Result, check_range};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::IoSlice;
 use uuid::Uuid;
 
 mod apple;
@@ -374,46 +373,28 @@ impl<D: BlockDevice> Partition<D> {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for Partition<D> {
-    fn geometry(&self) -> Geometry {
+impl<D: BlockDevice> Filter for Partition<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
+    }
+
+    fn filter_geometry(&self) -> Geometry {
         Geometry { len_bytes: self.len_bytes, ..self.inner.geometry() }
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.inner.read_at(buf, self.shift("read", offset, buf.len() as u64)?)
     }
 
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.inner.write_at(buf, self.shift("write", offset, buf.len() as u64)?)
+    fn filter_change(&self, change: Change<'_>) -> Result<()> {
+        let offset = self.shift(change.op(), change.offset, change.len_bytes)?;
+        Change { offset, ..change }.apply(&self.inner)
     }
 
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        let at = self.shift("write", offset, crate::file::vectored_len(bufs))?;
-        self.inner.write_vectored_at(bufs, at)
-    }
-
-    fn check_whole(&self) -> Result<()> {
-        self.inner.check_whole()
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.discard(self.shift("discard", offset, len_bytes)?, len_bytes)
-    }
-
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.write_zeroes(self.shift("write zeroes", offset, len_bytes)?, len_bytes)
-    }
-
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+    fn filter_extent(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
         self.inner.extent_at(self.shift("look", offset, len_bytes)?, len_bytes)
-    }
-
-    fn zeroes_are_fast(&self) -> bool {
-        self.inner.zeroes_are_fast()
     }
 }
 

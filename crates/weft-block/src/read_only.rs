@@ -1,6 +1,6 @@
 //! A device that refuses every change.
 
-use crate::{BlockDevice, Error, Extent, Geometry, Result};
+use crate::{BlockDevice, Change, Error, Filter, Geometry, Result};
 
 /// Another device, for reading only: a part above may be trusted not to write, this makes sure.
 #[derive(Debug)]
@@ -15,32 +15,22 @@ impl<D: BlockDevice> ReadOnly<D> {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for ReadOnly<D> {
-    fn geometry(&self) -> Geometry {
+impl<D: BlockDevice> Filter for ReadOnly<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
+    }
+
+    fn filter_geometry(&self) -> Geometry {
         Geometry { read_only: true, ..self.inner.geometry() }
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-
-    fn write_at(&self, _buf: &[u8], _offset: u64) -> Result<()> {
+    fn filter_change(&self, _: Change<'_>) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    fn flush(&self) -> Result<()> {
+    fn filter_flush(&self) -> Result<()> {
         Ok(())
-    }
-
-    fn discard(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn write_zeroes(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
-        self.inner.extent_at(offset, len_bytes)
     }
 }

@@ -4,9 +4,10 @@
 //! in the dm-log-writes format on the way ([`LogWriter`]). A flush says how many of the events
 //! before it it made durable: those that had completed when it began, and no more.
 
+use crate::change::joined;
 use crate::log_writes::LogWriter;
-use crate::{BlockDevice, Extent, Geometry, Result, check_range};
-use std::io::{IoSlice, Seek, Write};
+use crate::{BlockDevice, Change, ChangeKind, Filter, Result};
+use std::io::{Seek, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Something that happened to a device.
@@ -162,62 +163,36 @@ impl Record {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for Recorder<D> {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl<D: BlockDevice> Filter for Recorder<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.inner.read_at(buf, offset)
+    fn filter_change(&self, change: Change<'_>) -> Result<()> {
+        change.apply(&self.inner)?;
+        let Change { offset, len_bytes, .. } = change;
+        match change.kind {
+            ChangeKind::Write(bufs) => self.record().add_write(offset, joined(bufs).into()),
+            ChangeKind::Zero => {
+                // All of one length share their memory.
+                let mut shared: Arc<[u8]> = Arc::default();
+                change.apply_by_writes(|zeroes, at| {
+                    if shared.len() != zeroes.len() {
+                        shared = zeroes.into();
+                    }
+                    self.record().add_write(at, Arc::clone(&shared))
+                })
+            }
+            ChangeKind::Discard => self.record().add(Event::Discard { offset, len_bytes }),
+        }
     }
 
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.inner.write_at(buf, offset)?;
-        self.record().add_write(offset, buf.into())
-    }
-
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        self.inner.write_vectored_at(bufs, offset)?;
-        let data: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
-        self.record().add_write(offset, data.into())
-    }
-
-    fn check_whole(&self) -> Result<()> {
-        self.inner.check_whole()
-    }
-
-    fn flush(&self) -> Result<()> {
+    fn filter_flush(&self) -> Result<()> {
         let covers = self.record().count;
         self.inner.flush()?;
         self.record().add(Event::Flush { covers })
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.discard(offset, len_bytes)?;
-        self.record().add(Event::Discard { offset, len_bytes })
-    }
-
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        const CHUNK: u64 = 1 << 20;
-        self.inner.write_zeroes(offset, len_bytes)?;
-        check_range("write zeroes", offset, len_bytes, self.geometry().len_bytes)?;
-        let zeroes: Arc<[u8]> = vec![0; len_bytes.min(CHUNK) as usize].into();
-        let mut done = 0;
-        while done < len_bytes {
-            let n = (len_bytes - done).min(CHUNK) as usize;
-            let data = if n == zeroes.len() { Arc::clone(&zeroes) } else { zeroes[..n].into() };
-            self.record().add_write(offset + done, data)?;
-            done += n as u64;
-        }
-        Ok(())
-    }
-
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
-        self.inner.extent_at(offset, len_bytes)
-    }
-
-    fn zeroes_are_fast(&self) -> bool {
-        self.inner.zeroes_are_fast()
     }
 }
 

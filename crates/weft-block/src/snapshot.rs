@@ -10,9 +10,8 @@
 //!   snapshot take: a read sees every page as it was.
 //! - There is at most one snapshot.
 
-use crate::{BlockDevice, Error, Extent, Geometry, Result};
+use crate::{BlockDevice, Change, Error, Extent, Filter, Geometry, Result};
 use std::collections::HashMap;
-use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -64,22 +63,25 @@ impl<D: BlockDevice> SnapshotDevice<D> {
     fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Does `change` to a range, whose pages are kept first if there is a snapshot.
-    fn change(
-        &self,
-        offset: u64,
-        len_bytes: u64,
-        change: impl FnOnce(&D) -> Result<()>,
-    ) -> Result<()> {
+impl<D: BlockDevice> Filter for SnapshotDevice<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
+    }
+
+    /// Makes the change; if there is a snapshot, the pages that it overwrites are kept first.
+    fn filter_change(&self, change: Change<'_>) -> Result<()> {
         if !self.frozen.load(Ordering::SeqCst) {
-            return change(&self.inner);
+            return change.apply(&self.inner);
         }
         let mut guard = self.kept();
         if let Some(kept) = guard.as_mut().filter(|kept| !kept.lost) {
             let device_bytes = self.inner.geometry().len_bytes;
-            let end = offset.saturating_add(len_bytes).min(device_bytes);
-            for page in offset / PAGE..end.div_ceil(PAGE) {
+            let end = change.offset.saturating_add(change.len_bytes).min(device_bytes);
+            for page in change.offset / PAGE..end.div_ceil(PAGE) {
                 if kept.pages.contains_key(&page) {
                     continue;
                 }
@@ -95,59 +97,22 @@ impl<D: BlockDevice> SnapshotDevice<D> {
                 kept.pages.insert(page, old);
             }
         }
-        change(&self.inner)
+        change.apply(&self.inner)
     }
 }
 
-impl<D: BlockDevice> BlockDevice for SnapshotDevice<D> {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl<D: BlockDevice> Filter for Snapshot<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.device.inner
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.change(offset, buf.len() as u64, |inner| inner.write_at(buf, offset))
-    }
-
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        self.change(offset, len as u64, |inner| inner.write_vectored_at(bufs, offset))
-    }
-
-    fn check_whole(&self) -> Result<()> {
-        self.inner.check_whole()
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.change(offset, len_bytes, |inner| inner.discard(offset, len_bytes))
-    }
-
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.change(offset, len_bytes, |inner| inner.write_zeroes(offset, len_bytes))
-    }
-
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
-        self.inner.extent_at(offset, len_bytes)
-    }
-
-    fn zeroes_are_fast(&self) -> bool {
-        self.inner.zeroes_are_fast()
-    }
-}
-
-impl<D: BlockDevice> BlockDevice for Snapshot<D> {
-    fn geometry(&self) -> Geometry {
+    fn filter_geometry(&self) -> Geometry {
         Geometry { read_only: true, ..self.device.inner.geometry() }
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let guard = self.device.kept();
         let lost = || Error::Invalid("the snapshot is lost: too much was written".into());
         let kept = guard.as_ref().filter(|kept| !kept.lost).ok_or_else(lost)?;
@@ -168,23 +133,15 @@ impl<D: BlockDevice> BlockDevice for Snapshot<D> {
         Ok(())
     }
 
-    fn write_at(&self, _buf: &[u8], _offset: u64) -> Result<()> {
+    fn filter_change(&self, _: Change<'_>) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    fn flush(&self) -> Result<()> {
+    fn filter_flush(&self) -> Result<()> {
         Ok(())
     }
 
-    fn discard(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn write_zeroes(&self, _offset: u64, _len_bytes: u64) -> Result<()> {
-        Err(Error::ReadOnly)
-    }
-
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+    fn filter_extent(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
         let guard = self.device.kept();
         let lost = || Error::Invalid("the snapshot is lost: too much was written".into());
         let kept = guard.as_ref().filter(|kept| !kept.lost).ok_or_else(lost)?;
@@ -207,6 +164,7 @@ mod tests {
     use super::*;
     use crate::MemoryDevice;
     use crate::rng::Rng;
+    use std::io::IoSlice;
 
     fn all(device: &dyn BlockDevice) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(device.geometry().len_bytes).unwrap()];

@@ -387,7 +387,7 @@ mod tests {
     use crate::{AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId};
     use std::sync::{Arc, Mutex, PoisonError, mpsc};
     use std::time::Duration;
-    use weft_block::{BlockDevice, Geometry, MemoryDevice, Result};
+    use weft_block::{BlockDevice, Change, Filter, MemoryDevice, Result};
 
     const ORIGIN_BYTES: u64 = 1 << 20;
 
@@ -418,18 +418,19 @@ mod tests {
         }
     }
 
-    impl BlockDevice for Hooked {
-        fn geometry(&self) -> Geometry {
-            self.inner.geometry()
+    impl Filter for Hooked {
+        type Below = MemoryDevice;
+
+        fn below(&self) -> &Self::Below {
+            &self.inner
         }
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-            self.inner.read_at(buf, offset)
-        }
-        fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+
+        fn filter_change(&self, change: Change<'_>) -> Result<()> {
             run(&self.write);
-            self.inner.write_at(buf, offset)
+            change.apply(&self.inner)
         }
-        fn flush(&self) -> Result<()> {
+
+        fn filter_flush(&self) -> Result<()> {
             run(&self.flush);
             self.inner.flush()
         }

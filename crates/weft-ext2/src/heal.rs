@@ -14,11 +14,10 @@ use crate::fsck::{Leaks, find_leaks};
 use crate::layout::State as SbState;
 use crate::volume::{Volume, now_secs};
 use crate::{Ext2, Result};
-use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use weft_block::{BlockDevice, Geometry, Snapshot, SnapshotDevice};
+use weft_block::{BlockDevice, Filter, Snapshot, SnapshotDevice};
 use weft_patch::{BlockNr, Op, PatchId};
 use weft_unix::{Format as _, State};
 use weft_vfs::Ino;
@@ -47,24 +46,18 @@ struct View {
     cancel: Arc<AtomicBool>,
 }
 
-impl BlockDevice for View {
-    fn geometry(&self) -> Geometry {
-        self.snapshot.geometry()
+impl Filter for View {
+    type Below = Snapshot<Shared>;
+
+    fn below(&self) -> &Self::Below {
+        &self.snapshot
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(weft_block::Error::Invalid("the mount has ended".into()));
         }
         self.snapshot.read_at(buf, offset)
-    }
-    fn write_at(&self, _: &[u8], _: u64) -> weft_block::Result<()> {
-        Err(weft_block::Error::ReadOnly)
-    }
-    fn write_vectored_at(&self, _: &[IoSlice<'_>], _: u64) -> weft_block::Result<()> {
-        Err(weft_block::Error::ReadOnly)
-    }
-    fn flush(&self) -> weft_block::Result<()> {
-        Ok(())
     }
 }
 
@@ -232,4 +225,25 @@ fn pieces((first, len): (u32, u32)) -> impl Iterator<Item = (u32, u32)> {
     (0..len)
         .step_by(BLOCKS_AT_ONCE as usize)
         .map(move |at| (first + at, BLOCKS_AT_ONCE.min(len - at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_block::MemoryDevice;
+    use weft_block::conformance::{Limits, run};
+
+    #[test]
+    fn the_frozen_view_conforms_until_the_mount_ends() {
+        let view = || {
+            let memory: Shared = Arc::new(MemoryDevice::new(1 << 20));
+            memory.write_at(&[7; 300_000], 5000).unwrap();
+            let snapshot = Arc::new(SnapshotDevice::new(memory)).freeze(KEEP_BYTES).unwrap();
+            View { snapshot, cancel: Arc::default() }
+        };
+        run(view, &Limits::default());
+        let view = view();
+        view.cancel.store(true, Ordering::Relaxed);
+        assert!(view.read_at(&mut [0; 512], 0).is_err());
+    }
 }

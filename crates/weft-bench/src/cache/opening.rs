@@ -8,13 +8,13 @@ use crate::report::Section;
 use crate::stats::{Times, thousands};
 use crate::{Bench, machine};
 use anyhow::{Context, Result, bail, ensure};
-use std::io::IoSlice;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft::block::{
-    BlockDevice, Error, FileDevice, Geometry, OpenMode, Result as BlockResult, check_range,
+    BlockDevice, Change, ChangeKind, Error, FileDevice, Filter, Geometry, OpenMode,
+    Result as BlockResult, check_range,
 };
 use weft::cache::{AttachOptions, Cache, CreateOptions, OpenOptions, OriginId};
 
@@ -267,41 +267,20 @@ impl BlockDevice for Zeroes {
 /// A file that stays sparse: zeroes that are written to it become holes.
 struct Holes(FileDevice);
 
-impl BlockDevice for Holes {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
+impl Filter for Holes {
+    type Below = FileDevice;
+
+    fn below(&self) -> &FileDevice {
+        &self.0
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> BlockResult<()> {
-        self.0.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> BlockResult<()> {
-        if is_zero(buf) {
-            self.0.write_zeroes(offset, buf.len() as u64)
-        } else {
-            self.0.write_at(buf, offset)
+    fn filter_change(&self, change: Change<'_>) -> BlockResult<()> {
+        match change.kind {
+            ChangeKind::Write(bufs) if bufs.iter().all(|buf| is_zero(buf)) => {
+                self.0.write_zeroes(change.offset, change.len_bytes)
+            }
+            _ => change.apply(&self.0),
         }
-    }
-
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> BlockResult<()> {
-        if bufs.iter().all(|buf| is_zero(buf)) {
-            self.0.write_zeroes(offset, bufs.iter().map(|b| b.len() as u64).sum())
-        } else {
-            self.0.write_vectored_at(bufs, offset)
-        }
-    }
-
-    fn flush(&self) -> BlockResult<()> {
-        self.0.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> BlockResult<()> {
-        self.0.discard(offset, len_bytes)
-    }
-
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> BlockResult<()> {
-        self.0.write_zeroes(offset, len_bytes)
     }
 }
 

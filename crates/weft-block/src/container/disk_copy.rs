@@ -7,8 +7,7 @@
 //! data without its sum, which [`DiskCopy::verify`] shows and the next flush after a write mends.
 
 use super::{be16, be32};
-use crate::{BlockDevice, Extent, Geometry, Partition, Result};
-use std::io::IoSlice;
+use crate::{BlockDevice, Change, Filter, Partition, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -144,26 +143,19 @@ impl DiskCopy {
     }
 }
 
-impl BlockDevice for DiskCopy {
-    fn geometry(&self) -> Geometry {
-        self.data.geometry()
+impl Filter for DiskCopy {
+    type Below = Partition<Arc<dyn BlockDevice>>;
+
+    fn below(&self) -> &Self::Below {
+        &self.data
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.data.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+    fn filter_change(&self, change: Change<'_>) -> Result<()> {
         self.changed.store(true, Ordering::Release);
-        self.data.write_at(buf, offset)
+        change.apply(&self.data)
     }
 
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        self.changed.store(true, Ordering::Release);
-        self.data.write_vectored_at(bufs, offset)
-    }
-
-    fn flush(&self) -> Result<()> {
+    fn filter_flush(&self) -> Result<()> {
         if self.changed.swap(false, Ordering::AcqRel) {
             let summed = self.data.flush().and_then(|()| {
                 let sum = self.sum(HEADER_BYTES, self.data_bytes)?;
@@ -175,27 +167,5 @@ impl BlockDevice for DiskCopy {
             }
         }
         self.file.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.changed.store(true, Ordering::Release);
-        self.data.discard(offset, len_bytes)
-    }
-
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.changed.store(true, Ordering::Release);
-        self.data.write_zeroes(offset, len_bytes)
-    }
-
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
-        self.data.extent_at(offset, len_bytes)
-    }
-
-    fn zeroes_are_fast(&self) -> bool {
-        self.data.zeroes_are_fast()
-    }
-
-    fn check_whole(&self) -> Result<()> {
-        self.file.check_whole()
     }
 }

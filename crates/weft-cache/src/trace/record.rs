@@ -3,11 +3,11 @@
 use super::Request;
 use super::oracle::{self, RECORD_BYTES};
 use std::fs::File;
-use std::io::{self, BufWriter, IoSlice, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
-use weft_block::{BlockDevice, Geometry};
+use weft_block::{BlockDevice, Change, ChangeKind, Filter};
 
 /// Writes an oracleGeneral trace of the blocks that are used: one record a block, so what a cache
 /// of that block size is asked.
@@ -55,6 +55,13 @@ impl TraceRecorder {
     pub fn note(&self, offset: u64, len_bytes: u64) {
         let time_s = u32::try_from(self.began.elapsed().as_secs()).unwrap_or(u32::MAX);
         self.note_at(time_s, offset, len_bytes);
+    }
+
+    /// A range of the origin is changed, now. To discard it is not to use it.
+    pub fn note_change(&self, change: &Change<'_>) {
+        if !matches!(change.kind, ChangeKind::Discard) {
+            self.note(change.offset, change.len_bytes);
+        }
     }
 
     /// A range of bytes of the origin is used, `time_s` seconds from the start.
@@ -112,46 +119,32 @@ impl<D: BlockDevice> TraceDevice<D> {
         TraceDevice { inner, recorder }
     }
 
+    /// Returns the recording so far.
+    pub fn recorder(&self) -> &TraceRecorder {
+        &self.recorder
+    }
+
     /// Ends the recording and gives the device back.
     pub fn into_parts(self) -> (D, TraceRecorder) {
         (self.inner, self.recorder)
     }
 }
 
-impl<D: BlockDevice> BlockDevice for TraceDevice<D> {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl<D: BlockDevice> Filter for TraceDevice<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
         self.recorder.note(offset, buf.len() as u64);
         self.inner.read_at(buf, offset)
     }
 
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
-        self.recorder.note(offset, buf.len() as u64);
-        self.inner.write_at(buf, offset)
-    }
-
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> weft_block::Result<()> {
-        self.recorder.note(offset, bufs.iter().map(|buf| buf.len() as u64).sum());
-        self.inner.write_vectored_at(bufs, offset)
-    }
-
-    fn check_whole(&self) -> weft_block::Result<()> {
-        self.inner.check_whole()
-    }
-
-    fn flush(&self) -> weft_block::Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
-        self.inner.discard(offset, len_bytes)
-    }
-
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
-        self.inner.write_zeroes(offset, len_bytes)
+    fn filter_change(&self, change: Change<'_>) -> weft_block::Result<()> {
+        self.recorder.note_change(&change);
+        change.apply(&self.inner)
     }
 }
 
@@ -159,6 +152,7 @@ impl<D: BlockDevice> BlockDevice for TraceDevice<D> {
 mod tests {
     use super::super::{Format, open};
     use super::*;
+    use std::io::IoSlice;
     use weft_block::MemoryDevice;
 
     #[test]
@@ -171,14 +165,16 @@ mod tests {
         device.write_at(&[1; 4096], 8192).unwrap();
         device.write_vectored_at(&[IoSlice::new(&[1; 512]), IoSlice::new(&[2; 512])], 0).unwrap();
         device.read_at(&mut [], 0).unwrap();
+        device.write_zeroes(4096, 4096).unwrap();
+        device.discard(0, 4096).unwrap();
         let (_, recorder) = device.into_parts();
-        assert_eq!(recorder.finish().unwrap(), 5);
+        assert_eq!(recorder.finish().unwrap(), 6);
         let requests: Vec<Request> =
             open(&path, &Format::OracleGeneral).unwrap().map(Result::unwrap).collect();
         let blocks: Vec<u64> = requests.iter().map(|request| request.block).collect();
-        assert_eq!(blocks, [0, 1, 2, 2, 0]);
+        assert_eq!(blocks, [0, 1, 2, 2, 0, 1]);
         let next: Vec<Option<u64>> = requests.iter().map(|request| request.next).collect();
-        assert_eq!(next, [Some(5), None, Some(4), None, None]);
+        assert_eq!(next, [Some(5), Some(6), Some(4), None, None, None]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use weft_block::{BlockDevice, Geometry, Result};
+use weft_block::{BlockDevice, Change, Filter, Result};
 
 /// Where a request is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,9 +59,9 @@ impl<D: BlockDevice> GateDevice<D> {
         self.changed.notify_all();
     }
 
-    fn pass(&self, at: At, offset: u64, len: usize) {
+    fn pass(&self, at: At, offset: u64, len_bytes: u64) {
         let mut state = self.state.lock().unwrap();
-        let touches = |r: &std::ops::Range<u64>| offset < r.end && offset + len as u64 > r.start;
+        let touches = |r: &std::ops::Range<u64>| offset < r.end && offset + len_bytes > r.start;
         if !state.armed.as_ref().is_some_and(|(a, range)| *a == at && touches(range)) {
             return;
         }
@@ -74,29 +74,23 @@ impl<D: BlockDevice> GateDevice<D> {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for GateDevice<D> {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl<D: BlockDevice> Filter for GateDevice<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.inner.read_at(buf, offset)?;
-        self.pass(At::ReadDone, offset, buf.len());
+        self.pass(At::ReadDone, offset, buf.len() as u64);
         Ok(())
     }
 
-    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.pass(At::WriteStart, offset, buf.len());
-        self.inner.write_at(buf, offset)?;
-        self.pass(At::WriteDone, offset, buf.len());
+    fn filter_change(&self, change: Change<'_>) -> Result<()> {
+        self.pass(At::WriteStart, change.offset, change.len_bytes);
+        change.apply(&self.inner)?;
+        self.pass(At::WriteDone, change.offset, change.len_bytes);
         Ok(())
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.inner.discard(offset, len_bytes)
     }
 }

@@ -6,7 +6,9 @@ use crate::watchdog::within;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use weft_block::{BlockDevice, ExtentKind, Fault, Geometry, MemoryDevice, Request, Rng, Rule};
+use weft_block::{
+    BlockDevice, Change, ChangeKind, ExtentKind, Fault, Filter, MemoryDevice, Request, Rng, Rule,
+};
 use weft_cache::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Error, Mode, OpenOptions, OriginId,
 };
@@ -308,20 +310,21 @@ struct Far {
     most: AtomicU64,
 }
 
-impl BlockDevice for Far {
-    fn geometry(&self) -> weft_block::Geometry {
-        self.inner.geometry()
+impl Filter for Far {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
+
+    fn filter_change(&self, change: Change<'_>) -> weft_block::Result<()> {
         self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
         std::thread::sleep(Duration::from_millis(2));
         self.now.fetch_sub(1, SeqCst);
-        self.inner.write_at(buf, offset)
+        change.apply(&self.inner)
     }
-    fn flush(&self) -> weft_block::Result<()> {
+
+    fn filter_flush(&self) -> weft_block::Result<()> {
         assert_eq!(self.now.load(SeqCst), 0, "a flush waits for what it covers");
         self.inner.flush()
     }
@@ -415,23 +418,22 @@ impl Once {
     }
 }
 
-impl BlockDevice for Once {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl Filter for Once {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
-        self.inner.write_at(buf, offset)?;
-        let then = if buf == self.on { self.then.lock().unwrap().take() } else { None };
+
+    fn filter_change(&self, change: Change<'_>) -> weft_block::Result<()> {
+        change.apply(&self.inner)?;
+        let ChangeKind::Write(bufs) = change.kind else { return Ok(()) };
+        let is_now = bufs.iter().any(|buf| **buf == self.on[..]);
+        let then = if is_now { self.then.lock().unwrap().take() } else { None };
         if let Some(then) = then {
             then();
         }
         Ok(())
-    }
-    fn flush(&self) -> weft_block::Result<()> {
-        self.inner.flush()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The cache from outside: under power cuts, faults, damage and races.
 
 mod admission;
+mod conformance;
 mod damage;
 mod defects;
 mod faults;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
-use weft_block::{BlockDevice, Geometry, MemoryDevice};
+use weft_block::{BlockDevice, Change, ChangeKind, Filter, MemoryDevice};
 use weft_cache::admission::{AdmissionOptions, SequentialBypass};
 use weft_cache::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId, PolicyKind,
@@ -89,11 +89,14 @@ impl<D: BlockDevice> Watched<D> {
 
 type Held<'a> = MutexGuard<'a, (usize, usize)>;
 
-impl<D: BlockDevice> BlockDevice for Watched<D> {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl<D: BlockDevice> Filter for Watched<D> {
+    type Below = D;
+
+    fn below(&self) -> &D {
+        &self.inner
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
         if std::thread::current().id() == self.reader {
             self.reads.fetch_add(1, SeqCst);
             let mut together = self.together.lock().unwrap();
@@ -117,18 +120,6 @@ impl<D: BlockDevice> BlockDevice for Watched<D> {
         let read = self.inner.read_at(buf, offset);
         self.together.lock().unwrap().1 -= 1;
         read
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
-        self.inner.write_at(buf, offset)
-    }
-    fn flush(&self) -> weft_block::Result<()> {
-        self.inner.flush()
-    }
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
-        self.inner.write_zeroes(offset, len_bytes)
-    }
-    fn discard(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
-        self.inner.discard(offset, len_bytes)
     }
 }
 
@@ -549,21 +540,18 @@ struct Between {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
-impl BlockDevice for Between {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl Filter for Between {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
-        self.inner.write_at(buf, offset)
-    }
-    fn flush(&self) -> weft_block::Result<()> {
-        self.inner.flush()
-    }
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
-        self.inner.write_zeroes(offset, len_bytes)?;
+
+    fn filter_change(&self, change: Change<'_>) -> weft_block::Result<()> {
+        change.apply(&self.inner)?;
+        if !matches!(change.kind, ChangeKind::Zero) {
+            return Ok(());
+        }
         let cached = self.cached.lock().unwrap().take();
         if let Some(cached) = cached {
             let thread = std::thread::spawn(move || cached.write_back_all().unwrap());

@@ -6,7 +6,9 @@ use crate::watchdog::within;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use weft_block::{BlockDevice, Fault, FaultDevice, Geometry, MemoryDevice, Request, Rng, Rule};
+use weft_block::{
+    BlockDevice, Change, Fault, FaultDevice, Filter, MemoryDevice, Request, Rng, Rule,
+};
 use weft_cache::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId, PolicyKind,
 };
@@ -198,21 +200,19 @@ impl Looking {
     }
 }
 
-impl BlockDevice for Looking {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl Filter for Looking {
+    type Below = MemoryDevice;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
-        self.inner.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
+    fn filter_change(&self, change: Change<'_>) -> weft_block::Result<()> {
         self.look();
-        self.inner.write_at(buf, offset)
+        change.apply(&self.inner)
     }
 
-    fn flush(&self) -> weft_block::Result<()> {
+    fn filter_flush(&self) -> weft_block::Result<()> {
         self.look();
         self.inner.flush()
     }

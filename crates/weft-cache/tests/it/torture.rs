@@ -24,7 +24,7 @@ use crate::watchdog::within;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
-use weft_block::{BlockDevice, Geometry, MemoryDevice, Rng, mix};
+use weft_block::{BlockDevice, Change, Filter, MemoryDevice, Rng, mix};
 use weft_cache::admission::{AdmissionOptions, SequentialBypass};
 use weft_cache::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Error, Mode, OpenOptions, OriginId,
@@ -166,11 +166,14 @@ impl Flaky {
     }
 }
 
-impl BlockDevice for Flaky {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl Filter for Flaky {
+    type Below = Arc<dyn BlockDevice>;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
         self.judge()?;
         self.inner.read_at(buf, offset)?;
         if self.slow.load(SeqCst) {
@@ -182,21 +185,15 @@ impl BlockDevice for Flaky {
         }
         Ok(())
     }
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
+
+    fn filter_change(&self, change: Change<'_>) -> weft_block::Result<()> {
         self.judge()?;
-        self.inner.write_at(buf, offset)
+        change.apply(&self.inner)
     }
-    fn flush(&self) -> weft_block::Result<()> {
+
+    fn filter_flush(&self) -> weft_block::Result<()> {
         self.judge()?;
         self.inner.flush()
-    }
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
-        self.judge()?;
-        self.inner.write_zeroes(offset, len_bytes)
-    }
-    fn discard(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
-        self.judge()?;
-        self.inner.discard(offset, len_bytes)
     }
 }
 

@@ -3,7 +3,9 @@
 use crate::layout::{BLOCK_BYTES, MDB_BLOCK, Mdb};
 use std::io;
 use std::sync::Arc;
-use weft_block::{BlockDevice, Error, Geometry, Result};
+use weft_block::{
+    BlockDevice, Change, Error, Extent, ExtentKind, Filter, Geometry, Result, check_range,
+};
 
 /// A device as long as the volume on it: what the image does not have cannot be read.
 pub(super) struct CutDevice {
@@ -31,12 +33,18 @@ impl CutDevice {
     }
 }
 
-impl BlockDevice for CutDevice {
-    fn geometry(&self) -> Geometry {
+impl Filter for CutDevice {
+    type Below = Arc<dyn BlockDevice>;
+
+    fn below(&self) -> &Self::Below {
+        &self.image
+    }
+
+    fn filter_geometry(&self) -> Geometry {
         Geometry { len_bytes: self.len_bytes, read_only: true, ..self.image.geometry() }
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let there = self.image.geometry().len_bytes;
         let len_bytes = buf.len() as u64;
         if offset.checked_add(len_bytes).is_none_or(|end| end > there) {
@@ -46,11 +54,19 @@ impl BlockDevice for CutDevice {
         self.image.read_at(buf, offset)
     }
 
-    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
+    fn filter_change(&self, _: Change<'_>) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    fn flush(&self) -> Result<()> {
+    fn filter_flush(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn filter_extent(&self, offset: u64, len_bytes: u64) -> Result<Extent> {
+        check_range("look", offset, len_bytes, self.len_bytes)?;
+        match self.image.geometry().len_bytes.saturating_sub(offset).min(len_bytes) {
+            0 => Ok(Extent { len_bytes, kind: ExtentKind::Data }),
+            there => self.image.extent_at(offset, there),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Client and server against each other, and each against a peer that breaks the rules.
 
 mod bench;
+mod conformance;
 mod extended;
 mod hostile_client;
 mod hostile_server;

@@ -5,7 +5,9 @@ use crate::bench::Bench;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::time::{Duration, Instant};
-use weft_block::{BlockDevice, CrashDevice, Fault, FaultDevice, MemoryDevice, Request, Rng, Rule};
+use weft_block::{
+    BlockDevice, Change, CrashDevice, Fault, FaultDevice, Filter, MemoryDevice, Request, Rng, Rule,
+};
 use weft_nbd::server::Options as ServerOptions;
 use weft_nbd::{Export, NbdDevice};
 use weft_testing::wait_until;
@@ -132,17 +134,22 @@ impl Doomed {
     }
 }
 
-impl BlockDevice for Doomed {
-    fn geometry(&self) -> weft_block::Geometry {
-        self.disk.geometry()
+impl Filter for Doomed {
+    type Below = CrashDevice<MemoryDevice>;
+
+    fn below(&self) -> &Self::Below {
+        &self.disk
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
         self.live().and_then(|()| self.disk.read_at(buf, offset))
     }
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
-        self.live().and_then(|()| self.disk.write_at(buf, offset))
+
+    fn filter_change(&self, change: Change<'_>) -> weft_block::Result<()> {
+        self.live().and_then(|()| change.apply(&self.disk))
     }
-    fn flush(&self) -> weft_block::Result<()> {
+
+    fn filter_flush(&self) -> weft_block::Result<()> {
         self.live().and_then(|()| self.disk.flush())
     }
 }

@@ -1,10 +1,9 @@
 //! The device above a cache, where a recording of what is asked for can be switched on and off.
 
 use crate::{Error, Result};
-use std::io::IoSlice;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use weft_block::{BlockDevice, Extent, Geometry};
+use weft_block::{BlockDevice, Change, Filter};
 use weft_cache::CachedDevice;
 use weft_cache::trace::TraceRecorder;
 
@@ -50,55 +49,55 @@ impl Tap {
             .map_err(|e| Error::Invalid(format!("the recording failed: {e}")))
     }
 
-    fn note(&self, offset: u64, len_bytes: u64) {
+    fn note(&self, note: impl FnOnce(&TraceRecorder)) {
         if let Some(recorder) = &*self.recorder.read().unwrap_or_else(PoisonError::into_inner) {
-            recorder.note(offset, len_bytes);
+            note(recorder);
         }
     }
 }
 
-impl BlockDevice for Tap {
-    fn geometry(&self) -> Geometry {
-        self.device.geometry()
+impl Filter for Tap {
+    type Below = CachedDevice;
+
+    fn below(&self) -> &CachedDevice {
+        &self.device
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
-        self.note(offset, buf.len() as u64);
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> weft_block::Result<()> {
+        self.note(|recorder| recorder.note(offset, buf.len() as u64));
         self.device.read_at(buf, offset)
     }
 
-    fn write_at(&self, buf: &[u8], offset: u64) -> weft_block::Result<()> {
-        self.note(offset, buf.len() as u64);
-        self.device.write_at(buf, offset)
+    fn filter_change(&self, change: Change<'_>) -> weft_block::Result<()> {
+        self.note(|recorder| recorder.note_change(&change));
+        change.apply(&*self.device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_block::MemoryDevice;
+    use weft_block::conformance::{Limits, forwarding, run};
+    use weft_cache::{AttachOptions, Cache, CreateOptions, OpenOptions, OriginId};
+
+    fn tap() -> Tap {
+        let disk = Arc::new(MemoryDevice::new(1 << 20));
+        Cache::create(&*disk, &CreateOptions::default()).unwrap();
+        let options = OpenOptions { background: false, ..OpenOptions::default() };
+        let cache = Cache::open(disk, options).unwrap();
+        let id = OriginId { len_bytes: 1 << 20, label: "o".to_owned(), ..OriginId::default() };
+        let origin = Arc::new(MemoryDevice::new(1 << 20));
+        Tap::new(cache.attach(origin, &id, &AttachOptions::default()).unwrap())
     }
 
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> weft_block::Result<()> {
-        self.note(offset, bufs.iter().map(|b| b.len() as u64).sum());
-        self.device.write_vectored_at(bufs, offset)
-    }
-
-    fn flush(&self) -> weft_block::Result<()> {
-        self.device.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
-        self.device.discard(offset, len_bytes)
-    }
-
-    fn write_zeroes(&self, offset: u64, len_bytes: u64) -> weft_block::Result<()> {
-        self.note(offset, len_bytes);
-        self.device.write_zeroes(offset, len_bytes)
-    }
-
-    fn extent_at(&self, offset: u64, len_bytes: u64) -> weft_block::Result<Extent> {
-        self.device.extent_at(offset, len_bytes)
-    }
-
-    fn zeroes_are_fast(&self) -> bool {
-        self.device.zeroes_are_fast()
-    }
-
-    fn check_whole(&self) -> weft_block::Result<()> {
-        self.device.check_whole()
+    #[test]
+    fn a_tap_conforms_and_all_but_discards_are_recorded() {
+        run(tap, &Limits { random_runs: 2, ..Limits::default() });
+        let dir = tempfile::tempdir().unwrap();
+        let tap = tap();
+        tap.start_trace(&dir.path().join("trace")).unwrap();
+        let records = || tap.recorder.read().unwrap().as_ref().map_or(0, TraceRecorder::records);
+        assert_eq!(forwarding::bypasses(&tap, records), ["discard"]);
     }
 }

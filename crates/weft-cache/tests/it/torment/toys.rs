@@ -7,7 +7,7 @@ use super::torment;
 use super::world::{Disk, World};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use weft_block::{BlockDevice, Geometry, Result as BlockResult};
+use weft_block::{BlockDevice, Change, Filter, Result as BlockResult};
 use weft_cache::Mode;
 
 /// A way to be wrong.
@@ -34,14 +34,16 @@ struct Origin {
     kept: Mutex<BTreeMap<u64, Vec<u8>>>,
 }
 
-impl BlockDevice for Origin {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl Filter for Origin {
+    type Below = Arc<dyn BlockDevice>;
+
+    fn below(&self) -> &Self::Below {
+        &self.inner
     }
 
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> BlockResult<()> {
+    fn filter_read(&self, buf: &mut [u8], offset: u64) -> BlockResult<()> {
         let end = offset + buf.len() as u64;
-        let shift = self.shifted && end + 4096 <= self.geometry().len_bytes;
+        let shift = self.shifted && end + 4096 <= self.inner.geometry().len_bytes;
         self.inner.read_at(buf, offset + if shift { 4096 } else { 0 })?;
         let mut kept = self.kept.lock().unwrap();
         if self.wrong == Wrong::Stale {
@@ -58,15 +60,17 @@ impl BlockDevice for Origin {
         Ok(())
     }
 
-    fn write_at(&self, buf: &[u8], offset: u64) -> BlockResult<()> {
-        if self.wrong == Wrong::Late {
-            self.kept.lock().unwrap().insert(offset, buf.to_vec());
-            return Ok(());
+    fn filter_change(&self, change: Change<'_>) -> BlockResult<()> {
+        if self.wrong != Wrong::Late {
+            return change.apply(&self.inner);
         }
-        self.inner.write_at(buf, offset)
+        change.apply_by_writes(|buf, at| {
+            self.kept.lock().unwrap().insert(at, buf.to_vec());
+            Ok(())
+        })
     }
 
-    fn flush(&self) -> BlockResult<()> {
+    fn filter_flush(&self) -> BlockResult<()> {
         match self.wrong {
             Wrong::Flush => Ok(()),
             Wrong::Again => self.inner.flush().or_else(|_| self.inner.flush()),
@@ -79,10 +83,6 @@ impl BlockDevice for Origin {
             }
             _ => self.inner.flush(),
         }
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> BlockResult<()> {
-        self.inner.discard(offset, len_bytes)
     }
 }
 
