@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use weft::vfs::Time;
 
 /// One line about this machine and this moment.
 pub fn describe() -> String {

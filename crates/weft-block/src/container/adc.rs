@@ -11,7 +11,7 @@ pub(super) fn unpack(from: &[u8], to: &mut [u8]) -> Result<(), &'static str> {
     let mut next = |len: usize| {
         let (taken, rest) = input.split_at_checked(len).ok_or(SHORT)?;
         input = rest;
-        Ok(taken)
+        Ok::<_, &str>(taken)
     };
     let mut at = 0;
     while at < to.len() {

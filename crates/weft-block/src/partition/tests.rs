@@ -58,8 +58,8 @@ fn put_gpt(device: &MemoryDevice, sector: u64, lba: u64, other: u64, array: u64,
     }
     header[80..84].copy_from_slice(&(entries.len() as u32 / 128).to_le_bytes());
     header[84..88].copy_from_slice(&128_u32.to_le_bytes());
-    header[88..92].copy_from_slice(&crc32(entries).to_le_bytes());
-    let sum = crc32(&header);
+    header[88..92].copy_from_slice(&crc32fast::hash(entries).to_le_bytes());
+    let sum = crc32fast::hash(&header);
     header[16..20].copy_from_slice(&sum.to_le_bytes());
     device.write_at(entries, array * sector).unwrap();
     device.write_at(&header, lba * sector).unwrap();
