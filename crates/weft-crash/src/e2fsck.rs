@@ -1,11 +1,11 @@
-//! e2fsck as a judge: runs it on an image and sorts what it says into what soft updates may leave
-//! and what must never be.
+//! e2fsck as a judge: runs it on an image and classifies its messages into defects that soft
+//! updates may leave and those that must never occur.
 //!
 //! Allowed are leaked blocks and inodes (bitmap differences that only over-count, unattached
 //! inodes, unconnected directories), link counts that are too high, wrong free counts, deleted
 //! inodes without a time, and sizes and block counts of files that lag behind their indirect
-//! blocks. While a directory is being renamed it may have two names, which is what keeps it from
-//! having none. Every line that is not known is damage.
+//! blocks. While a directory is being renamed it may have two names, so that it never has none.
+//! Every unknown line counts as damage.
 
 use crate::target::{Findings, Severity};
 use crate::{Error, Result};
@@ -16,17 +16,17 @@ use std::process::{Command, Output, Stdio};
 use weft_block::{Image, PAGE_BYTES};
 use weft_vfs::Time;
 
-/// Runs e2fsck on images, through one file in memory that only takes what changed.
+/// Runs e2fsck on images, through one file in memory to which only changed pages are written.
 #[derive(Debug)]
 pub struct E2fsck {
     program: PathBuf,
     dir: tempfile::TempDir,
     file: File,
-    /// What the file holds, unless e2fsck may have changed it.
+    /// The content of the file, unless e2fsck may have changed it.
     held: Option<Image>,
 }
 
-/// Where e2fsck is, if it is installed.
+/// Returns the path of e2fsck, if it is installed.
 #[must_use]
 pub fn find_e2fsck() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -81,7 +81,7 @@ impl E2fsck {
             .arg("image")
             .current_dir(self.dir.path())
             .env("LC_ALL", "C")
-            // Whether the machine's clock was set back since is no matter of the volume.
+            // A clock that was set back on the machine is no defect of the volume.
             .env("E2FSCK_TIME", (Time::now().secs + 86_400).to_string())
             .stdin(Stdio::null())
             .output()
@@ -110,7 +110,7 @@ impl E2fsck {
         Ok(findings)
     }
 
-    /// Lets e2fsck replay the journal of an image, and nothing else.
+    /// Makes e2fsck replay the journal of an image, and nothing else.
     ///
     /// # Errors
     /// If e2fsck cannot be run, or refuses.
@@ -137,7 +137,7 @@ impl E2fsck {
     }
 }
 
-/// Sorts the output of `e2fsck -fn`.
+/// Classifies the output of `e2fsck -fn`.
 #[must_use]
 pub fn classify(output: &str, renames_dirs: bool) -> Findings {
     let mut findings = Findings::CLEAN;
@@ -155,7 +155,7 @@ pub fn classify(output: &str, renames_dirs: bool) -> Findings {
     findings
 }
 
-/// The numbers in a line, in order.
+/// Returns the numbers in a line, in order.
 fn numbers(line: &str) -> Vec<i64> {
     let parts = line.split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|n| n.parse().ok()).collect()
@@ -203,8 +203,8 @@ fn severity(line: &str, renames_dirs: bool, unconnected: bool) -> Severity {
     {
         return Severity::Leaks;
     }
-    // A directory on its way from one name to the other has both, and ".." names one of its two
-    // parents; one that nothing leads to any more has a ".." that is not needed.
+    // A directory being renamed has both names, and ".." refers to one of its two parents; the ".."
+    // of one that is unconnected is not needed.
     if starts("Entry '") && line.contains(" is a link to directory ") {
         return allow(renames_dirs);
     }

@@ -1,38 +1,38 @@
-//! Why an exploration could not be carried out. What it *finds* is no error but a
-//! [`Violation`](crate::Violation).
+//! Errors that prevent an exploration. Its *findings* are no errors but
+//! [`Violation`](crate::Violation)s.
 
 /// The result of a step of an exploration.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a step of an exploration failed.
+/// An error of a step of an exploration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text of a workload or of a crash state is not understood.
+    /// The text of a workload or of a crash state cannot be parsed.
     #[error("{0}")]
     Syntax(String),
-    /// An operation makes no sense where it stands.
+    /// An operation is impossible in its position.
     #[error("operation {number} ({op}): {problem}")]
     Model {
-        /// Its place in the workload, from 1.
+        /// Its position in the workload, from 1.
         number: usize,
         /// The operation.
         op: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
     /// A device failed.
     #[error(transparent)]
     Block(#[from] weft_block::Error),
-    /// The file system under test refused what it should have done.
+    /// The file system under test refused an operation that it should have done.
     #[error("{what}: {source}")]
     Fs {
-        /// What was asked of it.
+        /// The requested operation.
         what: String,
-        /// What it said.
+        /// The file system's error.
         source: weft_vfs::Error,
     },
-    /// The volume could not be made, mounted, checked or repaired.
+    /// The volume could not be created, mounted, checked or repaired.
     #[error("{0}")]
     Target(String),
     /// Another program could not be run.
@@ -40,7 +40,7 @@ pub enum Error {
     Tool {
         /// The program.
         program: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }

@@ -1,7 +1,8 @@
 //! The exploration of many workloads: recording, enumerating, judging, on several threads.
 //!
-//! The result does not depend on the number of threads: what is looked at of a workload is decided
-//! by the seed and the workload's text alone. (Limits of time and of images do depend on it.)
+//! The result does not depend on the number of threads: the images judged for a workload are
+//! determined by the seed and the workload's text alone. (Limits of time and of images do depend on
+//! it.)
 
 use crate::judge::{Counts, Depth, Fault, Judge, Kind};
 use crate::observe::Observed;
@@ -17,46 +18,46 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_block::{Image, Rng, mix};
 
-/// Which workloads are explored.
+/// The workloads to explore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Campaign {
-    /// These.
+    /// The given ones.
     Given(Vec<Workload>),
     /// Every single operation, the usual sequences, and pairs and random ones by seed.
     Short,
-    /// The same, then every pair, then each with every placement of what makes it durable, then
-    /// random ones, for as long as there is time.
+    /// The same, then every pair, then each with every placement of the operations that make it
+    /// durable, then random ones, until the time is up.
     Long,
-    /// Random churns of one directory, of so many operations each
-    /// (see [`generate::churn`](crate::generate::churn)), for as long as there is time.
+    /// Random churns of one directory, of the given number of operations each (see
+    /// [`generate::churn`](crate::generate::churn)), until the time is up.
     Churn(usize),
 }
 
-/// What is explored, and how thoroughly.
+/// Configuration of an exploration.
 #[derive(Clone)]
 pub struct Config {
     /// The file system.
     pub target: Arc<dyn Target>,
     /// The workloads.
     pub campaign: Campaign,
-    /// Decides every choice.
+    /// The seed of every random choice.
     pub seed: u64,
-    /// How many states of each epoch.
+    /// Bounds on the states of each epoch.
     pub bounds: Bounds,
-    /// How many states of one workload, chosen by the seed where there are more: a short campaign
-    /// sees more in many workloads than in all states of a few.
+    /// Maximum number of states of one workload, chosen by the seed if there are more: a short
+    /// campaign finds more in many workloads than in all states of a few.
     pub states_per_workload: usize,
-    /// No new workload is begun after so many distinct images.
+    /// Number of distinct images after which no new workload is begun.
     pub images: u64,
-    /// No new workload is begun after this time.
+    /// Time after which no new workload is begun.
     pub time: Option<Duration>,
-    /// e2fsck judges one image in so many; the volume's own checker judges all.
+    /// e2fsck judges one image in this number; the volume's own checker judges all.
     pub e2fsck_every: u64,
-    /// One image in so many is repaired, and one in so many used without a repair.
+    /// One image in this number is repaired, and one in this number used without a repair.
     pub repair_every: u64,
-    /// Threads; 0 for one for each processor.
+    /// Number of threads; 0 for one for each processor.
     pub threads: usize,
-    /// Stop after so many violations.
+    /// Number of violations after which the exploration stops.
     pub violations: usize,
     /// Whether violations are shrunk.
     pub shrink: bool,
@@ -92,7 +93,7 @@ impl Config {
     }
 
     fn depth(&self, hash: u64) -> Depth {
-        // By hash, so that the same image is looked at in the same way wherever it turns up.
+        // By hash, so that the same image is judged in the same way wherever it occurs.
         let pick =
             |every: u64, salt| every > 0 && mix(hash ^ salt ^ self.seed).is_multiple_of(every);
         Depth {
@@ -106,13 +107,13 @@ impl Config {
 /// A state that breaks a promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// The workload, shrunk if that was asked for.
+    /// The workload, shrunk if that was requested.
     pub workload: Workload,
-    /// The state; none if an operation failed before any crash.
+    /// The state; `None` if an operation failed before any crash.
     pub state: Option<CrashState>,
-    /// What is wrong with it.
+    /// The faults that were found.
     pub faults: Vec<Fault>,
-    /// The command that shows it again.
+    /// The command that reproduces it.
     pub command: String,
 }
 
@@ -128,24 +129,24 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What an exploration did and found.
+/// The result of an exploration.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Workloads run.
+    /// Number of workloads run.
     pub workloads: u64,
-    /// Workloads passed over, because the file system says that it does not support an operation.
+    /// Number of workloads skipped, because the file system reports an operation as unsupported.
     pub unsupported: u64,
-    /// Crash states built.
+    /// Number of crash states built.
     pub states: u64,
-    /// Distinct images among them, all judged.
+    /// Number of distinct images among them, all judged.
     pub images: u64,
-    /// What was done with them.
+    /// Numbers of the examinations of images.
     pub counts: Counts,
-    /// What broke a promise.
+    /// The violations that were found.
     pub violations: Vec<Violation>,
 }
 
-/// How far an exploration has come.
+/// The progress of an exploration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     /// Workloads run so far.
@@ -156,11 +157,11 @@ pub struct Status {
     pub violations: usize,
 }
 
-/// Explores, and reports. `each` is called now and then from any thread.
+/// Explores, and returns a report. `each` is called after each workload from any thread.
 ///
 /// # Errors
-/// If the target cannot even make a volume, or a tool cannot be run. What the file system under
-/// test does wrong is in the report.
+/// If the target cannot even create a volume, or a tool cannot be run. Errors of the file system
+/// under test are in the report.
 pub fn explore(config: &Config, each: &(dyn Fn(Status) + Sync)) -> Result<Report> {
     let queue = Queue::new(config);
     let run = Run {
@@ -190,7 +191,7 @@ pub fn explore(config: &Config, each: &(dyn Fn(Status) + Sync)) -> Result<Report
     if config.shrink {
         let mut shrunk: Vec<Violation> = Vec::new();
         for violation in &report.violations {
-            // One of each kind is worth the time.
+            // Only the first of each kind is worth the time.
             let kind = violation.faults[0].kind;
             let first = shrunk.iter().all(|v| v.faults[0].kind != kind);
             shrunk.push(if first { shrink::shrink(config, violation)? } else { violation.clone() });
@@ -200,7 +201,7 @@ pub fn explore(config: &Config, each: &(dyn Fn(Status) + Sync)) -> Result<Report
     Ok(report)
 }
 
-/// Judges one state of one workload fully; what is wrong with it.
+/// Judges one state of one workload at full depth, and returns its faults.
 ///
 /// # Errors
 /// As [`explore`], and if there is no such state.
@@ -214,7 +215,7 @@ pub fn replay(config: &Config, workload: &Workload, state: &CrashState) -> Resul
     Ok(faults)
 }
 
-/// The image that a crash state names, to be looked at with other tools.
+/// Returns the image of a crash state, for use with other tools.
 ///
 /// # Errors
 /// As [`replay`].
@@ -233,12 +234,12 @@ pub fn replay_image(
     Ok((recording, image))
 }
 
-/// The workloads of a campaign, made when they are needed.
+/// The workloads of a campaign, generated on demand.
 struct Queue {
     list: Vec<Workload>,
-    /// Random ones follow without end.
+    /// Whether random ones follow without end.
     endless: bool,
-    /// All are churns of so many operations.
+    /// The number of operations of each workload, if all are churns.
     churn: Option<usize>,
     seed: u64,
     tree: Tree,
@@ -256,10 +257,10 @@ impl Queue {
                 return Self { list, endless: false, churn: None, seed, tree };
             }
             Campaign::Churn(_) => list.clear(),
-            // A short run is cut off somewhere: let that be a different place for each seed.
+            // A short run ends early; shuffled, it ends in a different place for each seed.
             Campaign::Short => shuffle(&mut list, &mut rng),
             Campaign::Long => {
-                // Each pair once, before any has its other placements.
+                // Each pair once, before any with its other placements.
                 let (mut first, mut others) = (Vec::new(), Vec::new());
                 for mut placements in generate::pairs(tree) {
                     first.push(placements.swap_remove(rng.index(placements.len())));
@@ -369,7 +370,7 @@ impl Run<'_> {
     }
 }
 
-/// What came out of one workload.
+/// The result of one workload.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub states: u64,
@@ -430,8 +431,8 @@ pub(crate) fn explore_one(
                     return Ok(found);
                 }
             }
-            // The same image with more promised: each moment at which an fsync has just ended
-            // and the power goes before anything else is written.
+            // The same image with more promises: each moment at which an fsync has just ended and
+            // the power is cut before the next write.
             let mut moments = BTreeSet::from([state.at]);
             moments.extend(recording.promises_between(state.at, epoch.end_event));
             for at in moments {
@@ -451,7 +452,7 @@ pub(crate) fn explore_one(
     Ok(found)
 }
 
-/// So many of the states, in their order.
+/// Returns `count` random states, in their order.
 fn sample(mut states: Vec<CrashState>, count: usize, rng: &mut Rng) -> Vec<CrashState> {
     if states.len() > count {
         for i in 0..count {
@@ -464,7 +465,7 @@ fn sample(mut states: Vec<CrashState>, count: usize, rng: &mut Rng) -> Vec<Crash
     states
 }
 
-/// The command that shows a state again.
+/// Returns the command that reproduces a state.
 pub(crate) fn command(config: &Config, workload: &Workload, state: Option<&CrashState>) -> String {
     let options = config.target.options();
     let state = state.map(|s| format!(" --state {s}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! weft's ext2 and ext3 as a target.
+//! weft's ext2 and ext3 as targets.
 
 use crate::target::{Findings, Mounted, Promises, Severity, Target, order, write_back};
 use crate::{Error, Result};
@@ -23,45 +23,46 @@ pub struct Ext2Target {
 }
 
 impl Ext2Target {
-    /// Volumes with blocks of 1 KiB, which cross most block boundaries with the least data.
+    /// Creates a target with blocks of 1 KiB, which cross most block boundaries with the least
+    /// data.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         // No thread: a run must repeat exactly.
         let engine = Options { policy, background: false, ..Options::default() };
-        // A journal takes the least that JBD2 takes, 1024 blocks.
+        // A journal has the minimum size of JBD2, 1024 blocks.
         let len_blocks = if matches!(policy, Policy::Journal(_)) { 3072 } else { 1536 };
         Self { policy, block_bytes: 1024, inode_bytes: 256, len_blocks, engine, image: None }
     }
 
-    /// Blocks of 1024, 2048 or 4096 bytes.
+    /// Sets the block size: 1024, 2048 or 4096 bytes.
     #[must_use]
     pub fn block_bytes(mut self, block_bytes: u32) -> Self {
         self.block_bytes = block_bytes;
         self
     }
 
-    /// Inodes of 128 or 256 bytes.
+    /// Sets the inode size: 128 or 256 bytes.
     #[must_use]
     pub fn inode_bytes(mut self, inode_bytes: u32) -> Self {
         self.inode_bytes = inode_bytes;
         self
     }
 
-    /// Length in blocks; each 8 blocks for each byte of a block are a group of its own.
+    /// Sets the length in blocks; every 8 blocks for each byte of a block are a group of their own.
     #[must_use]
     pub fn len_blocks(mut self, len_blocks: u32) -> Self {
         self.len_blocks = len_blocks;
         self
     }
 
-    /// The engine's optimisations, budget and so on; policy and threads stay as they are.
+    /// Sets the engine's optimisations, budget and so on; policy and threads are not changed.
     #[must_use]
     pub fn engine(mut self, options: &Options) -> Self {
         self.engine = Options { policy: self.policy, background: false, ..options.clone() };
         self
     }
 
-    /// Begins every workload with a copy of this volume and not with a fresh one.
+    /// Makes every workload begin with a copy of this volume instead of a fresh one.
     #[must_use]
     pub fn on_image(mut self, image: Image) -> Self {
         self.image = Some(image);
@@ -101,7 +102,7 @@ impl Target for Ext2Target {
             inode_bytes: Some(self.inode_bytes),
             inodes: Some(128),
             journal: self.journaled().then_some(journal),
-            // The same volume every time: a seed means the same run.
+            // The same volume every time: a seed determines the run.
             uuid: Some(*b"weft crash proof"),
             time: Some(1_700_000_000),
             ..base
@@ -141,7 +142,7 @@ impl Target for Ext2Target {
         let report = fsck::check(&*device, &fsck::Options::default()).map_err(told("fsck"))?;
         let unconnected = report.problems.iter().any(is_unconnected);
         let is_damage = |p: &Problem| match p {
-            // A new directory, with all that is in it, before its name is there.
+            // A new directory, with its content, before its name is written.
             Problem::Unconnected { .. } => false,
             Problem::Entry { problem: EntryProblem::SecondName(_), .. } => !renames_dirs,
             Problem::Entry { problem: EntryProblem::Parent { .. }, .. } => {

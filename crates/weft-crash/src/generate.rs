@@ -8,15 +8,15 @@ use crate::workload::{Op, Workload};
 use std::sync::Arc;
 use weft_block::Rng;
 
-/// The tree that the operations work on: two directories with files, an empty one, one to be
-/// moved, a file with indirect blocks and one with a hole. The blocks that are free hold the data
-/// of a file that is gone, so that stale data can turn up.
+/// The tree that the operations work on: two directories with files, an empty one, one to be moved,
+/// a file with indirect blocks and one with a hole. The free blocks contain the data of a deleted
+/// file, so that stale data can appear.
 const SETUP: &str = "creat junk; write junk 0 200k; sync; unlink junk; sync; \
     mkdir A; mkdir B; mkdir E; mkdir D; mkdir L; creat LONG0; creat LONG1; creat LONG2; creat A/a; write A/a 0 5000; creat A/b; \
     write A/b 0 2500; setxattr A/b old 40; creat B/c; write B/c 0 700; creat D/in; \
     write D/in 0 100; creat big; write big 0 40k; creat holes; write holes 9000 1000; symlink A/a s";
 
-/// The operations, each with the file or directory whose fsync belongs to it and the directory
+/// The operations, each with the file or directory whose fsync makes it durable and the directory
 /// whose fsync does.
 const OPS: &[(&str, &str, &str)] = &[
     ("creat A/n", "A/n", "A"),
@@ -62,7 +62,7 @@ const OPS: &[(&str, &str, &str)] = &[
     ("exchange A/a B/c", "A/a", "A"),
 ];
 
-/// Follow-ups that only make sense after another operation: the usual ways to replace a file.
+/// Sequences whose operations depend on each other: the usual ways to replace a file.
 const CHAINS: &[&str] = &[
     "creat A/tmp; write A/tmp 0 3000; fsync A/tmp; rename A/tmp A/a",
     "creat A/tmp; write A/tmp 0 3000; rename A/tmp A/a; fsync A",
@@ -82,7 +82,8 @@ const CHAINS: &[&str] = &[
 ];
 
 fn ops(tree: Tree, text: &str) -> Vec<Op> {
-    // Of a name, two fit into a sector of a directory; or it is as long as may be.
+    // Two names of this length fit into a sector of a directory; or the name has the maximum
+    // length.
     let letters = match tree {
         Tree::Unix => 200,
         Tree::Macintosh => 30,
@@ -92,7 +93,7 @@ fn ops(tree: Tree, text: &str) -> Vec<Op> {
     text.parse::<Workload>().map(|w| w.ops).unwrap_or_default()
 }
 
-/// Whether such trees have what an operation makes.
+/// Returns true if such trees support an operation.
 fn is_possible(tree: Tree, op: &Op) -> bool {
     let unix_only = matches!(
         op,
@@ -108,13 +109,14 @@ fn is_possible(tree: Tree, op: &Op) -> bool {
     tree == Tree::Unix || !unix_only
 }
 
-/// The operations that prepare the small tree, those left out that it cannot have.
+/// Returns the operations that prepare the small tree, without those that such a tree does not
+/// support.
 #[must_use]
 pub fn setup(tree: Tree) -> Arc<[Op]> {
     ops(tree, SETUP).into_iter().filter(|op| is_possible(tree, op)).collect()
 }
 
-/// What may follow an operation: nothing, or one of the ways to make it durable.
+/// Returns the operations that may follow an operation: none, or one that makes it durable.
 fn placements(file: &str, dir: &str) -> Vec<Option<Op>> {
     vec![
         None,
@@ -125,7 +127,7 @@ fn placements(file: &str, dir: &str) -> Vec<Option<Op>> {
     ]
 }
 
-/// The prepared tree, worked out once: a campaign tries tens of thousands of sequences on it.
+/// The prepared tree, computed once: a campaign tries tens of thousands of sequences on it.
 struct Prepared {
     tree: Tree,
     setup: Arc<[Op]>,
@@ -143,7 +145,7 @@ impl Prepared {
         Self { tree, setup, state }
     }
 
-    /// The workload, if its operations make sense one after the other.
+    /// Returns the workload, if its operations are possible in this order.
     fn workload(&self, ops: Vec<Op>) -> Option<Workload> {
         let mut state = self.state.clone();
         let sense = ops
@@ -153,7 +155,7 @@ impl Prepared {
         sense.then(|| Workload { setup: Arc::clone(&self.setup), ops })
     }
 
-    /// The picked operations one after the other, with every placement after each.
+    /// Returns the sequences of the picked operations, with every placement after each.
     fn sequence(&self, picked: &[usize]) -> Vec<Workload> {
         let mut list: Vec<Vec<Op>> = vec![Vec::new()];
         for index in picked {
@@ -171,22 +173,22 @@ impl Prepared {
     }
 }
 
-/// Every single operation with every placement.
+/// Returns every single operation with every placement.
 #[must_use]
 pub fn singles(tree: Tree) -> Vec<Workload> {
     let prepared = Prepared::new(tree);
     (0..OPS.len()).flat_map(|i| prepared.sequence(&[i])).collect()
 }
 
-/// The usual sequences of several operations.
+/// Returns the usual sequences of several operations.
 #[must_use]
 pub fn chains(tree: Tree) -> Vec<Workload> {
     let prepared = Prepared::new(tree);
     CHAINS.iter().filter_map(|text| prepared.workload(ops(tree, text))).collect()
 }
 
-/// Every pair of operations, each with every placement after both: some tens of thousands. Pairs
-/// that make no sense one after the other are left out.
+/// Returns every pair of operations, each with every placement after both: some tens of thousands.
+/// Pairs that are impossible in this order are left out.
 #[must_use]
 pub fn pairs(tree: Tree) -> Vec<Vec<Workload>> {
     let prepared = &Prepared::new(tree);
@@ -197,7 +199,7 @@ pub fn pairs(tree: Tree) -> Vec<Vec<Workload>> {
         .collect()
 }
 
-/// A random workload of `len` operations on the small tree.
+/// Returns a random workload of `len` operations on the small tree.
 #[must_use]
 pub fn random(tree: Tree, rng: &mut Rng, len: usize) -> Workload {
     let Prepared { setup, mut state, .. } = Prepared::new(tree);
@@ -218,18 +220,18 @@ pub fn random(tree: Tree, rng: &mut Rng, len: usize) -> Workload {
     Workload { setup, ops }
 }
 
-/// The tree that churns start from: two empty directories.
+/// The initial tree of churns: two empty directories.
 const CHURN_SETUP: &str = "mkdir d; mkdir e";
 
-/// Names that a churn keeps alive at most: a volume of 128 inodes must do.
+/// Maximum number of live names in a churn: a volume of 128 inodes must suffice.
 const CHURN_NAMES: usize = 30;
 
-/// A random workload of `len` operations on two directories, nearly all of them in the first:
-/// names of every length come, go, move, and take the room of others in every way there is, while
-/// blocks are written back in between.
+/// Returns a random workload of `len` operations on two directories, nearly all of them in the
+/// first: names of every length are created, removed, moved, and reuse the space of others in every
+/// possible way, while blocks are written back in between.
 ///
-/// A small workload with names of one length does not get there: the records of a directory
-/// depend on each other through their lengths, which only such a mix joins, cuts and joins again.
+/// A small workload with names of one length does not reach these cases: the records of a directory
+/// depend on each other through their lengths, which only such a mix joins, splits and joins again.
 #[must_use]
 pub fn churn(tree: Tree, rng: &mut Rng, len: usize) -> Workload {
     let setup: Arc<[Op]> = ops(tree, CHURN_SETUP).into();
@@ -267,10 +269,10 @@ fn churn_op(rng: &mut Rng, state: &State, longest: usize) -> Op {
         }
     }
     let old = rng.pick(&known).cloned().unwrap_or_else(|| "d".to_owned());
-    // Few beginnings, so that names come back; letters behind them, so that lengths are mixed.
+    // Few stems, so that names recur; letters after them, so that lengths are mixed.
     let dir = match rng.below(16) {
         0 => "e".to_owned(),
-        // What is in a directory that may be removed itself.
+        // An entry of a directory that may itself be removed.
         1 | 2 => rng.pick(&dirs).cloned().unwrap_or_else(|| "e".to_owned()),
         _ => "d".to_owned(),
     };
@@ -284,7 +286,7 @@ fn churn_op(rng: &mut Rng, state: &State, longest: usize) -> Op {
         4 => Op::Mkdir(fresh),
         5..=8 => Op::Remove(old),
         9..=11 => Op::Rename(old, fresh),
-        // A name that was there a moment ago.
+        // A name that existed a moment ago.
         12 => Op::Rename(old, rng.pick(&known).cloned().unwrap_or(fresh)),
         13 if rng.chance(1, 2) => Op::Exchange(old, rng.pick(&known).cloned().unwrap_or(fresh)),
         13 => Op::Link(old, fresh),
@@ -300,7 +302,7 @@ fn random_op(rng: &mut Rng, state: &State) -> Op {
     let known: Vec<String> =
         crate::record::paths(state).into_keys().map(|p| p[1..].to_owned()).collect();
     let old = rng.pick(&known).cloned().unwrap_or_default();
-    // In the root, no name that differs from a folder's by nothing but case.
+    // In the root, no name that differs from a folder's only by case.
     let dir = ["r", "A/", "B/", "E/", "D/"][rng.index(5)];
     let fresh = format!("{dir}{}", ["a", "b", "c", "n", "m", "z"][rng.index(6)]);
     let target = if rng.chance(1, 3) { rng.pick(&known).cloned() } else { None };

@@ -1,4 +1,4 @@
-//! weft's HFS as a target: alone, or with the journal that lies beside it.
+//! weft's HFS as a target: alone, or with a journal outside the volume.
 
 use crate::target::{Findings, Mounted, Promises, Severity, Target, Tree, order, write_back};
 use crate::{Error, Result};
@@ -11,16 +11,16 @@ use weft_patch::{JournalMode, Options, Policy};
 use weft_vfs::Time;
 
 const VOLUME_BYTES: u64 = 1 << 20;
-/// JBD2 takes no less than 1024 blocks of 1 KiB.
+/// The minimum of JBD2: 1024 blocks of 1 KiB.
 const JOURNAL_BYTES: u64 = 1 << 20;
-/// When everything happens: a seed means the same run. In 2023.
+/// Time of all operations, so that a seed determines the run. In 2023.
 const NOW: Time = Time { secs: 1_700_000_000, nanos: 0 };
 
-/// An HFS volume with blocks of 512 bytes. Under a journal policy the journal is behind it on the
-/// same device: the power goes for both at once.
+/// An HFS volume with blocks of 512 bytes. Under a journal policy the journal is after it on the
+/// same device: a power cut hits both at once.
 ///
-/// A volume that was not unmounted is set right when it is mounted, so that nothing at all may be
-/// wrong with it then. That has to be true of ordered writes, too.
+/// A volume that was not unmounted is repaired when it is mounted, so that a check must find
+/// nothing then. That must hold for ordered writes, too.
 #[derive(Debug, Clone)]
 pub struct HfsTarget {
     policy: Policy,
@@ -31,7 +31,7 @@ pub struct HfsTarget {
 }
 
 impl HfsTarget {
-    /// Volumes of 1 MiB.
+    /// Creates a target with volumes of 1 MiB.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         // No thread: a run must repeat exactly.
@@ -39,14 +39,14 @@ impl HfsTarget {
         Self { policy, engine, image: None, volume_bytes: VOLUME_BYTES, unordered: false }
     }
 
-    /// The engine's optimisations, budget and so on; policy and threads stay as they are.
+    /// Sets the engine's optimisations, budget and so on; policy and threads are not changed.
     #[must_use]
     pub fn engine(mut self, options: &Options) -> Self {
         self.engine = Options { policy: self.policy, background: false, ..options.clone() };
         self
     }
 
-    /// Begins every workload with a copy of this volume and not with a fresh one.
+    /// Makes every workload begin with a copy of this volume instead of a fresh one.
     #[must_use]
     pub fn on_image(mut self, image: Image) -> Self {
         self.volume_bytes = image.len_bytes();
@@ -54,7 +54,8 @@ impl HfsTarget {
         self
     }
 
-    /// Drops all order, under [`Policy::Async`] the trees' too: damage must be found then.
+    /// Drops all order, under [`Policy::Async`] that of the trees too: the exploration must then
+    /// find damage.
     #[must_use]
     pub fn unordered(mut self) -> Self {
         self.unordered = true;
@@ -65,7 +66,7 @@ impl HfsTarget {
         matches!(self.policy, Policy::Journal(_))
     }
 
-    /// The volume and its journal on a device.
+    /// Returns the volume and its journal on a device.
     fn parts(
         &self,
         device: &Arc<dyn BlockDevice>,
@@ -96,7 +97,7 @@ impl Target for HfsTarget {
                     let n = (self.volume_bytes - at).min(1 << 20);
                     let piece = &mut piece[..n as usize];
                     content.read_at(piece, at)?;
-                    // What is zero stays a hole: crash images are copies of this one.
+                    // Zeroes stay a hole: crash images are copies of this one.
                     if piece.iter().any(|byte| *byte != 0) {
                         volume.write_at(piece, at)?;
                     }

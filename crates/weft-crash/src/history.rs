@@ -1,10 +1,11 @@
-//! The states that a volume went through, what of them was promised to last, and the judgement of
-//! what is found after a crash.
+//! The states that a volume went through, the parts of them that are guaranteed to be durable, and
+//! the judgement of the tree found after a crash.
 //!
-//! State 0 is what the recording began with, state i what operation i left. At a crash the
-//! operations before some point have begun and those before an earlier point have ended. For each
-//! name, each file's content and each set of attributes, the ended fsyncs say since which state it
-//! is durable; it must then be as in that state or as in one after it up to the last that began.
+//! State 0 is the one at the start of the recording, state i the one after operation i. At a crash
+//! the operations before some point have begun and those before an earlier point have ended. For
+//! each name, each file's content and each set of attributes, the ended fsyncs determine since
+//! which state it is durable; it must then be as in that state or in a later one up to the last
+//! that began.
 //!
 //! Names are judged as pairs of directory and name, not as paths: a directory that was renamed
 //! keeps its names.
@@ -19,12 +20,12 @@ use std::sync::Arc;
 
 const SECTOR: usize = weft_block::SECTOR_BYTES;
 
-/// How far a workload had come when the power went.
+/// The progress of a workload at the power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Progress {
-    /// Operations that had begun, at least.
+    /// Number of operations that had begun, at least.
     pub begun: usize,
-    /// Operations that had ended.
+    /// Number of operations that had ended.
     pub ended: usize,
 }
 
@@ -35,11 +36,11 @@ pub struct History {
     pub states: Vec<State>,
     /// The operations.
     pub ops: Vec<Op>,
-    /// Those of them that failed: an fsync that did has promised nothing.
+    /// Indices of the operations that failed: a failed fsync guarantees nothing.
     pub failed: BTreeSet<usize>,
 }
 
-/// Since which state each thing is durable.
+/// For each item, the state since which it is durable.
 #[derive(Debug, Default)]
 struct Durable {
     everything: usize,
@@ -62,7 +63,7 @@ impl Durable {
 }
 
 impl History {
-    /// What the ended operations made durable.
+    /// Returns the items that the ended operations made durable.
     fn durable(&self, ended: usize) -> Durable {
         let mut durable = Durable::default();
         for (i, op) in self.ops.iter().take(ended).enumerate() {
@@ -85,7 +86,7 @@ impl History {
                     if state.names(id).is_some() {
                         durable.dirs.insert(id, number);
                     }
-                    // Its name, if there is but one, and those of the directories above.
+                    // Its name, if it has only one, and those of the directories above.
                     let mut at = id;
                     while let [(dir, name)] = &state.names_of(at)[..] {
                         durable.names.insert((*dir, name.clone()), number);
@@ -99,7 +100,7 @@ impl History {
         durable
     }
 
-    /// The progress after which nothing more can have happened.
+    /// Returns the progress at the end of the workload.
     #[must_use]
     pub fn at_end(&self) -> Progress {
         Progress { begun: self.ops.len(), ended: self.ops.len() }
@@ -110,7 +111,7 @@ impl History {
         &self.states[(*range.start()).min(last)..=(*range.end()).min(last)]
     }
 
-    /// What of `observed` breaks a promise, one sentence each; nothing if all are kept.
+    /// Returns the promises that `observed` breaks, one sentence each; empty if all are kept.
     #[must_use]
     pub fn judge(
         &self,
@@ -132,7 +133,7 @@ impl History {
         wrong
     }
 
-    /// Each name must be bound as in one of the states it may be in.
+    /// Checks that each name is bound as in one of the states that are allowed for it.
     fn judge_names(
         &self,
         observed: &Observed,
@@ -169,8 +170,8 @@ impl History {
         }
     }
 
-    /// Whether operation `i` swaps a name of this node with another. Without a journal, one of the
-    /// two nodes has a third name for the time.
+    /// Returns true if operation `i` swaps a name of this node with another. Without a journal, one
+    /// of the two nodes has a third name in the meantime.
     fn exchanges(&self, i: usize, id: Option<NodeId>) -> bool {
         let (Some(Op::Exchange(p, q)), Some(before)) = (self.ops.get(i), self.states.get(i)) else {
             return false;
@@ -178,7 +179,7 @@ impl History {
         [p, q].into_iter().any(|path| before.resolve(path).ok() == id)
     }
 
-    /// A node whose name is durable may be renamed, but never be without a name.
+    /// Checks that each node whose name is durable has a name; it may be renamed.
     fn judge_existence(
         &self,
         observed: &Observed,
@@ -191,8 +192,8 @@ impl History {
         for id in all.copied().collect::<BTreeSet<_>>() {
             let since = durable.of(&durable.exists, id);
             let states = self.states(since..=progress.begun);
-            // Not promised before state 0 held it or an fsync ended; and whoever takes a name
-            // away himself has been promised nothing about the others, which nothing synced.
+            // Not guaranteed before state 0 contained it or an fsync ended; and after an operation
+            // has removed one name, the other names, which were not synced, are not guaranteed.
             let always = states.iter().all(|s| s.node(id).is_some());
             let unnamed = !promises.operations_in_order
                 && (since..progress.begun).any(|i| self.takes_name_of(i, id));
@@ -205,7 +206,7 @@ impl History {
         }
     }
 
-    /// Whether operation `i` takes a name away from `id` without giving it another.
+    /// Returns true if operation `i` removes a name of `id` without giving it another.
     fn takes_name_of(&self, i: usize, id: NodeId) -> bool {
         let (Some(op), Some(before)) = (self.ops.get(i), self.states.get(i)) else { return false };
         match op {
@@ -233,7 +234,7 @@ impl History {
         if attributes.iter().all(|v| v.xattrs != seen.xattrs) && !attributes.is_empty() {
             wrong.push(format!("{who} has attributes that it never had: {}", shown(&seen.xattrs)));
         }
-        // A symbolic link's mode means nothing; each file system has its own.
+        // A symbolic link's mode has no effect; each file system has its own.
         let moded = !matches!(seen.body, Body::Symlink(_)) && !attributes.is_empty();
         if moded && attributes.iter().all(|v| v.perm != seen.perm) {
             wrong.push(format!("{who} has mode {:o}, which it never had", seen.perm));
@@ -273,7 +274,7 @@ impl History {
         }
     }
 
-    /// All names together must be those of one state.
+    /// Checks that all names together are those of one state.
     fn judge_order(
         &self,
         observed: &Observed,
@@ -295,8 +296,9 @@ impl History {
     }
 }
 
-/// Each sector of a file must be as in one of its versions, and its size between theirs. A longer
-/// size may come before the data of an append that was not synced: a version goes on with zeroes.
+/// Checks that each sector of a file is as in one of its versions, and its size between theirs. A
+/// longer size may precede the data of an append that was not synced: a version is extended with
+/// zeroes.
 fn judge_content(content: &[u8], versions: &[&[u8]], no_stale_data: bool) -> Result<(), String> {
     let sizes = versions.iter().map(|v| v.len());
     let (Some(least), Some(most)) = (sizes.clone().min(), sizes.max()) else { return Ok(()) };
@@ -361,7 +363,7 @@ mod tests {
         History { states, ops: workload.ops, failed: BTreeSet::new() }
     }
 
-    /// A state as if it had been read back from a volume.
+    /// Returns a state as if it had been read back from a volume.
     fn seen(state: &State) -> Observed {
         let node = |n: &ModelNode| Seen {
             body: n.body.clone(),
@@ -391,7 +393,7 @@ mod tests {
         assert_eq!(judge(&h, &full, 3, 3), [""; 0]);
         assert!(judge(&h, &none, 3, 3).iter().any(|w| w.contains("gone")));
         assert!(judge(&h, &empty, 3, 3)[0].contains("has 0 bytes"));
-        // Nothing may be there before it was begun.
+        // No change may appear before its operation has begun.
         assert!(judge(&h, &empty, 0, 0)[0].contains("leads to node 1"));
         assert!(!judge(&h, &full, 1, 1).is_empty());
     }

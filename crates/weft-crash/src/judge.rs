@@ -1,5 +1,4 @@
-//! The judgement of one crash image: is it consistent, is everything promised there, can it be
-//! repaired, can it be used.
+//! The judgement of one crash image: its consistency, the promises, its repair, and its use.
 
 use crate::e2fsck::{E2fsck, find_e2fsck};
 use crate::model::Body;
@@ -14,20 +13,20 @@ use std::sync::Arc;
 use weft_block::{BlockDevice, Image, MemoryDevice};
 use weft_vfs::Walker;
 
-/// In what way a promise is broken.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// The file system did not do what it was asked, before any crash.
+    /// The file system failed an operation, before any crash.
     Operation,
-    /// A checker finds what must never be.
+    /// A checker finds a defect that must never occur.
     Damage,
     /// The volume cannot be mounted.
     Mount,
-    /// Something durable is gone, or something is there that never was.
+    /// A durable item is missing, or an item exists that never did.
     Promise,
-    /// Repair leaves something.
+    /// Repair fails or leaves defects.
     Repair,
-    /// The repair in the background of a mount does harm.
+    /// The background repair of a mount does harm.
     Healing,
     /// Using the volume after the crash, without a repair, damages it.
     Aftermath,
@@ -53,43 +52,43 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One thing that is wrong with an image.
+/// A defect of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// In what way.
+    /// Its kind.
     pub kind: Kind,
-    /// What exactly.
+    /// A description.
     pub what: String,
 }
 
-/// How thoroughly an image is looked at. The volume's own checker and the walk run always.
+/// The depth of an image's examination. The volume's own checker and the walk always run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depth {
-    /// e2fsck judges as well (if the target is ext2 and e2fsck is installed).
+    /// Whether e2fsck checks it as well (if the target is ext2 and e2fsck is installed).
     pub e2fsck: bool,
-    /// The image is repaired, and must be clean then.
+    /// Whether it is repaired, and must then be clean.
     pub repair: bool,
-    /// The image is used without a repair, and must not be damaged by that.
+    /// Whether it is used without a repair, which must not damage it.
     pub aftermath: bool,
 }
 
 impl Depth {
-    /// Everything.
+    /// All examinations.
     pub const FULL: Self = Self { e2fsck: true, repair: true, aftermath: true };
 }
 
-/// What has been done, for the report.
+/// Numbers of examinations, for the report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Runs of e2fsck.
+    /// Number of runs of e2fsck.
     pub e2fsck: u64,
-    /// Repairs tried.
+    /// Number of attempted repairs.
     pub repairs: u64,
-    /// Images that the repair in the background of a mount made clean.
+    /// Number of images that the background repair of a mount made clean.
     pub healed: u64,
-    /// Images used after the crash.
+    /// Number of images used after the crash.
     pub aftermaths: u64,
-    /// Images with leaks, which soft updates allow.
+    /// Number of images with leaks, which soft updates allow.
     pub leaky: u64,
 }
 
@@ -97,7 +96,7 @@ pub struct Counts {
 pub struct Judge<'a> {
     target: &'a dyn Target,
     e2fsck: Option<E2fsck>,
-    /// What has been done so far.
+    /// Numbers of examinations so far.
     pub counts: Counts,
 }
 
@@ -111,7 +110,7 @@ fn device(image: &Image) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from_image(image.clone()))
 }
 
-/// The image as the file system sees it after the crash, and what it saw.
+/// The image after the file system has recovered it, and the observed tree.
 struct Walked {
     /// After recovery and a clean unmount.
     after: Image,
@@ -119,7 +118,7 @@ struct Walked {
 }
 
 impl<'a> Judge<'a> {
-    /// A judge for images of `target`.
+    /// Creates a judge for images of `target`.
     ///
     /// # Errors
     /// If there is no room for e2fsck's image.
@@ -129,7 +128,7 @@ impl<'a> Judge<'a> {
         Ok(Self { target, e2fsck, counts: Counts::default() })
     }
 
-    /// What is wrong with an image as such, and what can be seen on it.
+    /// Returns the faults of an image, except broken promises, and its observed tree.
     ///
     /// # Errors
     /// If a tool cannot be run.
@@ -169,7 +168,7 @@ impl<'a> Judge<'a> {
         Ok((faults, walked.map(|w| w.observed).unwrap_or_default()))
     }
 
-    /// What of the promises is broken by what was seen.
+    /// Returns the promises that the observed tree breaks.
     #[must_use]
     pub fn promises(
         &self,
@@ -213,7 +212,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Both checkers, which must agree on how bad it is.
+    /// Runs both checkers, which must agree on whether there is damage.
     fn check(
         &mut self,
         image: &Image,
@@ -246,7 +245,7 @@ impl<'a> Judge<'a> {
         Ok(if theirs.severity > own.severity { theirs } else { own })
     }
 
-    /// The journal replayed by e2fsck must leave a clean volume with the same content.
+    /// Checks that a replay of the journal by e2fsck leaves a clean volume with the same content.
     fn foreign_recovery(
         &mut self,
         image: &Image,
@@ -306,7 +305,7 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// The repair in the background of a mount may leave something, but damage nothing.
+    /// Runs the background repair of a mount, which may leave leaks, but must do no damage.
     fn heal(
         &mut self,
         image: &Image,
@@ -334,7 +333,7 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// Whatever changes a volume after a crash must keep what could be seen on it.
+    /// Checks that a change of a volume after a crash has kept the observed tree.
     fn keeps(
         &self,
         image: &Image,
@@ -348,8 +347,8 @@ impl<'a> Judge<'a> {
         };
         for (id, seen) in &before.nodes {
             let kept = match (&seen.body, after.observed.nodes.get(id).map(|n| &n.body)) {
-                // A size that lags behind the blocks may be made to cover them, as e2fsck does;
-                // nothing that was there may change.
+                // A size that lags behind the blocks may be extended to cover them, as e2fsck does;
+                // the former content may not change.
                 (Body::File(old), Some(Body::File(new))) => new.starts_with(old),
                 (_, now) => now.is_some(),
             };
@@ -389,7 +388,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What somebody does first after a crash: new files and directories, then everything old goes.
+/// Uses a volume as after a crash: creates files and directories, then removes all old ones.
 fn use_volume(fs: &dyn weft_vfs::FileSystem) -> weft_vfs::Result<()> {
     let walker = Walker::new(fs);
     let old = walker.root()?.list()?;

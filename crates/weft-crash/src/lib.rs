@@ -1,16 +1,17 @@
-//! Crash proof: runs workloads on a recorded volume, builds the images that a power cut could leave
-//! at every moment, and judges each of them.
+//! Crash testing: runs workloads on a recorded volume, builds the images that a power cut could
+//! leave at every moment, and judges each of them.
 //!
 //! 1. [`record`] runs a [`Workload`] on a [`Target`] and keeps every write and flush.
-//! 2. [`states`] enumerates what can be left: any subset of what was not flushed, each write torn
-//!    at 512 bytes.
-//! 3. [`judge`] looks at each image: the file system's own checker and e2fsck find nothing that
-//!    must not be; it mounts; everything that was fsynced is there with its content; names are old
-//!    or new; no file shows what was never written into it; repair leaves it clean; and using it
-//!    without a repair does no damage.
-//! 4. [`shrink`] makes what breaks a promise small, and prints the command that shows it again.
+//! 2. [`states`] enumerates the possible images: any subset of the unflushed writes, each torn at
+//!    512 bytes.
+//! 3. [`judge`] examines each image: the file system's own checker and e2fsck find no damage; it
+//!    mounts; everything that was fsynced is there with its content; names are old or new; no file
+//!    contains data that was never written into it; repair leaves it clean; and using it without a
+//!    repair does no damage.
+//! 4. [`shrink`] reduces a violation of a promise to a small one, and prints the command that
+//!    reproduces it.
 //!
-//! [`explore`] does all of it:
+//! [`explore`] does all of this:
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,33 +1,33 @@
-//! What a volume should hold: a pure model of the tree after each operation of a workload.
+//! The expected content of a volume: a pure model of the tree after each operation of a workload.
 //!
-//! Every node has an identity of its own ([`NodeId`]), kept in the owner of the inode, so that what
-//! is found after a crash can be told apart even where it is empty. Every 16 bytes of a file name
-//! the file, the operation that wrote them and their offset ([`pattern`]), so that stale data of
-//! another file is recognised wherever it turns up.
+//! Every node has an identity of its own ([`NodeId`]), kept in the owner of the inode, so that
+//! nodes found after a crash can be distinguished even if they are empty. Every 16 bytes of a file
+//! contain the file, the operation that wrote them and their offset ([`pattern`]), so that stale
+//! data of another file is recognised wherever it appears.
 
 use crate::workload::Op;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Who a node is, over all renames and links.
+/// The identity of a node, across all renames and links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
 impl NodeId {
     /// The root directory.
     pub const ROOT: Self = Self(0);
-    /// What was on the volume before the workload is numbered from here on, by inode number.
+    /// Start of the numbers of nodes that were on the volume before the workload, by inode number.
     pub const FOREIGN: u32 = 1 << 24;
 }
 
-/// The owner of the inode of node 0 of a workload; node n has owner `OWNER_BASE + n`. Far from
-/// what a real volume uses.
+/// The owner of the inode of node 0 of a workload; node n has owner `OWNER_BASE + n`. Far from the
+/// owners on a real volume.
 pub const OWNER_BASE: u32 = 0x5745_0000;
 
 /// A name of a file or directory.
 pub type Name = Vec<u8>;
 
-/// What a node is and holds.
+/// The kind and content of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// A regular file and its content.
@@ -38,14 +38,14 @@ pub enum Body {
     Symlink(Vec<u8>),
     /// A FIFO.
     Fifo,
-    /// Something of the volume that is only known to be there.
+    /// A node of the volume of which only the existence is known.
     Opaque,
 }
 
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelNode {
-    /// What it is and holds.
+    /// Its kind and content.
     pub body: Body,
     /// Extended attributes.
     pub xattrs: BTreeMap<Name, Vec<u8>>,
@@ -53,7 +53,7 @@ pub struct ModelNode {
     pub perm: u16,
 }
 
-/// The permission bits of what a workload makes.
+/// The permission bits of the nodes that a workload creates.
 pub const PERM: u16 = 0o755;
 
 impl ModelNode {
@@ -65,23 +65,24 @@ impl ModelNode {
 /// The tree at one moment. Cheap to clone: nodes are shared.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// The nodes, those without a name left out.
+    /// The nodes that have a name.
     pub nodes: BTreeMap<NodeId, Arc<ModelNode>>,
-    /// The number of the next node made.
+    /// The number of the next node to be created.
     next: u32,
 }
 
-/// What went wrong where an operation cannot be done.
+/// The result of an operation: an error is the reason why it is impossible.
 pub type ModelResult<T> = std::result::Result<T, &'static str>;
 
-/// Where a path leads: the directory, the last name, and the node if there is one.
+/// The target of a path: the directory, the last name, and the node if there is one.
 pub(crate) struct Place {
     pub dir: NodeId,
     pub name: Name,
     pub node: Option<NodeId>,
 }
 
-/// The 16 bytes at each 16-byte boundary of data that operation `op` wrote into `node`.
+/// Returns the data that operation `op` writes into `node` at `offset`: one record for each 16-byte
+/// boundary.
 #[must_use]
 pub fn pattern(node: NodeId, op: usize, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 32);
@@ -96,7 +97,7 @@ pub fn pattern(node: NodeId, op: usize, offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The value that operation `op` gives an extended attribute.
+/// Returns the value that operation `op` gives an extended attribute.
 #[must_use]
 pub fn xattr_value(op: usize, len: usize) -> Vec<u8> {
     format!("value {op}; ").into_bytes().into_iter().cycle().take(len).collect()
@@ -113,13 +114,13 @@ impl State {
         Self { nodes: BTreeMap::from([(NodeId::ROOT, Arc::new(root))]), next: 1 }
     }
 
-    /// The node, if it has a name.
+    /// Returns the node, if it has a name.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&ModelNode> {
         self.nodes.get(&id).map(|n| &**n)
     }
 
-    /// The names of a directory; `None` if it is none or not there.
+    /// Returns the names of a directory; `None` if there is no such directory.
     #[must_use]
     pub fn names(&self, dir: NodeId) -> Option<&BTreeMap<Name, NodeId>> {
         match &self.node(dir)?.body {
@@ -128,13 +129,13 @@ impl State {
         }
     }
 
-    /// What a name in a directory leads to.
+    /// Returns the node that a name in a directory refers to.
     #[must_use]
     pub fn binding(&self, dir: NodeId, name: &[u8]) -> Option<NodeId> {
         self.names(dir)?.get(name).copied()
     }
 
-    /// Every name of a node, with the directory it is in.
+    /// Returns every name of a node, with its directory.
     #[must_use]
     pub fn names_of(&self, id: NodeId) -> Vec<(NodeId, Name)> {
         let dirs = self.nodes.keys().filter_map(|dir| Some((*dir, self.names(*dir)?)));
@@ -144,7 +145,7 @@ impl State {
         .collect()
     }
 
-    /// Where a path leads. Links are not followed.
+    /// Returns the target of a path. Links are not followed.
     pub(crate) fn place(&self, path: &str) -> ModelResult<Place> {
         let mut names: Vec<&str> = path.split('/').filter(|n| !n.is_empty()).collect();
         let last = names.pop().ok_or("the root cannot be meant")?;
@@ -157,7 +158,7 @@ impl State {
         Ok(Place { dir, node: self.binding(dir, &name), name })
     }
 
-    /// The node that a path leads to; the empty path and `/` are the root.
+    /// Returns the node of a path; the empty path and `/` are the root.
     pub(crate) fn resolve(&self, path: &str) -> ModelResult<NodeId> {
         if path.split('/').all(str::is_empty) {
             return Ok(NodeId::ROOT);
@@ -200,7 +201,7 @@ impl State {
         self.names(id).is_some()
     }
 
-    /// Takes a name away, and the node with its last one.
+    /// Removes a name, and with its last name the node.
     fn unbind(&mut self, dir: NodeId, name: &[u8]) -> ModelResult<()> {
         let id = self.names_mut(dir)?.remove(name).ok_or("no such name")?;
         if self.names_of(id).is_empty() {
@@ -222,7 +223,7 @@ impl State {
         self.unbind(place.dir, &place.name)
     }
 
-    /// Whether `below` is `top` or lies under it.
+    /// Returns true if `below` is `top` or lies under it.
     fn is_under(&self, below: NodeId, top: NodeId) -> bool {
         let mut at = below;
         loop {
@@ -264,10 +265,10 @@ impl State {
         Ok(())
     }
 
-    /// Does operation number `op_number` of the workload.
+    /// Applies operation number `op_number` of the workload.
     ///
     /// # Errors
-    /// Why a file system would refuse it. The state is then not to be used.
+    /// The reason why a file system would refuse it. The state must not be used afterwards.
     pub fn apply(&mut self, op: &Op, op_number: usize) -> ModelResult<()> {
         let usize_of = |n: u64| usize::try_from(n).map_err(|_| "too large for a test");
         match op {
@@ -346,14 +347,14 @@ impl State {
         }
     }
 
-    /// The identity that the next operation which makes a node will give it.
+    /// Returns the identity that the next created node will get.
     #[must_use]
     pub fn next_id(&self) -> NodeId {
         NodeId(self.next)
     }
 }
 
-/// The full name of an attribute of a workload.
+/// Returns the full name of an attribute of a workload.
 #[must_use]
 pub fn user_name(name: &str) -> Name {
     format!("user.{name}").into_bytes()

@@ -1,4 +1,4 @@
-//! What a mounted volume holds, read back in the terms of the [`model`](crate::model).
+//! Reads back the content of a mounted volume, in the terms of the [`model`](crate::model).
 
 use crate::model::{Body, Name, NodeId, OWNER_BASE, PERM};
 use crate::target::Tree;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weft_vfs::{Attr, DirCursor, FileKind, FileSystem, Handle, Ino};
 
-/// Limits of a walk: a damaged volume must not keep it going for ever. Workloads stay far below.
+/// Limits of a walk, so that it ends on a damaged volume. Workloads stay far below.
 const NODES_MAX: usize = 20_000;
 const DEPTH_MAX: usize = 64;
 const FILE_MAX_BYTES: u64 = 64 << 20;
@@ -15,28 +15,28 @@ const FILE_MAX_BYTES: u64 = 64 << 20;
 /// A node as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// What it is and holds. [`Body::Opaque`] for what a workload cannot make.
+    /// Its kind and content. [`Body::Opaque`] for kinds that a workload cannot create.
     pub body: Body,
     /// Extended attributes.
     pub xattrs: BTreeMap<Name, Vec<u8>>,
     /// Permission bits.
     pub perm: u16,
-    /// Number of names it claims to have.
+    /// Its link count.
     pub nlink: u32,
 }
 
-/// How nodes are told apart, whatever their names are.
+/// The way in which nodes are identified, independent of their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identities {
     /// By the owner that a workload gave them.
     Owners,
-    /// By their inode numbers, which are kept here. Modes and extended attributes are the file
-    /// system's own then, and are not looked at.
+    /// By their inode numbers, which are kept here. Modes and extended attributes are then the file
+    /// system's own, and are not compared.
     Numbers(BTreeMap<u64, NodeId>),
 }
 
 impl Identities {
-    /// Those of the nodes of such trees, before there are any but the root.
+    /// Returns the way for such trees, before there are any nodes but the root.
     #[must_use]
     pub fn of(tree: Tree) -> Self {
         match tree {
@@ -45,7 +45,7 @@ impl Identities {
         }
     }
 
-    /// A node was made.
+    /// Notes the identity of a node that was created.
     pub(crate) fn note(&mut self, ino: Ino, id: NodeId) {
         if let Self::Numbers(ids) = self {
             ids.insert(ino.0, id);
@@ -65,17 +65,17 @@ impl Identities {
     }
 }
 
-/// Everything that can be reached from the root.
+/// The tree that can be reached from the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observed {
-    /// What was found, by identity.
+    /// The nodes that were found, by identity.
     pub nodes: BTreeMap<NodeId, Seen>,
-    /// What could not be read, one line each.
+    /// The objects that could not be read, one line each.
     pub unreadable: Vec<String>,
 }
 
 impl Observed {
-    /// The names of a directory that was found.
+    /// Returns the names of a directory that was found.
     #[must_use]
     pub fn names(&self, dir: NodeId) -> Option<&BTreeMap<Name, NodeId>> {
         match &self.nodes.get(&dir)?.body {
@@ -85,10 +85,10 @@ impl Observed {
     }
 }
 
-/// Reads everything: names, attributes, content, link targets, extended attributes.
+/// Reads the whole tree: names, attributes, content, link targets, extended attributes.
 ///
 /// # Errors
-/// If not even the root can be read. What else cannot is listed in the result.
+/// If the root cannot be read. Other read errors are listed in the result.
 pub fn observe(fs: &dyn FileSystem, ids: &Identities) -> Result<Observed> {
     let mut walk = Walk { fs, ids, seen: Observed::default() };
     let root = fs.getattr(fs.root()).map_err(Error::fs("reading the root"))?;
@@ -114,7 +114,7 @@ impl Walk<'_> {
         if self.seen.nodes.len() >= NODES_MAX || depth > DEPTH_MAX {
             return self.trouble(path, "too many or too deep for what was made");
         }
-        // Entered before its children: a circle of directories ends here.
+        // Entered before its children: a cycle of directories ends here.
         let perm = if *self.ids == Identities::Owners { attr.perm } else { PERM };
         let seen = Seen { body: Body::Opaque, xattrs: BTreeMap::new(), perm, nlink: attr.nlink };
         self.seen.nodes.insert(id, seen);

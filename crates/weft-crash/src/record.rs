@@ -1,4 +1,4 @@
-//! Running a workload on a recorded volume.
+//! Runs a workload on a recorded volume.
 
 use crate::history::{History, Progress};
 use crate::model::{
@@ -16,19 +16,18 @@ use weft_vfs::{
     XattrSet,
 };
 
-/// A workload that was run: where it began, what reached the device, what it promised.
+/// A workload that was run: its initial volume, the writes to the device, and its promises.
 #[derive(Debug, Clone)]
 pub struct Recording {
     /// The volume before the first recorded event: cleanly unmounted.
     pub base: Image,
-    /// Everything that happened to the device, marks of the operations' beginnings and ends
-    /// included.
+    /// All events of the device, with marks of the operations' beginnings and ends.
     pub events: Vec<Event>,
     /// The states that the volume went through.
     pub history: History,
-    /// How the nodes are told apart.
+    /// The way in which the nodes are identified.
     pub ids: Identities,
-    /// For each event, how far the workload had come in front of it.
+    /// The progress of the workload before each event.
     progress: Vec<Progress>,
 }
 
@@ -43,14 +42,14 @@ pub struct Prepared {
 const BEGIN: &str = "begin ";
 const END: &str = "end ";
 
-/// Makes a volume and runs a setup on it.
+/// Creates a volume and runs a setup on it.
 ///
 /// # Errors
-/// If the setup makes no sense or the file system refuses it.
+/// If the setup is impossible or the file system refuses it.
 pub fn prepare(target: &dyn Target, setup: &[Op]) -> Result<Prepared> {
     let device = Arc::new(MemoryDevice::from_image(target.fresh()?));
     let mounted = target.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
-    // Numbered apart from the recorded ones, so that their data differ.
+    // Numbered apart from the recorded operations, so that their data differ.
     let mut ids = Identities::of(target.tree());
     let write_back = || mounted.write_back();
     let on = On { fs: &*mounted.fs, write_back: &write_back };
@@ -61,11 +60,11 @@ pub fn prepare(target: &dyn Target, setup: &[Op]) -> Result<Prepared> {
 }
 
 /// Runs the operations of a workload on a prepared volume, then `sync` and an unmount, and records
-/// what happens to the device.
+/// the events of the device.
 ///
 /// # Errors
-/// [`Error::Model`] if an operation makes no sense, [`Error::Fs`] if the file system refuses one
-/// that does.
+/// [`Error::Model`] if an operation is impossible, [`Error::Fs`] if the file system refuses a
+/// possible one.
 pub fn record(target: &dyn Target, prepared: &Prepared, workload: &Workload) -> Result<Recording> {
     let mut run = Run::new(target, prepared)?;
     for op in workload.ops.iter().chain([&Op::Sync]) {
@@ -75,12 +74,13 @@ pub fn record(target: &dyn Target, prepared: &Prepared, workload: &Workload) -> 
     Ok(run.finish(&prepared.image))
 }
 
-/// As [`record`], on a device that fails by `rule` from the mount on. An operation may fail then:
-/// an fsync that does has promised nothing, any other ends the run. Two syncs follow, so that a
-/// fault that passed is made good. Also says how often the rule fired.
+/// Does as [`record`], on a device that fails by `rule` from the mount on. An operation may then
+/// fail: a failed fsync guarantees nothing, any other failed operation ends the run. Two syncs
+/// follow, so that the file system can recover from a transient fault. Also returns the number of
+/// times that the rule fired.
 ///
 /// # Errors
-/// As [`record`], but for failed operations.
+/// As [`record`], except for failed operations.
 pub fn record_failing(
     target: &dyn Target,
     prepared: &Prepared,
@@ -104,17 +104,17 @@ pub fn record_failing(
         }
     }
     let fired = run.device.fired(rule);
-    // Failing is its right; whatever it writes is part of the recording.
+    // The unmount may fail; its writes are part of the recording.
     let _ = run.unmount();
     Ok((run.finish(&prepared.image), fired))
 }
 
-/// As [`record`], on a volume without much room: what the file system refuses for that has changed
-/// nothing, unless it writes data, which ends the run. Operations that make no sense without a refused
-/// one are left out. Also says how many were refused.
+/// Does as [`record`], on a volume with little free space: an operation refused for that reason has
+/// changed nothing, unless it writes data, which ends the run. Operations that are impossible
+/// without a refused one are left out. Also returns the number of refused operations.
 ///
 /// # Errors
-/// As [`record`], but for the room.
+/// As [`record`], except for lack of space.
 pub fn record_full(
     target: &dyn Target,
     prepared: &Prepared,
@@ -142,7 +142,7 @@ pub fn record_full(
     Ok((run.finish(&prepared.image), refused))
 }
 
-/// A workload on its way.
+/// A workload in progress.
 struct Run {
     device: Arc<FaultDevice<Recorder<MemoryDevice>>>,
     mounted: Mounted,
@@ -203,7 +203,7 @@ fn nonsense(number: usize, op: &Op, problem: &str) -> Error {
     Error::Model { number: number + 1, op: op.to_string(), problem: problem.to_owned() }
 }
 
-/// Runs the operations of a workload on a mounted file system, and no more: what they changed may
+/// Runs the operations of a workload on a mounted file system, and nothing else: their changes may
 /// still be in memory.
 ///
 /// # Errors
@@ -226,7 +226,7 @@ fn run_from(first: usize, on: On<'_>, ops: &[Op], ids: &mut Identities) -> Resul
     Ok(state)
 }
 
-/// What is on the volume already is part of the model: its names may not go either.
+/// Reads the present tree of the volume into a model: its names must not be lost either.
 fn found(fs: &dyn FileSystem, ids: &Identities) -> Result<State> {
     let observed = observe(fs, ids)?;
     if let Some(trouble) = observed.unreadable.first() {
@@ -249,15 +249,15 @@ fn found(fs: &dyn FileSystem, ids: &Identities) -> Result<State> {
 }
 
 impl Recording {
-    /// How far the workload had come in front of an event.
+    /// Returns the progress of the workload before an event.
     #[must_use]
     pub fn progress_at(&self, event: usize) -> Progress {
         let end = self.history.at_end();
         self.progress.get(event).copied().unwrap_or(end)
     }
 
-    /// The moments after `first` and up to `last` at which an operation that makes something
-    /// durable had just ended.
+    /// Returns the moments after `first` and up to `last` at which an operation that makes
+    /// something durable had just ended.
     pub fn promises_between(&self, first: usize, last: usize) -> impl Iterator<Item = usize> {
         let marks = self.events.iter().enumerate().take(last).skip(first);
         marks.filter_map(|(i, event)| {
@@ -267,7 +267,7 @@ impl Recording {
         })
     }
 
-    /// Whether some operation gives a directory another name.
+    /// Returns true if an operation renames a directory.
     #[must_use]
     pub fn renames_dirs(&self) -> bool {
         self.history.ops.iter().zip(&self.history.states).any(|(op, before)| {
@@ -295,14 +295,14 @@ fn progress(events: &[Event]) -> Vec<Progress> {
     all
 }
 
-/// What operations are done to.
+/// The object of the operations: a file system and its write-back.
 #[derive(Clone, Copy)]
 struct On<'a> {
     fs: &'a dyn FileSystem,
     write_back: &'a dyn Fn() -> Result<()>,
 }
 
-/// Does one operation. `held` takes a reference on what is kept open.
+/// Executes one operation. `held` gets a reference to each file that is kept open.
 fn act(
     on: On<'_>,
     before: &State,
@@ -414,7 +414,7 @@ fn call(
         }
         Op::Fdatasync(p) => fs.fsync(find(p)?.ino(), true),
         Op::Sync => fs.sync(),
-        // Not the file system's own: its caller has done it.
+        // This is no call of the file system: the caller has done it.
         Op::WriteBack => Ok(()),
         Op::Trim => {
             let all = TrimRange { start: 0, len_bytes: u64::MAX, min_len_bytes: 0 };
@@ -432,7 +432,7 @@ fn rename(
     fs.rename(from.dir.ino(), &from.name, to.dir.ino(), &to.name, flags)
 }
 
-/// The names of a state by path, for messages and tests.
+/// Returns the names of a state by path, for messages and tests.
 #[must_use]
 pub fn paths(state: &State) -> BTreeMap<String, NodeId> {
     let mut all = BTreeMap::new();

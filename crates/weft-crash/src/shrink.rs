@@ -1,4 +1,4 @@
-//! Making a violation small: fewer operations, then the most regular state that still shows it.
+//! Shrinks a violation: fewer operations, then the most regular state that still shows it.
 
 use crate::explore::{Config, Violation, explore_one};
 use crate::judge::Judge;
@@ -8,10 +8,10 @@ use crate::workload::{Op, Workload};
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// How long one violation is worked on.
+/// Maximum time for one violation.
 const TIME: Duration = Duration::from_secs(30);
 
-/// Removes what is not needed to show a violation of the same kind.
+/// Removes operations that are not needed to show a violation of the same kind.
 ///
 /// # Errors
 /// As [`explore`](crate::explore).
@@ -27,13 +27,13 @@ pub fn shrink(config: &Config, violation: &Violation) -> Result<Violation> {
         };
         match found {
             Ok(found) => Ok(found.violation.filter(|v| v.faults.first().map(|f| f.kind) == kind)),
-            // What is left makes no sense without what was taken out.
+            // The remaining operations are impossible without the removed ones.
             Err(Error::Model { .. } | Error::Fs { .. } | Error::Target(_)) => Ok(None),
             Err(e) => Err(e),
         }
     };
-    // Everything is looked at: with a sample, a smaller workload could hide the violation by luck.
-    // But not by other judges, which take most of the time, where the file system's own sees it.
+    // All states are judged: with a sample, a smaller workload could hide the violation by chance.
+    // But without the other judges, which take most of the time, if the file system's own finds it.
     let all = Config { states_per_workload: usize::MAX, ..config.clone() };
     let own = Config { e2fsck_every: 0, repair_every: 0, ..all.clone() };
     let config = if shows(&own, &violation.workload)?.is_some() {
@@ -62,7 +62,7 @@ pub fn shrink(config: &Config, violation: &Violation) -> Result<Violation> {
     }
 }
 
-/// Without the operations that make no sense any more, now that others are gone.
+/// Removes the operations that have become impossible because others were removed.
 fn sensible(workload: Workload) -> Workload {
     let mut state = State::default();
     let mut number = 0;
@@ -80,8 +80,9 @@ fn sensible(workload: Workload) -> Workload {
     Workload { setup: setup.into(), ops }
 }
 
-/// Shorter workloads, those without the most operations first: halves, quarters, and so on down to
-/// single ones; of each length recorded operations before those of the setup, the last first.
+/// Returns shorter workloads, those with the most operations removed first: halves, quarters, and
+/// so on down to single ones; for each length recorded operations before those of the setup, the
+/// last first.
 fn candidates(workload: &Workload) -> impl Iterator<Item = Workload> + '_ {
     let without = |ops: &[Op], from: usize, len: usize| -> Vec<Op> {
         let to = (from + len).min(ops.len());

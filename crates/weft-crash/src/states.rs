@@ -5,7 +5,7 @@
 //! the later of the survivors wins. A write of several blocks counts as several, since nothing
 //! keeps its blocks together.
 //!
-//! Writes that change nothing are left out of the choice, so that the subsets are all different
+//! Writes that change nothing are excluded from the choice, so that the subsets are all different
 //! (most of the time; the explorer removes the rest by hash). Everything is a function of the
 //! recording and the seed.
 
@@ -16,43 +16,43 @@ use std::str::FromStr;
 use std::sync::Arc;
 use weft_block::{Event, Image, Rng, SECTOR_BYTES, mix};
 
-/// A part of a recorded write that survives or not by itself.
+/// A part of a recorded write that survives or is lost as a whole.
 #[derive(Debug, Clone)]
 pub struct Atom {
-    /// Which event it is of.
+    /// The index of its event.
     pub event: usize,
     /// Byte offset on the device.
     pub offset: u64,
-    /// What was written; `None` for a discard, which leaves zeroes.
+    /// The written data; `None` for a discard, which leaves zeroes.
     data: Option<(Arc<[u8]>, usize)>,
     len: usize,
-    /// Whether it makes any difference.
+    /// Whether it changes any image.
     effective: bool,
 }
 
-/// What happened between two flushes.
+/// The writes between two flushes.
 #[derive(Debug, Clone)]
 pub struct Epoch {
-    /// What is durable whatever happens.
+    /// The content that is durable in any case.
     pub durable: Image,
     /// Its writes, in order.
     pub atoms: Vec<Atom>,
-    /// The event it begins after.
+    /// The event after which it begins.
     pub first_event: usize,
     /// The flush that ends it, or the end of the recording.
     pub end_event: usize,
 }
 
-/// Which image: of an epoch's writes, those that survive, and one of them perhaps torn.
+/// The choice of an image: the surviving writes of an epoch, one of them possibly torn.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CrashState {
-    /// The epoch's place in the recording.
+    /// The epoch's index in the recording.
     pub epoch: usize,
-    /// The surviving writes, by their place in the epoch, in order.
+    /// The surviving writes, by their index in the epoch, in order.
     pub kept: Vec<u32>,
-    /// A kept write that is torn: its place, and one bit for each of its sectors that survives.
+    /// A kept write that is torn: its index, and one bit for each of its sectors that survives.
     pub torn: Option<(u32, u64)>,
-    /// The event before which the power went.
+    /// The event before which the power was cut.
     pub at: usize,
 }
 
@@ -115,16 +115,16 @@ impl FromStr for CrashState {
     }
 }
 
-/// How many states of one epoch are looked at.
+/// Bounds on the states of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// All subsets are taken of at most so many writes (and never more than 16).
+    /// Maximum number of writes of which all subsets are taken (and never more than 16).
     pub all_subsets_of: usize,
-    /// Random subsets beyond the regular ones.
+    /// Number of random subsets in addition to the regular ones.
     pub samples: usize,
-    /// Ways to tear each write, beside its prefixes and suffixes.
+    /// Number of ways to tear each write, in addition to its prefixes and suffixes.
     pub tears: usize,
-    /// States of one epoch at most; the most regular ones come first.
+    /// Maximum number of states of one epoch; the most regular ones come first.
     pub states: usize,
 }
 
@@ -140,7 +140,7 @@ impl Atom {
         data.get(*start..start + self.len)
     }
 
-    /// Writes it, or those of its sectors that `mask` names.
+    /// Writes it to an image, or only the sectors in `mask`.
     fn apply(&self, image: &mut Image, mask: Option<u64>) -> Result<()> {
         let Some(bytes) = self.bytes() else {
             return Ok(image.zero(self.offset, self.len as u64)?);
@@ -154,7 +154,7 @@ impl Atom {
         Ok(())
     }
 
-    /// Its content cut at the device's sectors: number, offset on the device, bytes.
+    /// Returns its content cut at the device's sectors: number, offset on the device, bytes.
     fn sectors(&self) -> impl Iterator<Item = (usize, u64, &[u8])> {
         let bytes = self.bytes().unwrap_or_default();
         let first = (SECTOR_BYTES - (self.offset % SECTOR_BYTES as u64) as usize).min(bytes.len());
@@ -189,7 +189,7 @@ pub fn epochs(base: &Image, events: &[Event], block_bytes: usize) -> Result<Vec<
             Event::Write { offset, data, fua } => {
                 pending.extend(split(i, *offset, data, block_bytes));
                 if *fua {
-                    // Durable at once: it is a choice until here, and none afterwards.
+                    // Durable at once: it is a choice up to here, and not afterwards.
                     close(&durable, &pending, first_event, i + 1)?;
                     durable.write(data, *offset)?;
                     pending.retain(|a| a.event != i);
@@ -230,7 +230,8 @@ fn split(event: usize, offset: u64, data: &Arc<[u8]>, block_bytes: usize) -> Vec
     atoms
 }
 
-/// A write of what is there anyway, and what no other write of the epoch touches, is no choice.
+/// Excludes writes from the choice that change nothing and that no other write of the epoch
+/// overlaps.
 fn mark_effective(durable: &Image, atoms: &mut [Atom]) -> Result<()> {
     let ranges: Vec<(u64, u64)> =
         atoms.iter().map(|a| (a.offset, a.offset + a.len as u64)).collect();
@@ -246,10 +247,10 @@ fn mark_effective(durable: &Image, atoms: &mut [Atom]) -> Result<()> {
 }
 
 impl Epoch {
-    /// The image that a state names.
+    /// Returns the image of a state.
     ///
     /// # Errors
-    /// [`Error::Syntax`] if it names writes that are not there.
+    /// [`Error::Syntax`] if it refers to writes that do not exist.
     pub fn image(&self, state: &CrashState) -> Result<Image> {
         let mut image = self.durable.clone();
         for number in &state.kept {
@@ -262,15 +263,15 @@ impl Epoch {
         Ok(image)
     }
 
-    /// The first moment at which the power can have gone to leave these writes.
+    /// Returns the first moment at which a power cut can leave these writes.
     #[must_use]
     pub fn earliest(&self, kept: &[u32]) -> usize {
         let last = kept.last().and_then(|k| self.atoms.get(*k as usize));
         last.map_or(self.first_event, |a| (a.event + 1).max(self.first_event))
     }
 
-    /// The states of this epoch, the most regular ones first: all and nothing, prefixes, one
-    /// write lost or alone, all subsets of few, torn writes, then random ones.
+    /// Returns the states of this epoch, the most regular ones first: all and nothing, prefixes,
+    /// one write lost or alone, all subsets of few, torn writes, then random ones.
     #[must_use]
     pub fn states(&self, number: usize, bounds: Bounds, rng: &mut Rng) -> Vec<CrashState> {
         let all: Vec<u32> =
@@ -291,7 +292,7 @@ impl Epoch {
                 add(kept, None);
             }
         } else {
-            // Thinned by chance where there are too many: otherwise one huge epoch spends the
+            // If there are too many, a random part is taken: otherwise one huge epoch spends the
             // whole budget on its first writes.
             let each = (bounds.states / 4).max(1) as u64;
             for i in 0..n {
@@ -324,8 +325,8 @@ impl Epoch {
         list.states
     }
 
-    /// Ways to tear a write that leave something new: prefixes, suffixes, single sectors of those
-    /// that change at all, and some at random.
+    /// Returns ways to tear a write that give a new image: prefixes, suffixes, and single sectors
+    /// of those that change, and some at random.
     fn tears(&self, number: u32, random: usize, rng: &mut Rng) -> Vec<u64> {
         let Some(atom) = self.atoms.get(number as usize) else { return Vec::new() };
         let mut changed = Vec::new();
@@ -356,7 +357,7 @@ impl Epoch {
     }
 }
 
-/// Kept writes, and the torn one with the sectors of it that are kept.
+/// Kept writes, and the torn one with its kept sectors.
 type Choice = (Vec<u32>, Option<(u32, u64)>);
 
 struct List {
@@ -373,8 +374,8 @@ impl List {
     }
 }
 
-/// A hash of an image's content, quick for an image that shares most of its pages with `base`.
-/// Equal content means equal hashes as long as `base` is the same.
+/// Returns a hash of an image's content, fast for an image that shares most of its pages with
+/// `base`. Equal content has equal hashes as long as `base` is the same.
 #[must_use]
 pub fn content_hash(image: &Image, base: &Image) -> u64 {
     let mut sum: u64 = 0;
@@ -440,7 +441,7 @@ mod tests {
         assert!(images.len() >= 2 * 3 + 2 * 3, "{}", images.len());
         let whole: Vec<u8> = [[2; 1024], [3; 1024]].concat();
         assert!(images.keys().any(|i| i[..2048] == whole));
-        // The base survives whatever is lost.
+        // The base survives whichever writes are lost.
         assert!(images.keys().any(|i| i[..1024] == [1; 1024] && i[1024..2048] == [0; 1024]));
         for state in &states[1] {
             assert_eq!(state.to_string().parse::<CrashState>().unwrap(), *state);

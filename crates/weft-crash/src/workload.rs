@@ -1,12 +1,12 @@
-//! Workloads: what is done to a file system while its writes are recorded, as a little language.
+//! Workloads: the operations on a file system while its writes are recorded, as a small language.
 //!
 //! ```text
 //! mkdir A; creat A/x; write A/x 0 6k | fsync A/x; rename A/x A/y; sync
 //! ```
 //!
-//! Operations are separated by `;`. What stands before `|` prepares the volume and is durable
-//! before the recording begins. Paths are relative to the root and hold no blanks; sizes take the
-//! units of [`weft_block::parse_size`].
+//! Operations are separated by `;`. Operations before `|` prepare the volume and are durable before
+//! the recording begins. Paths are relative to the root and contain no blanks; sizes take the units
+//! of [`weft_block::parse_size`].
 
 use crate::{Error, Result};
 use std::fmt;
@@ -17,9 +17,9 @@ use weft_block::parse_size;
 /// One operation. Paths are relative to the root of the volume.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// `creat PATH`: a new empty file.
+    /// `creat PATH`: creates an empty file.
     Creat(String),
-    /// `tmpfile PATH`: a new empty file, made without a name and then given one.
+    /// `tmpfile PATH`: creates an empty file without a name and then gives it one.
     Tmpfile(String),
     /// `mkdir PATH`
     Mkdir(String),
@@ -29,7 +29,7 @@ pub enum Op {
     Write(String, u64, u64),
     /// `append PATH LENGTH`
     Append(String, u64),
-    /// `falloc PATH OFFSET LENGTH [keep]`: allocates; `keep` leaves the size alone.
+    /// `falloc PATH OFFSET LENGTH [keep]`: allocates; `keep` does not change the size.
     Falloc(String, u64, u64, bool),
     /// `punch PATH OFFSET LENGTH`: makes a hole.
     Punch(String, u64, u64),
@@ -43,13 +43,13 @@ pub enum Op {
     Unlink(String),
     /// `rmdir PATH`
     Rmdir(String),
-    /// `remove PATH`: whichever of the two fits.
+    /// `remove PATH`: `unlink` or `rmdir`, depending on the kind.
     Remove(String),
     /// `rename OLD NEW`
     Rename(String, String),
     /// `exchange ONE OTHER`: swaps two names.
     Exchange(String, String),
-    /// `setxattr PATH NAME LENGTH`: sets `user.NAME` to so many bytes.
+    /// `setxattr PATH NAME LENGTH`: sets `user.NAME` to a value of LENGTH bytes.
     Setxattr(String, String, u64),
     /// `removexattr PATH NAME`
     Removexattr(String, String),
@@ -63,15 +63,15 @@ pub enum Op {
     Fdatasync(String),
     /// `sync`
     Sync,
-    /// `writeback`: one round of the write-back that age and memory pressure bring, at a moment of
-    /// its own choice. It makes some of what is dirty durable and promises nothing.
+    /// `writeback`: one round of the write-back that age and memory pressure cause, at a chosen
+    /// moment. It makes some dirty blocks durable and guarantees nothing.
     WriteBack,
-    /// `trim`: gives all free space back to the device.
+    /// `trim`: discards all free space on the device.
     Trim,
 }
 
 impl Op {
-    /// Whether it makes something durable and changes nothing else.
+    /// Returns true if it makes something durable and changes nothing else.
     #[must_use]
     pub fn is_persist(&self) -> bool {
         matches!(self, Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync)
@@ -159,10 +159,10 @@ impl FromStr for Op {
 /// Operations, and those that prepare the volume for them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Workload {
-    /// Done and made durable before the recording begins. Shared: a campaign has tens of thousands
-    /// of workloads with the same one.
+    /// Operations done and made durable before the recording begins. Shared: a campaign has tens of
+    /// thousands of workloads with the same setup.
     pub setup: Arc<[Op]>,
-    /// What is recorded. A `sync` and an unmount follow by themselves.
+    /// Operations that are recorded. A `sync` and an unmount are appended.
     pub ops: Vec<Op>,
 }
 
