@@ -10,60 +10,61 @@ use weft_ext2::fsck;
 
 pub use weft_ext2::fsck::{Options, Problem, Progress, Repair, Report, Severity};
 
-/// What a check has found, by the kind of volume.
+/// The result of a check, by the kind of volume.
 #[derive(Debug)]
 pub enum Checked {
-    /// Of ext2 and its descendants.
+    /// Result for ext2 and its descendants.
     Ext(Box<Report>),
-    /// Of HFS and MFS.
+    /// Result for HFS and MFS.
     Mac(MacReport),
 }
 
-/// What a check of an HFS or MFS volume has found.
+/// The result of a check of an HFS or MFS volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MacReport {
     /// `"hfs"` or `"mfs"`.
     pub format: &'static str,
-    /// What the volume was wrapped in, from the outside in.
+    /// The volume's wrapping, from the outside in.
     pub layers: Vec<String>,
-    /// What was wrong.
+    /// The problems found.
     pub problems: Vec<Found>,
-    /// What is wrong still, after a repair; all of it without one.
+    /// The problems that remain after a repair; all of them without one.
     pub remaining: Vec<String>,
-    /// What is odd and wrong to no Mac.
+    /// Oddities that no Mac treats as errors.
     pub notes: Vec<String>,
-    /// Whether the volume was unmounted. If not, opening it sets its counts and bitmap right.
+    /// Whether the volume was unmounted cleanly. If not, opening it corrects its counts and bitmap.
     pub unmounted: bool,
-    /// Whether a repair wrote the trees where they were, as the volume is too full for new ones beside
-    /// them: a power cut in the meantime might have cost records.
+    /// Whether a repair rewrote the trees in place, as the volume is too full for new ones beside
+    /// them: a power failure during the repair might have lost records.
     pub in_place: bool,
-    /// Whether its journal held something, which was replayed (in memory, without a repair).
+    /// Whether its journal held changes, which were replayed (in memory, without a repair).
     pub journal_replayed: bool,
-    /// Files there are.
+    /// Number of files.
     pub files: u32,
-    /// Folders there are, with the root.
+    /// Number of folders, with the root.
     pub folders: u32,
-    /// Allocation blocks there are.
+    /// Number of allocation blocks.
     pub blocks: u32,
-    /// Allocation blocks in use.
+    /// Number of allocation blocks in use.
     pub blocks_used: u32,
 }
 
-/// One thing that was wrong.
+/// One problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// What and where.
+    /// The problem and its location.
     pub what: String,
-    /// What a repair does about it.
+    /// The action of a repair.
     pub fix: String,
-    /// Whether a repair does anything about it.
+    /// Whether a repair can act on it.
     pub repairable: bool,
 }
 
 /// Checks the volume in `source`, and repairs it if the options say so.
 ///
 /// # Errors
-/// What makes a check impossible: no such source, one in use, no volume on it, an I/O error.
+/// Conditions that make a check impossible: no such source, one in use, no volume on it, an I/O
+/// error.
 pub fn check(source: &str, options: &Options<'_>) -> Result<Checked> {
     let mode = if options.repair.is_some() { OpenMode::READ_WRITE } else { OpenMode::READ_ONLY };
     let image = image::unwrap(source, open_source(source, mode)?)?;
@@ -73,7 +74,7 @@ pub fn check(source: &str, options: &Options<'_>) -> Result<Checked> {
             Some(check) => check(source, &image, options),
             None => Err(not_checked(source, &image, &wrong)),
         },
-        // A damaged superblock or MDB may have a copy; if there is none, what is it then?
+        // A damaged superblock or MDB may have a copy. Without a copy of an MDB, ext2 is tried.
         None if has_copy_of_mdb(&*image.device)? => hfs(source, &image, options),
         None => ext(source, &image, options),
     };
@@ -92,7 +93,8 @@ pub fn check(source: &str, options: &Options<'_>) -> Result<Checked> {
     })
 }
 
-/// What is said of an HFS Plus volume: nothing of itself, but of the checksums around it.
+/// The error for an HFS Plus volume, which is not checked: with the state of the checksums around
+/// it.
 fn not_checked(source: &str, image: &Image, wrong: &[String]) -> Error {
     if !wrong.is_empty() {
         return Error::Volume { image: source.to_owned(), message: wrong.join("; ") };
@@ -115,7 +117,7 @@ pub(crate) fn ext(source: &str, image: &Image, options: &Options<'_>) -> Result<
     Ok(Checked::Ext(Box::new(report)))
 }
 
-/// Whether the last block but one is a sound copy of an MDB.
+/// Returns true if the last block but one is a sound copy of an MDB.
 fn has_copy_of_mdb(device: &dyn BlockDevice) -> Result<bool> {
     let blocks = device.geometry().len_bytes / 512;
     if blocks < weft_hfs::mkfs::MIN_BLOCKS {
@@ -158,7 +160,7 @@ pub(crate) fn hfs(source: &str, image: &Image, options: &Options<'_>) -> Result<
         let report = match weft_hfs::fsck::check(&*device) {
             Ok(report) => report,
             Err(e @ weft_hfs::Error::Device { .. }) => return Err(failed(e)),
-            // Nothing to walk: that is what is wrong.
+            // There is nothing to walk: report that as the problem.
             Err(e) => {
                 let what = e.to_string();
                 let problem = weft_hfs::fsck::Problem::Unreadable { what };
@@ -194,7 +196,7 @@ enum Replay {
     Block(weft_block::Error),
 }
 
-/// Replays the journal beside the volume, on what will be checked.
+/// Replays the journal beside the volume on the device that will be checked.
 fn replay(
     source: &str,
     image: &Image,

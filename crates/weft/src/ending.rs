@@ -1,12 +1,14 @@
-//! How a mount ended, told by the process that served it to the one that unmounts.
+//! Reports how a mount ended, from the process that served it to the one that unmounts.
 //!
-//! The kernel lets go of a FUSE mount at once and waits for nobody: `umount(2)` returns while the
-//! process behind the mount has yet to write everything back (only mounts of type `fuseblk`, with a
-//! block device below, are told and waited for). So whoever wants to know connects before unmounting
-//! to a socket of that process and reads one line after: `durable`, or why not. The socket is an
-//! abstract one (unix(7)), named after the mount's device number and its source, so that nothing is
-//! left behind and root finds the mounts of all. (The number alone is not enough: the kernel gives it
-//! to another mount while the process behind the last one may still be writing.) Whether a process of the mount's owner listens there is checked.
+//! The kernel releases a FUSE mount at once: `umount(2)` returns while the process behind the mount
+//! has yet to write everything back (only for mounts of type `fuseblk`, with a block device below,
+//! does the kernel notify the server and wait for it). So the unmounting process connects to a
+//! socket of the server before it unmounts, and reads one line after: `durable`, or the reason why
+//! not. The socket is an abstract one (unix(7)), named after the mount's device number and its
+//! source, so that no file is left behind and root finds the mounts of all users. (The number alone
+//! is not enough: the kernel gives it to another mount while the process behind the last one may
+//! still be writing.) The client checks that the listening process belongs to the mount's owner or
+//! to root.
 
 use crate::mounts::Mounted;
 use crate::{Error, Result};
@@ -17,10 +19,10 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Those that may wait for the end of one mount at a time; more are turned away.
+/// The most processes that may wait for the end of one mount at a time; more are turned away.
 const WAITING_MAX: usize = 16;
 const DURABLE: &str = "durable";
-/// So much of the end of a source goes into a name: names have 107 bytes at most.
+/// The number of bytes from the end of a source that go into a name: names have 107 bytes at most.
 const SOURCE_MAX_BYTES: usize = 64;
 
 fn address(mounted: &Mounted) -> std::io::Result<SocketAddr> {
@@ -35,21 +37,22 @@ fn address(mounted: &Mounted) -> std::io::Result<SocketAddr> {
 /// The side of the process that serves a mount.
 #[derive(Debug)]
 pub(crate) struct Teller {
-    /// Until it has told.
+    /// The listening socket; `None` after the report.
     listener: Mutex<Option<UnixListener>>,
 }
 
 impl Teller {
-    /// Listens for those that will want to know how this mount ended.
+    /// Listens for processes that will ask how this mount ended.
     ///
     /// # Errors
-    /// Those of sockets.
+    /// Those of the socket.
     pub fn listen(mounted: &Mounted) -> std::io::Result<Self> {
         let listener = UnixListener::bind_addr(&address(mounted)?)?;
         Ok(Self { listener: Mutex::new(Some(listener)) })
     }
 
-    /// Tells all that have asked, once. They asked before they unmounted, and this comes after.
+    /// Reports the result to all connected processes, once. They connected before they unmounted,
+    /// and this comes after.
     pub fn tell(&self, ended: &Result<()>) {
         let said = match ended {
             Ok(()) => DURABLE.to_owned(),
@@ -59,37 +62,38 @@ impl Teller {
         let Some(listener) = listener.filter(|l| l.set_nonblocking(true).is_ok()) else { return };
         for _ in 0..WAITING_MAX {
             let Ok((mut stream, _)) = listener.accept() else { break };
-            // It may have stopped waiting.
+            // The process may have stopped waiting.
             let _ = stream.write_all(format!("{said}\n").as_bytes());
         }
     }
 }
 
-/// The side of whoever unmounts.
+/// The side of the process that unmounts.
 #[derive(Debug)]
 pub struct Ending {
     stream: UnixStream,
 }
 
-/// How a mount ended.
+/// The result of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// Everything is durable.
     Durable,
-    /// It is not, and why.
+    /// Something is not durable, with the reason.
     Failed(String),
-    /// The process behind the mount ended without a word: it was killed, or its machine is ending.
+    /// The process behind the mount ended without a report: it was killed, or the machine is going
+    /// down.
     Unknown,
 }
 
 impl Ending {
-    /// Asks, before it is unmounted, to be told how a mount ends. `None` if nobody is there to tell:
-    /// its process is dead, or in another network namespace.
+    /// Connects, before the unmount, to the process that will report how a mount ends. `None` if
+    /// there is none: the process is dead, or in another network namespace.
     #[must_use]
     pub fn of(mounted: &Mounted) -> Option<Self> {
         let stream = UnixStream::connect_addr(&address(mounted).ok()?).ok()?;
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?.uid.as_raw();
-        // Anybody may take the name; what he says counts only of his own mounts.
+        // Any process may take the name; a report is believed only from root or the mount's owner.
         let trusted = peer == 0 || mounted.owner == Some(peer);
         trusted.then_some(Self { stream })
     }
@@ -136,7 +140,7 @@ mod tests {
     fn what_is_told_is_heard() {
         let me = rustix::process::geteuid().as_raw();
         let limit = Duration::from_secs(20);
-        // Numbers that no mount has.
+        // Device numbers that no mount has.
         let minor = std::process::id() | 1 << 31;
         for (nr, ended, want) in [
             (1, Some(Ok(())), Ended::Durable),

@@ -1,4 +1,4 @@
-//! What can go wrong above the plugs: each error names the image, the path and what was tried.
+//! The errors of this crate: each names the image, the path and the action that failed.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,46 +16,46 @@ pub enum Error {
     /// The source holds nothing that weft can read.
     #[error("{image} holds no file system that weft knows; it looks like {saw}")]
     Unrecognised {
-        /// What was opened.
+        /// The source that was opened.
         image: String,
-        /// What it looks like instead.
+        /// A description of the content that was found.
         saw: String,
     },
     /// The format's own code refused the volume or found it damaged.
     #[error("{image}: {message}")]
     Volume {
-        /// What was opened.
+        /// The source that was opened.
         image: String,
-        /// What its format said.
+        /// The message of the format's code.
         message: String,
     },
     /// A call on a path in a volume failed.
     #[error("cannot {action} {path} in the volume: {source}")]
     File {
-        /// What was tried, as a verb: `"read"`, `"make"`, ...
+        /// The action that failed, as a verb: `"read"`, `"make"`, ...
         action: &'static str,
         /// The path in the volume, as [`shown`](crate::shown()) shows it.
         path: String,
-        /// What the file system said.
+        /// The error of the file system.
         source: weft_vfs::Error,
     },
     /// A call on the host's file system failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Host {
-        /// What was tried, as a verb.
+        /// The action that failed, as a verb.
         action: &'static str,
         /// The path on the host.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A tar stream is damaged, or has something weft does not put into a volume.
+    /// A tar stream is damaged, or has something that weft does not put into a volume.
     #[error("tar stream: {0}")]
     Tar(String),
-    /// What was asked for cannot be done with what is there.
+    /// The request is impossible in the present state.
     #[error("{0}")]
     Invalid(String),
-    /// An argument makes no sense, whatever is there.
+    /// An argument is wrong in itself.
     #[error("{0}")]
     Usage(String),
     /// A mount could not be made or ended with an error.

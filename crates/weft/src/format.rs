@@ -1,37 +1,37 @@
-//! Recognises what is on a device by its content, never by its name.
+//! Recognises the format of a device by its content, never by its name.
 //!
-//! Only magic numbers are looked at: whether a volume is sound, and whether each of its features is
-//! known, is for the format's own crate to say. What weft cannot read is named all the same, so
+//! Only magic numbers are read: the format's own crate finds out whether a volume is sound and
+//! whether its features are supported. Formats that weft cannot read are named all the same, so
 //! that an error can say "looks like an XFS volume" instead of "bad magic".
 
 use crate::registry;
 use weft_block::BlockDevice;
 
-/// What was recognised.
+/// The format that was recognised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// ext2 or a descendant: whether it is one that weft can open, its feature words decide.
+    /// ext2 or a descendant; its feature words decide whether weft can open it.
     Ext,
     /// HFS.
     Hfs,
     /// HFS Plus or HFSX, by itself or wrapped in an HFS volume.
     HfsPlus {
-        /// Whether it is wrapped.
+        /// Whether it is wrapped in an HFS volume.
         wrapped: bool,
     },
     /// MFS, of the first Macintosh.
     Mfs,
-    /// Nothing that anybody made: empty, or zeroes where any format has its marks.
+    /// No format: the device is empty, or has zeroes where any format has its marks.
     Nothing,
-    /// Something weft does not read, in words.
+    /// A format that weft does not read, in words.
     Other(String),
 }
 
-/// What a cache begins with.
+/// The magic bytes at the beginning of a cache.
 const CACHE_MAGIC: &[u8] = b"weftCACH";
 
-/// Magic numbers of what people have lying about: offset, bytes, what it is.
+/// Magic numbers of common formats that weft does not read: offset, bytes, name.
 const OTHERS: &[(usize, &[u8], &str)] = &[
     (0, b"XFSB", "an XFS volume"),
     (0x10040, b"_BHRfS_M", "a Btrfs volume"),
@@ -65,13 +65,13 @@ const OTHERS: &[(usize, &[u8], &str)] = &[
     (512, b"PM", "a disk with an Apple partition map; name a partition: IMAGE?partition=1"),
 ];
 
-/// How much of a device's beginning is looked at, in bytes: Btrfs keeps its magic deepest.
+/// The number of bytes read from the beginning of a device: Btrfs has its magic deepest.
 const HEAD_BYTES: usize = 0x11000;
 
-/// Looks at the beginning of a device.
+/// Recognises the format of a device by its beginning.
 ///
 /// # Errors
-/// Those of reading it.
+/// Those of reading the device.
 pub fn recognise(device: &dyn BlockDevice) -> Result<Format, weft_block::Error> {
     let len = device.geometry().len_bytes;
     let mut head = vec![0; HEAD_BYTES.min(usize::try_from(len).unwrap_or(HEAD_BYTES))];
@@ -82,7 +82,7 @@ pub fn recognise(device: &dyn BlockDevice) -> Result<Format, weft_block::Error> 
     Ok(recognise_bytes(&head, len))
 }
 
-/// Describes a cache: how large it is, what it is a cache of, and what is only in it.
+/// Describes a cache: its size, its sources, and the data that only the cache holds.
 fn cache(device: &dyn BlockDevice) -> String {
     let sb = match weft_cache::info(device) {
         Ok(sb) => sb,
@@ -106,7 +106,7 @@ fn cache(device: &dyn BlockDevice) -> String {
     format!("a cache of weft of {}, for {of}{dirty}", size(sb.len_bytes))
 }
 
-/// A length for people.
+/// Formats a length for messages.
 fn size(len_bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let unit = UNITS.iter().enumerate().rev().find(|(n, _)| len_bytes >> (10 * n) > 0);
@@ -176,13 +176,13 @@ impl Head<'_> {
 }
 
 impl Format {
-    /// Whether it is a volume that weft opens.
+    /// Returns true if weft can open a volume of this format.
     #[must_use]
     pub fn is_volume(&self) -> bool {
         self.row().is_some()
     }
 
-    /// What it is, in words that fit behind "it looks like".
+    /// The format in words that fit behind "it looks like".
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -192,7 +192,7 @@ impl Format {
         }
     }
 
-    /// The error for `source`, which holds this and not what was wanted.
+    /// The error for `source`, which has this format instead of the one that was wanted.
     pub(crate) fn refused(self, source: &str) -> crate::Error {
         crate::Error::Unrecognised { image: source.to_owned(), saw: self.words() }
     }

@@ -1,4 +1,4 @@
-//! Who holds a volume: the process that has locked an image, and where it is mounted, for the
+//! The holder of a volume: the process that has locked an image, and its mount point, for the
 //! message that refuses a second user.
 
 use crate::mounts;
@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A process that uses a volume, as far as the system tells.
+/// A process that uses a volume, as far as the system shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Its process id and the name of its program.
     pub process: Option<(u32, String)>,
-    /// Where the volume is mounted.
+    /// The mount point of the volume.
     pub mountpoint: Option<PathBuf>,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Holder {
 }
 
 /// The holder of the volume in `path`: an image file, a block special file, or the text of a URI.
-/// `None` if nothing is known of one: another user's processes and other machines' cannot be seen.
+/// `None` if none is found: other users' processes and other machines cannot be seen.
 #[must_use]
 pub fn holder_of(path: &Path) -> Option<Holder> {
     let process = locker(path).map(|pid| {
@@ -52,8 +52,9 @@ pub fn holder_of(path: &Path) -> Option<Holder> {
     (process.is_some() || mountpoint.is_some()).then_some(Holder { process, mountpoint })
 }
 
-/// The process that has locked a file, by `/proc/locks` (proc_locks(5)): number, kind, mode, type,
-/// process, device and inode, range. The device's numbers are hexadecimal, the inode's decimal.
+/// The id of the process that has locked a file, by `/proc/locks` (proc_locks(5)): number, kind,
+/// mode, type, process, device and inode, range. The device's numbers are hexadecimal, the inode's
+/// decimal.
 fn locker(path: &Path) -> Option<u32> {
     let meta = std::fs::metadata(path).ok()?;
     let dev = meta.dev();

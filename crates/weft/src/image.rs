@@ -1,9 +1,9 @@
-//! What an image turns out to hold: its wrapping is taken off until a volume is found.
+//! The content of an image: removes its wrapping until a volume is found.
 //!
-//! Most images are a volume and nothing else. Those of Macintosh disks come in MacBinary, in
-//! DiskCopy 4.2, NDIF or UDIF, behind an Apple partition map, and in each other
-//! ([`weft_block::container`]). An NDIF image has its map in its resource fork, which on Linux is
-//! beside the file (`._NAME`, `.rsrc/NAME`, `NAME.rsrc`) or in an attribute.
+//! Most images are a bare volume. Those of Macintosh disks come in MacBinary, in DiskCopy 4.2, NDIF
+//! or UDIF, behind an Apple partition map, and in each other ([`weft_block::container`]). An NDIF
+//! image has its map in its resource fork, which on Linux is beside the file (`._NAME`,
+//! `.rsrc/NAME`, `NAME.rsrc`) or in an attribute.
 
 use crate::format::{Format, recognise};
 use crate::source::Source;
@@ -14,14 +14,14 @@ use std::sync::Arc;
 use weft_block::container::{self, Layer, Opened};
 use weft_block::{BlockDevice, FileDevice, MemoryDevice, OpenMode, SourceDevice};
 
-/// An image with its wrapping off.
+/// An image with its wrapping removed.
 #[derive(Clone)]
 pub struct Image {
-    /// What was inside.
+    /// The device inside.
     pub device: Arc<dyn BlockDevice>,
-    /// What was taken off, from the outside in; empty for most images.
+    /// The layers that were removed, from the outside in; empty for most images.
     pub layers: Vec<Layer>,
-    /// What was recognised inside.
+    /// The format that was recognised inside.
     pub format: Format,
     /// The wrapping, for its checksums.
     wrapping: Option<Opened>,
@@ -43,21 +43,21 @@ impl Image {
         self.layers.iter().map(|layer| in_utf8(layer).to_string()).collect()
     }
 
-    /// Whether the wrapping has checksums that [`verify`](Self::verify) looks at.
+    /// Returns true if the wrapping has checksums that [`verify`](Self::verify) checks.
     #[must_use]
     pub fn has_checksums(&self) -> bool {
         self.wrapping.as_ref().is_some_and(Opened::has_checksums)
     }
 
-    /// Looks at the checksums of the wrapping that opening did not look at, which reads all of it.
-    /// Says what is wrong.
+    /// Checks the checksums of the wrapping that opening did not check, which reads the whole
+    /// image. Returns a message for each that is wrong.
     #[must_use]
     pub fn verify(&self) -> Vec<String> {
         let wrong = self.wrapping.as_ref().map(Opened::verify).unwrap_or_default();
         wrong.iter().map(ToString::to_string).collect()
     }
 
-    /// The partition that the volume is in, if it is in one that was found here.
+    /// The number of the volume's partition, if it is in one that was found here.
     pub(crate) fn partition(&self) -> Option<u32> {
         self.layers.iter().rev().find_map(|layer| match layer {
             Layer::Partition { info, .. } => Some(info.number),
@@ -65,7 +65,7 @@ impl Image {
         })
     }
 
-    /// Why nothing can be written, if the wrapping is the reason.
+    /// The reason why nothing can be written, if it is the wrapping.
     pub(crate) fn why_read_only(&self) -> Option<String> {
         let compressed = |layer: &&Layer| matches!(layer, Layer::Ndif { .. } | Layer::Udif { .. });
         self.layers.iter().find(compressed).map(|layer| {
@@ -78,7 +78,7 @@ impl Image {
     }
 }
 
-/// A layer with its name in UTF-8: what is inside of DiskCopy images is in MacRoman.
+/// A layer with its name in UTF-8: the names in DiskCopy images are in MacRoman.
 fn in_utf8(layer: &Layer) -> Layer {
     let mut layer = layer.clone();
     if let Layer::DiskCopy { name, .. } | Layer::Ndif { name, .. } = &mut layer {
@@ -87,11 +87,12 @@ fn in_utf8(layer: &Layer) -> Layer {
     layer
 }
 
-/// Takes the wrapping off `device`, which is called `source` in messages, and says what is inside.
+/// Removes the wrapping of `device`, which is called `source` in messages, and recognises the
+/// content.
 ///
 /// # Errors
 /// [`Error::Volume`] for a layer that is recognised and cannot be read; [`Error::Invalid`] if there
-/// are several volumes and none is named.
+/// are several volumes and none is selected.
 pub fn unwrap(source: &str, device: Arc<dyn BlockDevice>) -> Result<Image> {
     let format = recognise(&*device)?;
     // A UDIF image that begins with an unpacked chunk begins as the volume in it does.
@@ -117,7 +118,7 @@ pub fn unwrap(source: &str, device: Arc<dyn BlockDevice>) -> Result<Image> {
     })
 }
 
-/// Whether there is the trailer of a UDIF image.
+/// Returns true if the device ends with the trailer of a UDIF image.
 fn ends_as_udif(device: &dyn BlockDevice) -> Result<bool> {
     let Some(at) = device.geometry().len_bytes.checked_sub(512) else { return Ok(false) };
     let mut start = [0; 8];
@@ -125,8 +126,8 @@ fn ends_as_udif(device: &dyn BlockDevice) -> Result<bool> {
     Ok(start == *b"koly\0\0\0\x04")
 }
 
-/// The resource fork of the image file `source`, where there is one: in `._NAME` beside it (also
-/// below `__MACOSX`, where archives of macOS put it), in `.rsrc/NAME`, in `NAME.rsrc`, or in its
+/// The resource fork of the image file `source`, if there is one: in `._NAME` beside it (also below
+/// `__MACOSX`, where archives of macOS put it), in `.rsrc/NAME`, in `NAME.rsrc`, or in its
 /// attribute `user.com.apple.ResourceFork`.
 fn resource_fork_of(source: &str) -> Option<Arc<dyn BlockDevice>> {
     let path = file_of(source)?;

@@ -1,5 +1,5 @@
-//! What a volume says of itself, read from its superblock without opening the file system: also
-//! while it is mounted elsewhere.
+//! The figures of a volume, read from its superblock without opening the file system: also while it
+//! is mounted elsewhere.
 
 use crate::format::{Format, recognise};
 use crate::source::open_source;
@@ -11,7 +11,7 @@ use weft_ext2::layout::{Compat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State, Supe
 use weft_hfs::streams::MacVolume;
 use weft_vfs::FileSystem;
 
-/// What a volume says of itself, by its kind.
+/// The figures of a volume, by its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeInfo {
     /// ext2 and its descendants.
@@ -26,9 +26,9 @@ pub enum VolumeInfo {
 pub struct MacInfo {
     /// `"hfs"`, `"mfs"` or `"hfs+"`.
     pub format: &'static str,
-    /// What it is wrapped in, from the outside in.
+    /// The volume's wrapping, from the outside in.
     pub layers: Vec<String>,
-    /// Its name.
+    /// The volume's name.
     pub label: String,
     /// Length of the volume in bytes.
     pub len_bytes: u64,
@@ -42,37 +42,37 @@ pub struct MacInfo {
     pub files: Option<u32>,
     /// Folders without the root, if the volume counts them.
     pub folders: Option<u32>,
-    /// Whether it was unmounted (of MFS: whether it is whole).
+    /// Whether it was unmounted cleanly (MFS: whether it is consistent).
     pub clean: bool,
     /// Whether it is locked.
     pub locked: bool,
     /// Whether it has boot blocks.
     pub bootable: bool,
-    /// When it was made.
+    /// Time of creation.
     pub created: u32,
-    /// When it was last changed.
+    /// Time of the last change.
     pub modified: u32,
-    /// When it was last backed up.
+    /// Time of the last backup.
     pub backed_up: u32,
-    /// How often it was written.
+    /// Number of writes to the volume, as it counts them.
     pub write_count: u32,
-    /// The id of the blessed folder, if one is.
+    /// The id of the blessed folder, if there is one.
     pub blessed: Option<u32>,
-    /// Where the volume's own parts are: name and bytes.
+    /// Sizes of the volume's own structures: name and bytes.
     pub parts: Vec<(&'static str, u64)>,
     /// The journal beside it, if there is one.
     pub journal: Option<String>,
-    /// Why nothing can be written, if that is known.
+    /// The reason why nothing can be written, if it is known.
     pub why_read_only: Option<String>,
 }
 
-/// An ext volume in figures. Counts are those of the superblock, which an ordered volume in use keeps
-/// exact only at sync and unmount.
+/// An ext volume in figures. Counts are those of the superblock, which an ordered volume in use
+/// keeps exact only at sync and unmount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtInfo {
     /// `"ext2"` or `"ext3"` (an ext2 with a journal).
     pub format: &'static str,
-    /// The name given at mkfs; bytes that are not UTF-8 are replaced.
+    /// The label given at mkfs; bytes that are not UTF-8 are replaced.
     pub label: String,
     /// The volume's UUID in its usual spelling.
     pub uuid: String,
@@ -80,9 +80,9 @@ pub struct ExtInfo {
     pub revision: u32,
     /// Names of all features, as mke2fs spells them.
     pub features: Vec<String>,
-    /// Those that keep weft from opening it at all.
+    /// Features for which weft does not open the volume at all.
     pub unknown_incompatible: Vec<String>,
-    /// Those that let weft open it for reading only.
+    /// Features for which weft opens the volume only for reading.
     pub unknown_read_only: Vec<String>,
     /// Length of the volume in bytes.
     pub len_bytes: u64,
@@ -104,13 +104,13 @@ pub struct ExtInfo {
     pub groups: u32,
     /// Whether it was unmounted cleanly.
     pub clean: bool,
-    /// Whether errors were noted on it.
+    /// Whether errors were recorded on it.
     pub has_errors: bool,
     /// Whether it has a journal.
     pub has_journal: bool,
     /// Whether the journal holds changes that are not in place yet.
     pub needs_recovery: bool,
-    /// Seconds since 1970 of its making, last mount, last write and last check; 0 for never.
+    /// Creation, in seconds since 1970 as the three below; 0 for never.
     pub made: u32,
     /// Last mount.
     pub mounted: u32,
@@ -120,8 +120,7 @@ pub struct ExtInfo {
     pub checked: u32,
 }
 
-/// Reads the figures of the volume in `source`. Looks without a lock, so that a mounted one can be
-/// asked too.
+/// Reads the figures of the volume in `source`, without a lock, so that it may be mounted.
 ///
 /// # Errors
 /// [`Error::Unrecognised`], [`Error::Volume`] for a damaged superblock, [`Error::Block`].

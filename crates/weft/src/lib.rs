@@ -1,4 +1,4 @@
-//! Puts a storage stack together from a description: what a Rust user of weft imports.
+//! The library of weft: builds a storage stack from a description.
 //!
 //! A [`Stack`] is a volume opened: device, write engine and file system. [`mkfs`] makes volumes,
 //! [`check`] checks and repairs them, [`transfer`] moves trees between the host, volumes and tar
@@ -6,7 +6,7 @@
 //! [`volume`] reads `IMAGE:/path`. The library never prints and never reads the environment; the
 //! command (`weft-cli`) does.
 //!
-//! The rooms below are re-exported: [`block`], [`patch`], [`vfs`], [`ext2`].
+//! The crates below are re-exported: [`block`], [`patch`], [`vfs`], [`ext2`].
 //!
 //! ```
 //! use weft::ext2::mkfs::MkfsOptions;

@@ -82,7 +82,7 @@ fn permissions(options: &Options) -> Permissions {
     })
 }
 
-/// What the volume's own code says, with the name of the image.
+/// Converts an error of the volume's own code into one with the name of the image.
 fn failed(source: &str) -> impl Fn(weft_hfs::Error) -> Error + '_ {
     move |e| Error::Volume { image: source.to_owned(), message: e.to_string() }
 }
@@ -124,8 +124,8 @@ pub(crate) fn open_hfs(source: &str, image: &Image, options: &Options) -> Result
     Ok((order, volume))
 }
 
-/// The journal beside a volume: the one named, or the one that is there. It is opened whatever the
-/// order of writes, as it may hold what a crash has left; for a journal order it is made.
+/// The journal beside a volume: the one in the options, or the existing one. It is opened for every
+/// order of writes, as it may hold changes from before a crash; for a journal order it is created.
 fn journal_of(
     source: &str,
     image: &Image,
@@ -156,11 +156,11 @@ fn journal_of(
     Ok(Some(Arc::new(FileDevice::create(&path, len.next_multiple_of(4096))?)))
 }
 
-/// The smallest and the largest journal that is made unasked, in bytes: some hundred operations,
-/// and as many as write-back leaves behind.
+/// The smallest and the largest journal that is created by default, in bytes: room for some hundred
+/// operations, and for as many as write-back leaves behind.
 const JOURNAL_BYTES: (u64, u64) = (4 << 20, 32 << 20);
 
-/// Where the journal of a volume in an image file lies: `IMAGE.wjournal`, of a partition
+/// The path of the journal of a volume in an image file: `IMAGE.wjournal`, of a partition
 /// `IMAGE.pN.wjournal`, however the partition was found.
 pub(crate) fn journal_beside(source: &str, image: &Image) -> Option<PathBuf> {
     let path = image::file_of(source)?;
@@ -201,7 +201,7 @@ pub(crate) fn open_mfs(source: &str, image: &Image, options: &Options) -> Result
     Ok((order, volume))
 }
 
-/// Opens an HFS Plus volume, for reading.
+/// Opens an HFS Plus volume, read-only.
 pub(crate) fn open_hfs_plus(source: &str, image: &Image, options: &Options) -> Result<Opened> {
     let permissions = permissions(options);
     let volume =

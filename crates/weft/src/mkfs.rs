@@ -13,13 +13,13 @@ mod mac;
 pub use apple::Drivers;
 pub use mac::{MacFormat, MacMade, MacOptions, Wrapping, make_mac};
 
-/// Makes a volume in `image`, of `len_bytes` or of the whole of what is there. An image file that
-/// does not exist is made, one that is too short grows. What looks like something is overwritten
-/// only with `force`.
+/// Makes a volume in `image`, of `len_bytes` or of the whole device. An image file that does not
+/// exist is created, one that is too short grows. Recognised content is overwritten only with
+/// `force`.
 ///
 /// # Errors
 /// [`Error::Usage`] for a missing size and for options that contradict each other,
-/// [`Error::Invalid`] for something in the way; those of the device.
+/// [`Error::Invalid`] for existing content; those of the device.
 pub fn make(
     image: &str,
     len_bytes: Option<u64>,
@@ -35,16 +35,16 @@ pub fn make(
     })
 }
 
-/// The users who may read and write a file that is made.
+/// The users who may read and write a file that is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Those that the umask leaves, as with any other file.
+    /// Those that the umask allows, as with any other file.
     Umask,
-    /// Its owner alone.
+    /// Only its owner.
     Owner,
 }
 
-/// Lets `run` make something on the device that `image` names, which is made or grown for it.
+/// Calls `run` with the device that `image` names, which is created or grown first if need be.
 pub(crate) fn in_source<T>(
     image: &str,
     len_bytes: Option<u64>,
@@ -85,7 +85,7 @@ fn in_file<T>(
         };
         let made = run(&device);
         if made.is_err() {
-            // Nothing was there before; leave nothing behind.
+            // The file is new; remove it again.
             drop(device);
             let _ = std::fs::remove_file(path);
         }

@@ -1,4 +1,4 @@
-//! A volume as a FUSE mount.
+//! FUSE mounts of a volume.
 
 use crate::ending::Teller;
 use crate::mount_options::MountOptions;
@@ -7,18 +7,18 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long to wait before what could not be written is tried again.
+/// The pause before a failed write-back is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
-/// How soon a signal ends that wait.
+/// The interval at which that pause checks for a signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What becomes of data that cannot be written when a mount has ended.
+/// The treatment of data that cannot be written when a mount has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtFailure {
-    /// It is given up, and the failure returned.
+    /// The data is discarded and the error returned.
     GiveUp,
-    /// It is kept in memory and tried again every five seconds, until it is written or a signal
-    /// says not to go on: the server may come back, the disk get room.
+    /// The data is kept in memory and written again every five seconds, until that succeeds or a
+    /// signal ends it: the server may come back, or the disk may get free space.
     KeepTrying,
 }
 
@@ -26,9 +26,9 @@ pub enum AtFailure {
 #[derive(Debug)]
 pub struct Session {
     mount: weft_fuse::Mount,
-    /// Those that unmount hear from it how the mount ended; `None` where there are no such sockets.
+    /// Reports to unmounting processes how the mount ended; `None` where there are no such sockets.
     teller: Option<Teller>,
-    /// Held until everything is durable.
+    /// The lock of the source, held until everything is durable.
     _lock: Option<OwnedFd>,
 }
 
@@ -36,7 +36,7 @@ impl Stack {
     /// Mounts the volume on the directory `mountpoint` and returns while threads serve it.
     ///
     /// # Errors
-    /// [`Error::Mount`] says what is missing.
+    /// [`Error::Mount`] names what is missing.
     pub fn mount(self, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
         Tree::from(self).mount(mountpoint, options)
     }
@@ -52,8 +52,8 @@ impl Session {
         Self { mount, teller, _lock: lock }
     }
 
-    /// Waits until it is unmounted (or SIGTERM or SIGINT says so), then makes everything durable and
-    /// tells `weft umount` how that went.
+    /// Waits until the volume is unmounted (or SIGTERM or SIGINT arrives), then makes everything
+    /// durable and reports the result to `weft umount`.
     ///
     /// # Errors
     /// [`Error::Mount`] if the connection broke or the last writes failed.
@@ -61,7 +61,8 @@ impl Session {
         self.wait_and(AtFailure::GiveUp, || Ok(()))
     }
 
-    /// The same, with something to close behind the volume before all is durable (a cache).
+    /// As [`wait`](Self::wait), with a call of `close` for a device behind the volume (a cache)
+    /// before the result is reported.
     ///
     /// # Errors
     /// As [`wait`](Self::wait), and those of `close`.
@@ -98,7 +99,7 @@ impl Session {
         }
     }
 
-    /// Tries until all is written, or a signal comes.
+    /// Retries until everything is written or a signal arrives.
     fn keep_trying(&mut self) -> weft_fuse::Result<()> {
         loop {
             let mut waited = Duration::ZERO;

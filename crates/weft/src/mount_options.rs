@@ -3,49 +3,50 @@
 use crate::{Error, Order, Result};
 use weft_hfs::view::Forks;
 
-/// What the options of a mount say.
+/// The parsed options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountOptions {
-    /// `ro`: nothing is written.
+    /// `ro`: mounted read-only.
     pub read_only: bool,
     /// `order=...`
     pub order: Option<Order>,
-    /// `allow_other`: other users may look in, as the permissions say.
+    /// `allow_other`: other users have access, as the permissions allow.
     pub allow_other: bool,
-    /// `nodev`, `nosuid`, `noexec`, `noatime`, ...: what the kernel does with every mount.
+    /// `nodev`, `nosuid`, `noexec`, `noatime`, ...: options that the kernel applies to any mount.
     pub kernel: Vec<String>,
     /// `threads=N`
     pub threads: Option<usize>,
     /// `noxattr`: no extended attributes and no POSIX ACLs, for fewer requests.
     pub no_xattr: bool,
     /// `writeback` or `nowriteback` (the default): whether the kernel collects writes in its cache.
-    /// [`weft_fuse::MountOptions::writeback_cache`] says what that gives up.
+    /// See [`weft_fuse::MountOptions::writeback_cache`] for the guarantees that this gives up.
     pub writeback: Option<bool>,
     /// `cache=PATH`: a cache in front of the source.
     pub cache: Option<String>,
-    /// `cache_mode=MODE`: what happens to reads and writes there.
+    /// `cache_mode=MODE`: the cache's mode for reads and writes.
     pub cache_mode: Option<String>,
-    /// `forks=HOW`: how resource forks and Finder information are shown.
+    /// `forks=HOW`: the presentation of resource forks and Finder information.
     pub forks: Option<Forks>,
-    /// `uid=N`: who owns all on a volume that knows no owners.
+    /// `uid=N`: the owner of all files on a volume that stores no owners.
     pub uid: Option<u32>,
-    /// `gid=N`: whose group that is.
+    /// `gid=N`: the group of all files on such a volume.
     pub gid: Option<u32>,
-    /// `fmask=OCTAL`, or `umask=OCTAL` for both: bits taken from the permissions of files there.
+    /// `fmask=OCTAL`, or `umask=OCTAL` for both: permission bits removed from files on such a
+    /// volume.
     pub fmask: Option<u16>,
-    /// `dmask=OCTAL`, or `umask=OCTAL`: bits taken from the permissions of folders there.
+    /// `dmask=OCTAL`, or `umask=OCTAL`: permission bits removed from folders on such a volume.
     pub dmask: Option<u16>,
     /// `transform=RULES`: networks of transformations on the files, by these rules.
     pub transform: Option<String>,
-    /// `key=NAME=PLACE`, as often as need be: keys of networks.
+    /// `key=NAME=PLACE`, repeatable: keys of networks.
     pub keys: Vec<String>,
-    /// `passthrough` or `nopassthrough`: whether the kernel uses files of the host by itself.
+    /// `passthrough` or `nopassthrough`: whether the kernel accesses files of the host directly.
     pub passthrough: Option<bool>,
-    /// `polling` or `nopolling`: whether a CPU may be kept awake while there is much to do.
+    /// `polling` or `nopolling`: whether a CPU may be kept awake under load.
     pub polling: Option<bool>,
 }
 
-/// Options that mount(8) and systemd give meaning to and pass on all the same.
+/// Options that mount(8) and systemd interpret and pass on all the same.
 const IGNORED: &[&str] = &[
     "defaults",
     "auto",
@@ -62,7 +63,7 @@ const IGNORED: &[&str] = &[
     "rw",
 ];
 
-/// Options that are the kernel's.
+/// Options that the kernel interprets.
 const KERNEL: &[&str] = &[
     "dev",
     "nodev",
@@ -90,7 +91,7 @@ impl MountOptions {
     /// Adds the options of one comma-separated list; later ones win.
     ///
     /// # Errors
-    /// [`Error::Usage`] names the option that is not known.
+    /// [`Error::Usage`] with the name of the unknown option.
     pub fn parse(&mut self, list: &str) -> Result<()> {
         for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
             let (name, value) = match option.split_once('=') {
@@ -142,7 +143,7 @@ impl MountOptions {
                     })?;
                     self.threads = Some(n);
                 }
-                // Who mounts by which name is shown by weft itself.
+                // weft sets the source and type that the mount table shows itself.
                 ("fsname" | "subtype" | "comment", Some(_)) => {}
                 (name, None) if KERNEL.contains(&name) => {
                     let opposite = match name.strip_prefix("no") {

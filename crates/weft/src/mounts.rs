@@ -1,4 +1,4 @@
-//! The host's mount table: what is mounted where, and how to get rid of it.
+//! The host's mount table, and unmounting.
 
 use crate::source::{Source, open_source};
 use crate::{CELL_STORE, Error, HOST_DIRECTORY, Result, tree};
@@ -14,29 +14,30 @@ use weft_block::OpenMode;
 /// One line of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// The directory.
+    /// The mount point.
     pub mountpoint: PathBuf,
     /// The type, such as `fuse.weft`.
     pub fs_type: String,
-    /// What is mounted: for weft the image as an absolute path.
+    /// The source; for weft the image as an absolute path.
     pub source: OsString,
     /// Whether it is mounted for reading only.
     pub read_only: bool,
     /// Its device number: major, minor.
     pub device: (u32, u32),
-    /// The user who mounted it, of a FUSE mount.
+    /// The user who mounted it; only for a FUSE mount.
     pub owner: Option<u32>,
 }
 
 impl Mounted {
-    /// Whether weft may serve it: when root mounts, the table does not say which program does.
+    /// Returns true if weft may serve the mount: for a mount by root the table does not name the
+    /// program.
     #[must_use]
     pub fn is_weft(&self) -> bool {
         matches!(self.fs_type.as_str(), "fuse.weft" | "fuse")
     }
 }
 
-/// What is mounted on `mountpoint`, if anything; the topmost of several.
+/// The mount on `mountpoint`, if there is one; the topmost of several.
 ///
 /// # Errors
 /// [`Error::Host`] if the table cannot be read.
@@ -45,7 +46,7 @@ pub fn mounted_at(mountpoint: &Path) -> Result<Option<Mounted>> {
     Ok(table()?.into_iter().rfind(|m| m.mountpoint == wanted))
 }
 
-/// Whether a file system, by its device number, is mounted anywhere.
+/// Returns true if the file system with this device number is mounted anywhere.
 ///
 /// # Errors
 /// [`Error::Host`] if the table cannot be read.
@@ -53,8 +54,8 @@ pub fn is_mounted(device: (u32, u32)) -> Result<bool> {
     Ok(table()?.iter().any(|m| m.device == device))
 }
 
-/// A process in whose mount namespace a FUSE mount, by its device number, still is: its id and name.
-/// Namespaces of processes that this one may not look into are not seen.
+/// Finds a process with another mount namespace that still has the FUSE mount with this device
+/// number: its id and name. Namespaces of processes that this one may not inspect are not seen.
 #[must_use]
 pub fn user_in_another_namespace(device: (u32, u32)) -> Option<(u32, String)> {
     let namespace = |process: &Path| std::fs::read_link(process.join("ns/mnt")).ok();
@@ -87,7 +88,7 @@ fn parse(table: &[u8]) -> Vec<Mounted> {
     table.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
 
-/// Makes a path absolute without touching what it names: a dead mount cannot even be looked at.
+/// Makes a path absolute without accessing the mount it names: stat fails on a dead mount.
 fn absolute(path: &Path) -> Result<PathBuf> {
     if let Ok(real) = std::fs::canonicalize(path) {
         return Ok(real);
@@ -143,15 +144,16 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// How often, and how far apart, a busy mount is tried: a program that is just ending, or one that
-/// is just being started and still has its parent's files, leaves it in a moment.
+/// The number of attempts on a busy mount, and the pause between them: a program that is just
+/// ending, or one that is just being started and still has its parent's files, releases it in a
+/// moment.
 const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
-/// Unmounts. `lazy` detaches a mount that is in use or whose server has died.
+/// Unmounts `mountpoint`. `lazy` detaches a mount that is in use or whose server has died.
 ///
 /// # Errors
-/// [`Error::Mount`] says why not and what to do.
+/// [`Error::Mount`] with the reason and a remedy.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     let shown = mountpoint.display();
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
@@ -175,7 +177,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
     }
 }
 
-/// Unmounts as an ordinary user.
+/// Unmounts as an ordinary user, with fusermount3.
 fn fusermount(mountpoint: &Path, lazy: bool) -> Result<()> {
     let mut command = Command::new("fusermount3");
     command.arg("-u");
@@ -195,14 +197,14 @@ fn fusermount(mountpoint: &Path, lazy: bool) -> Result<()> {
     }
 }
 
-/// Whether the process behind the mount on `mountpoint` has died.
+/// Returns true if the process behind the mount on `mountpoint` has died.
 #[must_use]
 pub fn is_dead(mountpoint: &Path) -> bool {
     matches!(rustix::fs::stat(mountpoint), Err(Errno::NOTCONN))
 }
 
 /// Detaches the mount on `mountpoint` if its server has died (a killed daemon leaves a mount that
-/// answers "not connected"). Returns whether there was one.
+/// answers "not connected"). Returns true if there was one.
 ///
 /// # Errors
 /// Those of [`unmount`].
@@ -213,11 +215,11 @@ pub fn clear_dead(mountpoint: &Path) -> Result<bool> {
     }
 }
 
-/// Waits until nobody holds the volume in `source` for writing any more: its server has made
-/// everything durable and ended. Returns whether that happened in time.
+/// Waits until no process has the volume in `source` open for writing: its server has made
+/// everything durable and ended. Returns false if `timeout` passes first.
 ///
 /// # Errors
-/// None today: a source that cannot be opened at all is nobody's.
+/// None at present: a source that cannot be opened for another reason counts as free.
 pub fn wait_until_free(source: &str, timeout: Duration) -> Result<bool> {
     let deadline = Instant::now() + timeout;
     let mut pause = Duration::from_millis(1);
@@ -244,11 +246,11 @@ pub fn wait_until_free(source: &str, timeout: Duration) -> Result<bool> {
     }
 }
 
-/// A source as an absolute description: what the mount table shows, whatever the working
-/// directory was.
+/// A source as an absolute description, as the mount table shows it, independent of the working
+/// directory.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a path that is not UTF-8 or a URI that is none.
+/// [`Error::Invalid`] for a path that is not UTF-8 or a malformed URI.
 pub fn absolute_source(source: &str) -> Result<String> {
     for prefix in [HOST_DIRECTORY, CELL_STORE] {
         let Some(path) = source.strip_prefix(prefix) else { continue };

@@ -1,4 +1,4 @@
-//! Rules, keys and logs from files, for networks of transformations on the files of a tree.
+//! Reads rules, keys and logs from files, for networks of transformations on the files of a tree.
 
 use crate::{Error, Result};
 use std::fs::File;
@@ -15,24 +15,24 @@ use weft_transform::{
 };
 use weft_vfs::FileSystem;
 
-/// Where the keys of a name are.
+/// The name of keys, and their location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySource {
     /// The name that networks use (`aead key=NAME`).
     pub name: String,
-    /// Where its keys are.
+    /// The location of its keys.
     pub place: KeyPlace,
 }
 
-/// Where keys are: as 64 hex digits, one key a line, of which the first seals new files and all
-/// open old ones; a file may also be one key of 32 bytes.
+/// The location of keys: they are 64 hex digits, one key a line, of which the first seals new files
+/// and all open old ones; a file may also be one key of 32 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyPlace {
     /// In a file.
     File(PathBuf),
     /// In an environment variable.
     Environment(String),
-    /// In the output of a shell command: how an agent or a password manager is asked.
+    /// In the output of a shell command, such as a query to an agent or a password manager.
     Command(String),
 }
 
@@ -81,10 +81,10 @@ impl KeyPlace {
         }
     }
 
-    /// The keys there, the one for new files first.
+    /// Reads the keys, the one for new files first.
     ///
     /// # Errors
-    /// [`Error::Host`], [`Error::Invalid`]; no message has anything of the key.
+    /// [`Error::Host`], [`Error::Invalid`]; no message contains any part of a key.
     pub fn keys(&self) -> Result<Vec<Key>> {
         let content = self.read()?;
         if let Some(key) = Key::from_file_content(&content) {
@@ -108,16 +108,16 @@ impl std::fmt::Display for KeyPlace {
     }
 }
 
-/// The networks of a tree, before anything is opened.
+/// The configuration of a tree's networks, before anything is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Networks {
-    /// A rules file that holds from the root down.
+    /// A rules file that applies from the root down.
     pub rules: Option<PathBuf>,
-    /// Whose word counts for a file that these rules are about.
+    /// Whether the mount's rules or the tree's take precedence for a file that these rules match.
     pub trust: Trust,
-    /// Keys; those of the same name in the order in which they are tried.
+    /// Keys; those of the same name are tried in this order.
     pub keys: Vec<KeySource>,
-    /// A directory where a key of any other name is a file of that name.
+    /// A directory in which a file NAME holds the key of any other NAME.
     pub key_directory: Option<PathBuf>,
     /// Files that `log to=NAME` appends to, by name.
     pub logs: Vec<(String, PathBuf)>,
@@ -127,17 +127,17 @@ pub struct Networks {
     pub modules: Vec<(String, PathBuf)>,
     /// A directory of the user's own where compiled modules are kept.
     pub module_cache: Option<PathBuf>,
-    /// Where what they do is counted; then the mount has a directory `.weft`.
+    /// The counters of the networks; with them the mount has a directory `.weft`.
     pub meters: Option<Arc<Meters>>,
-    /// A directory for outputs of networks, and how many bytes they may take together.
+    /// A directory for outputs of networks, and the bytes they may take together.
     pub output_cache: Option<(PathBuf, u64)>,
-    /// Views whose output is kept there are snapshots: the kernel reads them from there by itself, and
-    /// who has one open does not see its base change.
+    /// Whether views whose output is kept there are snapshots: the kernel reads them from there
+    /// directly, and a program with an open view does not see changes of its base.
     pub snapshot_views: bool,
 }
 
 impl Networks {
-    /// The stages, with keys and logs.
+    /// Builds the registry of stages, with keys and logs.
     ///
     /// # Errors
     /// [`Error::Host`], [`Error::Invalid`].
@@ -145,7 +145,7 @@ impl Networks {
         self.registry_with(|_| true)
     }
 
-    /// The same with those keys of the key directory alone whose names are `wanted`.
+    /// The same, with only those keys of the key directory whose names are `wanted`.
     fn registry_with(&self, wanted: impl Fn(&str) -> bool) -> Result<Registry> {
         let mut keys = KeyRing::default();
         for source in &self.keys {
@@ -162,7 +162,7 @@ impl Networks {
         }
         let mut context = Context { keys, ..Context::default() };
         for (name, path) in &self.logs {
-            // It may hold content of files that other users may not read.
+            // The log may hold content of files that other users may not read.
             let file = File::options().append(true).create(true).mode(0o600).open(path);
             let file = file.map_err(|e| Error::host("open", path, e))?;
             context.logs.insert(name.clone(), Arc::new(LogFile(Mutex::new(file))));
@@ -195,7 +195,7 @@ impl Networks {
         }
     }
 
-    /// The files of the key directory by name; none if it is not there.
+    /// The files of the key directory by name; none if the directory does not exist.
     pub fn key_files(&self) -> Vec<(String, PathBuf)> {
         let Some(directory) = &self.key_directory else { return Vec::new() };
         let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
@@ -215,8 +215,8 @@ impl Networks {
         Rules::parse(&content).map_err(named)
     }
 
-    /// Whether each network of the rules can be made and does what its rule asks: is written, unless
-    /// it is a view.
+    /// Checks that each network of the rules can be built and fits its rule: must be writable,
+    /// unless it is a view.
     fn check_rules(&self, rules: &Rules, registry: &Registry) -> Result<()> {
         let Some(path) = &self.rules else { return Ok(()) };
         for (line, is_view, text) in rules.networks() {
@@ -226,19 +226,19 @@ impl Networks {
         Ok(())
     }
 
-    /// The file system `below` with these networks on its files, for the user whose keys these are.
-    /// `shared`: others change it too.
+    /// Puts these networks on the files of the file system `below`, for the user who owns the keys.
+    /// `shared`: others change the file system too.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the rule that cannot hold, why, and what would.
+    /// [`Error::Invalid`] names the rule that cannot be applied, the reason, and an alternative.
     pub fn over(&self, below: Arc<dyn FileSystem>, shared: bool) -> Result<Arc<TransformFs>> {
         self.over_with(below, shared, None, self.rules()?, self.registry()?)
     }
 
-    /// The same for all who reach a mount. What they store in the tree, and the names that they look
-    /// up, name keys too: so of the key directory those count alone that its own rules name. Where
-    /// inode numbers and times of the files say whether they are the same, `identity` tells them
-    /// from those of other trees.
+    /// The same for all users of a mount. The files that they store in the tree, and the names that
+    /// they look up, name keys too: so only those keys of the key directory count that the mount's
+    /// own rules name. Where inode numbers and times decide whether files are the same, `identity`
+    /// distinguishes them from those of other trees.
     ///
     /// # Errors
     /// As [`over`](Self::over).
@@ -311,7 +311,7 @@ impl LogSink for LogFile {
     }
 }
 
-/// Where keys are kept unless told otherwise, below the user's configuration directory.
+/// The default directory of keys, below the user's configuration directory.
 #[must_use]
 pub fn key_directory(configuration: &Path) -> PathBuf {
     configuration.join("weft/keys")

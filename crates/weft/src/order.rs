@@ -1,4 +1,4 @@
-//! How writes are ordered: the names of the commit policies.
+//! The order of writes: the names of the commit policies.
 
 use crate::{Error, Result};
 use std::fmt;
@@ -11,7 +11,7 @@ use weft_patch::{JournalMode, Policy};
 pub struct Order(pub Policy);
 
 impl Order {
-    /// Every order, in the order of what it costs.
+    /// Every order, sorted by its cost.
     pub const ALL: [Self; 5] = [
         Self(Policy::Async),
         Self(Policy::Soft),

@@ -1,21 +1,22 @@
-//! Networks pushed on files that are open on a mount: a matter of `ioctl(2)`, which is `unsafe` as
-//! the kernel writes to memory by a number's word alone.
+//! Attaches networks to open files on a mount, by `ioctl(2)`, which is `unsafe` as the kernel
+//! writes as much memory as the number of the command says.
 
 use crate::{Error, Result};
 use rustix::ioctl::{Updater, ioctl};
 use std::fs::File;
 use weft_transform::{COMMAND_BYTES, POP_COMMAND, PUSH_COMMAND, SHOW_COMMAND};
 
-/// Lets all who read `file`, which is on a mount with networks, see it through one more network as
-/// long as this descriptor is open. Returns all that it is seen through then.
+/// Attaches one more network to `file`, which is on a mount with networks, for all its readers as
+/// long as this descriptor is open. Returns the whole network of the file then.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the reason that the mount gives.
+/// [`Error::Invalid`] with the reason from the mount.
 pub fn push(file: &File, network: &str) -> Result<String> {
     command::<PUSH_COMMAND>(file, network)
 }
 
-/// Takes off what this descriptor pushed last. Returns what the file is seen through then.
+/// Detaches the network that this descriptor attached last. Returns the remaining network of the
+/// file.
 ///
 /// # Errors
 /// As [`push`].
@@ -23,7 +24,7 @@ pub fn pop(file: &File) -> Result<String> {
     command::<POP_COMMAND>(file, "")
 }
 
-/// The network that the file is seen through, what is pushed included.
+/// Returns the network of the file, including those attached.
 ///
 /// # Errors
 /// As [`push`].
@@ -38,7 +39,7 @@ fn command<const NUMBER: u32>(file: &File, text: &str) -> Result<String> {
         return Err(Error::Invalid(format!("a network of {COMMAND_BYTES} bytes or more")));
     }
     data[..text.len()].copy_from_slice(text.as_bytes());
-    // SAFETY: the number says that so many bytes are read and written, whatever file it is.
+    // SAFETY: the number of the command encodes this length, for any file.
     let done = unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut data)) };
     let said = data.split(|&b| b == 0).next().unwrap_or_default();
     let said = String::from_utf8_lossy(said).into_owned();
@@ -47,7 +48,7 @@ fn command<const NUMBER: u32>(file: &File, text: &str) -> Result<String> {
         Err(rustix::io::Errno::NOTTY) => {
             Err(Error::Invalid("not a file of a mount with networks".to_owned()))
         }
-        // The answer has the reason in the place of what was asked.
+        // On an error the kernel returns the reason in place of the request.
         Err(_) if said != text && !said.is_empty() => Err(Error::Invalid(said)),
         Err(e) => Err(Error::Invalid(std::io::Error::from(e).to_string())),
     }

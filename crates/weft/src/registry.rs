@@ -1,6 +1,6 @@
-//! The formats that weft opens: one row each, and the one place that a new format is added to.
+//! The formats that weft opens: one row each. A new format is added here alone.
 //!
-//! Making a volume is not in a row: its options differ from format to format, so that
+//! Making a volume is not part of a row: its options differ between formats, so
 //! [`mkfs`](crate::mkfs) has a function for each.
 
 use crate::check::{self, Checked};
@@ -11,26 +11,27 @@ use crate::stack::Volume;
 use crate::{Options, Order, Result, ext, mac};
 use std::sync::Arc;
 
-/// An opened volume, and how its writes are ordered.
+/// An opened volume and the order of its writes.
 pub(crate) type Opened = (Order, Arc<dyn Volume>);
 
-/// What weft does with the volumes of one format. The first argument of each function is what the
-/// volume is called in messages.
+/// The functions of weft for one format. The first argument of each is the name of the volume for
+/// messages.
 pub(crate) struct Row {
     pub(crate) format: Format,
     /// The format in words that fit behind "it looks like".
     pub(crate) words: &'static str,
-    /// Reports whether the beginning of a device is that of such a volume.
+    /// Returns true if a device with this beginning holds such a volume.
     is_at: fn(&Head<'_>) -> bool,
     /// Opens a volume.
     pub(crate) open: fn(&str, &Image, &Options) -> Result<Opened>,
     /// Reads the figures of a volume, which may be in use.
     pub(crate) info: fn(&str, &Image) -> Result<VolumeInfo>,
-    /// Checks a volume, and repairs it if the options say so; `None` for a format that is only read.
+    /// Checks a volume, and repairs it if the options say so; `None` for a format that weft only
+    /// reads.
     pub(crate) check: Option<fn(&str, &Image, &check::Options<'_>) -> Result<Checked>>,
 }
 
-/// All of them, in the order in which they are looked for.
+/// All formats, in the order in which they are tried.
 static ROWS: [Row; 5] = [
     Row {
         format: Format::Ext,

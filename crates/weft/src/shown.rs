@@ -1,8 +1,9 @@
-//! Names and messages as a terminal may show them. A name on a volume can hold anything, also the
-//! codes that steer a terminal: no message carries it raw.
+//! Names and messages made safe for a terminal. A name on a volume can hold any bytes, also a
+//! terminal's control sequences: no message carries it raw.
 
 /// A name with its control characters and bytes that are not UTF-8 escaped, so that it can neither
-/// fool nor steer a terminal; a backslash is doubled, so that the result is unambiguous.
+/// deceive the user nor control the terminal; a backslash is doubled, so that the result is
+/// unambiguous.
 #[must_use]
 pub fn shown(name: &[u8]) -> String {
     let mut s = String::with_capacity(name.len());
@@ -21,7 +22,7 @@ pub fn shown(name: &[u8]) -> String {
     s
 }
 
-/// A whole message with whatever could steer a terminal escaped; its lines stay lines.
+/// A whole message with everything that could control a terminal escaped; its lines stay lines.
 #[must_use]
 pub fn shown_lines(text: &str) -> String {
     let mut s = String::with_capacity(text.len());
@@ -35,7 +36,8 @@ pub fn shown_lines(text: &str) -> String {
     s
 }
 
-/// Control characters, and those that reorder the text around them (Unicode's Bidi_Control).
+/// Returns true for control characters, and those that reorder the text around them (Unicode's
+/// Bidi_Control).
 fn must_escape(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

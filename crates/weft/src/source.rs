@@ -1,4 +1,4 @@
-//! Where a volume lives, in words: what a user types wherever a volume is asked for.
+//! The description of a source: the text that names a device wherever a volume is given.
 //!
 //! | description | device |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `nbd+unix:///export?socket=/path` | the same, over a Unix socket |
 //! | `nbds://`, `nbds+unix://` | the same, encrypted |
 //!
-//! Each with `?partition=N` for a partition of it. What else an NBD URI may say is in
+//! Each takes `?partition=N` for one of its partitions. For the other parts of an NBD URI see
 //! [`weft_nbd::Uri`].
 
 use std::fmt;
@@ -19,16 +19,16 @@ use weft_block::container;
 use weft_block::{BlockDevice, Error, OpenMode, Partition, Result, SourceDevice};
 use weft_nbd::{NbdDevice, Uri};
 
-/// What a description names.
+/// A parsed description of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A device of this host.
     Local(weft_block::Source),
     /// An export of an NBD server.
     Nbd {
-        /// Where it is.
+        /// The address of the export.
         uri: Uri,
-        /// The number of the partition on it, if not all of it.
+        /// The number of the partition on it; `None`: the whole export.
         partition: Option<u32>,
     },
 }
@@ -75,7 +75,7 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// The image file or block special file that it is (in), if it is one.
+    /// The path of the image file or block special file that holds the source, if there is one.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match self {
@@ -84,7 +84,7 @@ impl Source {
         }
     }
 
-    /// Opens it. An export that is opened for writing with a lock is locked against other
+    /// Opens the device. An export that is opened for writing with a lock is locked against other
     /// processes of this host; NBD has no other locks.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Source {
             weft_nbd::Error::InUse => Error::Locked { path: path() },
             e => Error::Open { path: path(), source: e.into_io() },
         };
-        // The lock goes by the socket's name.
+        // The lock is named after the absolute path of the socket.
         uri.make_absolute().map_err(failed)?;
         let mut options = uri.options().map_err(failed)?;
         options.read_only = mode.read_only;
@@ -119,8 +119,9 @@ impl Source {
     }
 }
 
-/// A partition of a device by its number: of the map on it, or of the map of the disk that is
-/// wrapped in it. A hybrid disc has two maps; what is not in the first is looked for in Apple's.
+/// Opens a partition of a device by its number: from the map on the device, or the map of the disk
+/// that is wrapped in it. A hybrid disc has two maps; a number that the first does not have is
+/// looked up in Apple's.
 fn partition_on(device: &Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn BlockDevice>> {
     let first = match Partition::open(Arc::clone(device), number) {
         Ok(found) => return Ok(Arc::new(found)),
@@ -140,7 +141,7 @@ fn partition_on(device: &Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn Bl
     let is_apple = |t: weft_block::PartitionTable| {
         matches!(t.scheme, weft_block::Scheme::Apple | weft_block::Scheme::AppleOld)
     };
-    // Apple's partitions have names, which the second error tells.
+    // Apple's partitions have names, which the second error lists.
     match weft_block::list_partitions(device) {
         Ok(table) if !is_apple(table.clone()) => Err(first),
         Ok(_) => Err(second),
@@ -148,10 +149,10 @@ fn partition_on(device: &Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn Bl
     }
 }
 
-/// Opens what a description names.
+/// Opens the device that a description names.
 ///
 /// # Errors
-/// [`Error::Invalid`] if it is not understood, and those of opening it.
+/// [`Error::Invalid`] if the description cannot be parsed, and those of opening the device.
 pub fn open_source(description: &str, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
     description.parse::<Source>()?.open(mode)
 }

@@ -1,4 +1,4 @@
-//! A volume opened: device, engine and file system put on top of each other.
+//! An opened volume: device, engine and file system on top of each other.
 
 use crate::source::open_source;
 use crate::{Error, Order, Result, image};
@@ -8,37 +8,37 @@ use weft_hfs::streams::MacVolume;
 use weft_hfs::view::{ForkView, Forks};
 use weft_vfs::{FileSystem, Time};
 
-/// How a volume is opened.
+/// The options for opening a volume.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Nothing is written, not even the note that it was opened.
+    /// Whether the volume is opened read-only: nothing is written, not even a mark that it is open.
     pub read_only: bool,
-    /// How writes are ordered. `None` is what the volume was made for: soft updates, or the
-    /// ordered journal if it has one.
+    /// The order of writes. `None` is the default of the volume: soft updates, or the ordered
+    /// journal if it has one.
     pub order: Option<Order>,
-    /// Reading leaves access times alone.
+    /// Whether reading leaves access times unchanged.
     pub no_atime: bool,
-    /// Where it is going to be mounted: noted on the volume for people to read.
+    /// The mount point to record on the volume, for information.
     pub mount_point: Option<String>,
-    /// The source of the journal, for a volume that has one beside it. An HFS volume in an image
-    /// file needs no word: its journal is `IMAGE.wjournal`.
+    /// The source of the journal, for a volume with an external one. An HFS volume in an image file
+    /// needs none: its journal is `IMAGE.wjournal`.
     pub journal: Option<String>,
-    /// How resource forks and Finder information are shown, on volumes that have them.
+    /// The presentation of resource forks and Finder information, on volumes that have them.
     pub forks: Forks,
     /// Seconds that local time is ahead of UTC: HFS and MFS keep local time.
     pub utc_offset_secs: i32,
-    /// What the time is on HFS and MFS volumes, if not what the system's clock says: for volumes
-    /// that shall come out the same.
+    /// A fixed time for HFS and MFS volumes in place of the system's clock: for reproducible
+    /// volumes.
     pub clock: Option<Time>,
-    /// The owner and the permissions on a volume that stores none; `None`: the user who runs this
-    /// process owns all files, and others may read them.
+    /// The owner and the permissions on a volume that stores none; `None`: the user of this process
+    /// owns all files, and others may read them.
     pub permissions: Option<weft_hfs::Permissions>,
     /// The engine's own options; its policy is that of `order`.
     pub engine: weft_patch::Options,
 }
 
 impl Options {
-    /// Opens for reading only.
+    /// Options for opening read-only.
     #[must_use]
     pub fn read_only() -> Self {
         Self { read_only: true, ..Self::default() }
@@ -47,7 +47,7 @@ impl Options {
 
 /// An opened volume.
 ///
-/// [`close`](Self::close) it to learn whether everything became durable.
+/// [`close`](Self::close) reports whether everything became durable.
 pub struct Stack {
     source: String,
     order: Order,
@@ -68,12 +68,12 @@ impl std::fmt::Debug for Stack {
     }
 }
 
-/// What each format's file system offers beyond the file plug.
+/// The functions that each format's file system has beside those of [`FileSystem`].
 pub(crate) trait Volume: FileSystem + std::fmt::Debug {
-    /// The write engine below it; a format that is only read has none.
+    /// The write engine below the file system; a format that weft only reads has none.
     fn engine(&self) -> Option<&weft_patch::Engine>;
     fn is_read_only(&self) -> bool;
-    /// Why it is, if the volume itself is the reason.
+    /// The reason why the volume is read-only, if it is in the volume itself.
     fn why_read_only(&self) -> Option<String> {
         None
     }
@@ -88,8 +88,8 @@ impl Stack {
     /// (`disk.img?partition=2`).
     ///
     /// # Errors
-    /// [`Error::Unrecognised`] says what is there instead of a volume, [`Error::Volume`] what is
-    /// wrong with it, [`Error::Invalid`] that it has no journal to order writes with.
+    /// [`Error::Unrecognised`] names the format found instead of a volume, [`Error::Volume`] a
+    /// defect of the volume, [`Error::Invalid`] a missing journal for the order of writes.
     pub fn open(source: &str, options: &Options) -> Result<Self> {
         let mode = if options.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
         let device = open_source(source, mode)?;
@@ -121,44 +121,45 @@ impl Stack {
         Ok(Self { source: source.to_owned(), order, volume, front, why_read_only, companions })
     }
 
-    /// What was opened.
+    /// The source that was opened.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// How its writes are ordered.
+    /// The order of the volume's writes.
     #[must_use]
     pub fn order(&self) -> Order {
         self.order
     }
 
-    /// Whether it refuses changes: because that was asked for, or because of its features.
+    /// Returns true if the volume refuses changes: because of the options, or because of its
+    /// features.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.volume.is_read_only()
     }
 
-    /// Why it refuses changes, if there is a reason beside that it was asked for.
+    /// The reason why the volume refuses changes, if there is one beside the options.
     #[must_use]
     pub fn why_read_only(&self) -> Option<&str> {
         self.why_read_only.as_deref().filter(|_| self.is_read_only())
     }
 
-    /// The volume as one whose files have two forks, if they have. Inode numbers are those of
-    /// [`fs`](Self::fs).
+    /// The volume as one whose files have two forks, if its format has them. Inode numbers are
+    /// those of [`fs`](Self::fs).
     #[must_use]
     pub fn mac(&self) -> Option<Arc<dyn MacVolume>> {
         Arc::clone(&self.volume).as_mac()
     }
 
-    /// What could not be read so far, as it is damaged, and was passed over.
+    /// The damaged parts that have been skipped so far.
     #[must_use]
     pub fn passed_over(&self) -> Vec<String> {
         self.mac().map(|mac| mac.passed_over()).unwrap_or_default()
     }
 
-    /// What must be known of the volume to trust what is read.
+    /// Warnings that bear on how far the content of the volume can be trusted.
     #[must_use]
     pub fn cautions(&self) -> Vec<String> {
         self.mac().map(|mac| mac.cautions()).unwrap_or_default()
@@ -170,32 +171,32 @@ impl Stack {
         &*self.front
     }
 
-    /// The file system, to be shared with a front.
+    /// The file system, to be shared with a server.
     #[must_use]
     pub fn share(&self) -> Arc<dyn FileSystem> {
         Arc::clone(&self.front)
     }
 
-    /// The engine below the file system: what waits in it, and why. A format that is only read
-    /// has none.
+    /// The engine below the file system, which lists the pending writes and the reason for each. A
+    /// format that weft only reads has none.
     #[must_use]
     pub fn engine(&self) -> Option<&weft_patch::Engine> {
         self.volume.engine()
     }
 
-    /// What the engine has counted since the volume was opened.
+    /// The counters of the engine since the volume was opened.
     #[must_use]
     pub fn counters(&self) -> weft_patch::Counters {
         self.volume.engine().map(weft_patch::Engine::counters).unwrap_or_default()
     }
 
-    /// Whether a name can change what another one means: where case does not count, and where a
-    /// file has companions.
+    /// Returns true if a change of one name can change the meaning of another: where case does not
+    /// count, and where a file has companions.
     pub(crate) fn names_have_aliases(&self) -> bool {
         self.mac().is_some() && !self.is_read_only()
     }
 
-    /// Whether forks are shown as files.
+    /// Returns true if forks are shown as files.
     pub(crate) fn shows_companions(&self) -> bool {
         self.companions
     }

@@ -13,14 +13,15 @@ use std::time::Duration;
 use weft_transform::TransformFs;
 use weft_vfs::{FileSystem, HostDir};
 
-/// How a source begins that is a directory of the host: `hostdir:/srv/data`.
+/// The prefix of a source that is a directory of the host: `hostdir:/srv/data`.
 pub const HOST_DIRECTORY: &str = "hostdir:";
 
-/// How a source begins that is a client of a cell of the shared file service: the path of its local
-/// store follows.
+/// The prefix of a source that is a client of a cell of the shared file service: the path of its
+/// local store follows.
 pub const CELL_STORE: &str = "ringer:";
 
-/// How long the kernel may trust names and attributes of a directory that others change too.
+/// The time for which the kernel may cache names and attributes of a directory that other programs
+/// change too.
 const SHARED_LIFETIME: Duration = Duration::from_secs(1);
 
 /// A file system, ready to be mounted or walked.
@@ -28,21 +29,23 @@ pub struct Tree {
     source: String,
     fs: Arc<dyn FileSystem>,
     read_only: bool,
-    /// Others change the files too: how long the kernel may trust what it knows.
+    /// The time for which the kernel may cache names and attributes; `Some` if others change the
+    /// files too.
     shared: Option<Duration>,
-    /// Owners and modes are what the members of a cell have set, not this machine's users alone.
+    /// Whether owners and modes are set by the members of a cell and not only by users of this
+    /// machine.
     has_foreign_owners: bool,
-    /// With networks on its files, among them views by name.
+    /// The networks on the files, including views by name.
     networks: Option<Arc<TransformFs>>,
-    /// Views are snapshots, which the kernel reads by itself.
+    /// Whether views are snapshots, which the kernel reads directly.
     has_snapshots: bool,
-    /// A name has several spellings.
+    /// Whether a name has several spellings.
     has_aliases: bool,
-    /// Files have companions, whose length follows theirs.
+    /// Whether files have companions, whose length follows that of the file.
     has_companions: bool,
-    /// What tells its inodes from those of other trees, of a directory of the host.
+    /// Distinguishes the inodes of a directory of the host from those of other trees.
     identity: Option<String>,
-    /// Keeps other processes of weft from the same directory.
+    /// The lock that keeps other processes of weft out of the same directory.
     lock: Option<OwnedFd>,
 }
 
@@ -71,7 +74,7 @@ impl From<Stack> for Tree {
 }
 
 impl Tree {
-    /// The directory of the host that `source` names as `hostdir:PATH`; `None` if it names
+    /// Opens the directory of the host that `source` names as `hostdir:PATH`; `None` if it names
     /// something else.
     ///
     /// # Errors
@@ -103,8 +106,9 @@ impl Tree {
         })
     }
 
-    /// A cell of the shared file service with those attached in it, as a client has them. The kernel trusts nothing: what the
-    /// client has under leases it answers at once, and what others change is seen at once.
+    /// Makes the tree of a cell of the shared file service, with the cells attached in it, as a
+    /// client sees it. The kernel caches nothing: the client answers at once from what it holds
+    /// under leases, and changes by other clients are seen at once.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the path of the local store is not UTF-8.
@@ -128,7 +132,7 @@ impl Tree {
         })
     }
 
-    /// The same with networks on its files.
+    /// Adds networks of transformations on the files.
     ///
     /// # Errors
     /// Those of [`Networks::over`].
@@ -147,17 +151,17 @@ impl Tree {
         Arc::clone(&self.fs)
     }
 
-    /// Mounts it on the directory `mountpoint` and returns while threads serve it.
+    /// Mounts the tree on the directory `mountpoint` and returns while threads serve it.
     ///
     /// # Errors
-    /// [`Error::Mount`] says what is missing.
+    /// [`Error::Mount`] names what is missing.
     pub fn mount(self, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
         let source = mounts::absolute_source(&self.source)?;
         let read_only = options.read_only || self.read_only;
         let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
         let mut fuse = crate::mount::fuse_options(options, source, read_only);
         if self.has_foreign_owners {
-            // A setuid program or a device node of theirs would have this machine's root.
+            // A setuid program or a device node of another member would get root on this machine.
             let asked = |name: &str| options.kernel.iter().any(|o| o == name);
             fuse.suid &= asked("suid");
             fuse.dev &= asked("dev");
@@ -166,16 +170,16 @@ impl Tree {
             fuse.shared = true;
             fuse.lifetime = lifetime;
         }
-        // Without effect for all but a directory of the host, and outputs that are kept there.
+        // Takes effect only for a directory of the host, and for outputs that are kept there.
         fuse.passthrough = options.passthrough.unwrap_or(self.lock.is_some() || self.has_snapshots);
         if self.has_aliases {
-            // The kernel knows one spelling of a name, and would go on believing in the others.
+            // The kernel knows one spelling of a name, and would keep stale entries for the others.
             fuse.lifetime = Duration::ZERO;
-            // The kernel must ask for the length of a companion.
+            // The length of a companion must be fetched from the file system each time.
             fuse.writeback_cache &= !self.has_companions;
         }
         fuse.absent_names = self.networks.is_none();
-        // Without it the kernel lets in the user who mounts, and nobody else.
+        // Without `allow_other` the kernel admits only the user who mounts.
         if let Some(networks) = self.networks.as_ref().filter(|_| !options.allow_other) {
             networks.serve_one_user();
         }
@@ -185,7 +189,7 @@ impl Tree {
     }
 }
 
-/// Locks a directory against other processes of weft; `None` if one of them has it.
+/// Locks a directory against other processes of weft; `None` if one of them holds the lock.
 fn lock_directory(path: &Path) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd =
@@ -197,13 +201,13 @@ fn lock_directory(path: &Path) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Whether no process of weft has opened the directory of a source any more.
+/// Returns true if no process of weft has the directory of a source open.
 pub(crate) fn is_free(path: &Path) -> bool {
     !matches!(lock_directory(path), Ok(None))
 }
 
-/// A directory of the host takes descriptors for the files that are used most, and two for each that
-/// is open: as many as this process may have.
+/// Raises the limit of open files to the maximum: a directory of the host takes descriptors for the
+/// files that are used most, and two for each open file.
 fn more_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,10 +1,10 @@
-//! The name of a place in a volume: `IMAGE:/path`.
+//! Paths in a volume: `IMAGE:/path`.
 
 use crate::{Error, Result};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// `IMAGE:/path`, taken apart.
+/// A parsed `IMAGE:/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumePath {
     /// The source, as [`crate::Stack::open`] takes it.
@@ -13,8 +13,8 @@ pub struct VolumePath {
     pub path: Vec<u8>,
 }
 
-/// Takes `IMAGE:/path` apart at the first `:/` that is followed by a path. Without one the whole is the
-/// image and the path is the root.
+/// Splits `IMAGE:/path` at the first `:/` that is followed by a path. Without one the whole text is
+/// the image and the path is the root.
 ///
 /// # Errors
 /// [`Error::Usage`] for an empty or non-UTF-8 image name, or a path that is not absolute.
@@ -39,7 +39,8 @@ pub fn parse(text: &OsStr) -> Result<VolumePath> {
     Ok(VolumePath { image: image.to_owned(), path: path.to_vec() })
 }
 
-/// Where the `:` before the path is: at the first `:/`, but for that of a URI's `://`.
+/// Returns the position of the `:` before the path: that of the first `:/`, not counting a URI's
+/// `://`.
 fn path_at(bytes: &[u8]) -> Option<usize> {
     let scheme = ["nbd", "nbds", "nbd+unix", "nbds+unix"]
         .iter()
@@ -49,7 +50,7 @@ fn path_at(bytes: &[u8]) -> Option<usize> {
     bytes[scheme..].windows(2).position(|w| w == b":/").map(|at| scheme + at)
 }
 
-/// Whether `text` reads as `IMAGE:/path` (and not as a path of the host).
+/// Returns true if `text` reads as `IMAGE:/path` (and not as a path of the host).
 #[must_use]
 pub fn looks_like_one(text: &OsStr) -> bool {
     let bytes = text.as_bytes();

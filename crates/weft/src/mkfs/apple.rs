@@ -5,8 +5,8 @@
 //! 512 bytes. 63 blocks are given to the map, as Apple's own formatters do; behind it drivers, then
 //! one `Apple_HFS` partition to the end.
 //!
-//! A Macintosh mounts a SCSI disk only with a driver on it. Apple's may not be given away; they can
-//! be taken over from a disk that has them ([`Drivers::of`]).
+//! A Macintosh mounts a SCSI disk only with a driver on it. Apple's drivers may not be
+//! redistributed; they can be copied from a disk that has them ([`Drivers::of`]).
 
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use weft_block::{BlockDevice, PartitionType, Scheme, list_partitions};
 const BLOCK_BYTES: u64 = 512;
 /// Blocks of the map with its own entry first, after which the first partition begins.
 const MAP_BLOCKS: u32 = 63;
-/// The longest driver that is taken over, in bytes.
+/// The longest driver that is copied, in bytes.
 const DRIVER_MAX_BYTES: u64 = 4 << 20;
 /// The most drivers a descriptor record has room for.
 const DRIVERS_MAX: usize = 61;
@@ -35,11 +35,11 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    /// Those of the disk in `source`: partitions of the types `Apple_Driver...`, `Apple_FWDriver`
-    /// and `Apple_Patches`.
+    /// Reads the drivers of the disk in `source`: partitions of the types `Apple_Driver...`,
+    /// `Apple_FWDriver` and `Apple_Patches`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are none; those of opening it.
+    /// [`Error::Invalid`] if there are none; those of opening the disk.
     pub fn of(source: &str) -> Result<Self> {
         let device: Arc<dyn BlockDevice> = super::mac::open_drivers(source)?;
         let table = list_partitions(&device)?;
@@ -69,7 +69,7 @@ impl Drivers {
     }
 }
 
-/// Where the volume goes.
+/// The range of the device that the volume takes.
 pub(super) struct Map {
     pub start_bytes: u64,
     pub len_bytes: u64,
@@ -98,7 +98,7 @@ fn entry(name: &str, kind: &str, start: u32, count: u32, status: u32) -> [u8; 51
     put32(&mut raw, 12, count);
     raw[16..16 + name.len()].copy_from_slice(name.as_bytes());
     raw[48..48 + kind.len()].copy_from_slice(kind.as_bytes());
-    // The data area is all of the partition.
+    // The data area is the whole partition.
     put32(&mut raw, 84, count);
     put32(&mut raw, 88, status);
     raw
@@ -118,7 +118,7 @@ pub(super) fn write(
     let mut entries = vec![entry("Apple", "Apple_partition_map", 1, MAP_BLOCKS, STATUS)];
     let mut record = [0; 512];
     let mut at = 1 + MAP_BLOCKS;
-    // Where each driver was, and where it is now.
+    // The old and the new start of each driver, in blocks.
     let mut moved = Vec::new();
     for (old, bytes) in drivers.map_or(&[][..], |d| &d.parts) {
         let count = (bytes.len() as u64 / BLOCK_BYTES) as u32;
@@ -142,7 +142,7 @@ pub(super) fn write(
     if let Some(drivers) = drivers {
         descriptors(&mut record, &drivers.record, &moved);
     }
-    // What another format left would be recognised.
+    // Marks of another format here would be recognised.
     let zeroed = (u64::from(1 + MAP_BLOCKS) * BLOCK_BYTES).min(len_bytes);
     device.write_zeroes(0, zeroed)?;
     let total = entries.len() as u32;
@@ -155,7 +155,7 @@ pub(super) fn write(
 }
 
 /// Copies the descriptors of drivers that have moved: `ddBlock`, `ddSize`, `ddType`, 8 bytes each
-/// from 18 on, `sbDrvrCount` at 16; and what the record says of the device at 8.
+/// from 18 on, `sbDrvrCount` at 16; and the record's description of the device at 8.
 fn descriptors(record: &mut [u8; 512], old: &[u8], moved: &[(u32, u32)]) {
     record[8..16].copy_from_slice(old.get(8..16).unwrap_or(&[0; 8]));
     let mut count = 0;

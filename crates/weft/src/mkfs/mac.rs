@@ -8,7 +8,7 @@ use weft_block::container::DiskCopy;
 use weft_block::{BlockDevice, FileDevice, OpenMode, Partition, PartitionInfo, PartitionType};
 use weft_hfs::layout::Name;
 
-/// Which of the two.
+/// HFS or MFS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MacFormat {
     /// HFS.
@@ -18,10 +18,10 @@ pub enum MacFormat {
     Mfs,
 }
 
-/// What the volume is put into.
+/// The wrapping of a new volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wrapping {
-    /// Nothing: a floppy's image, a partition, what emulators take as a disk.
+    /// None: a floppy's image, a partition, or a disk of an emulator.
     #[default]
     None,
     /// A disk with an Apple partition map, as SCSI disks have.
@@ -30,32 +30,32 @@ pub enum Wrapping {
     DiskCopy,
 }
 
-/// What a new HFS or MFS volume is to be like.
+/// The options of a new HFS or MFS volume.
 #[derive(Debug, Clone, Default)]
 pub struct MacOptions {
-    /// Which of the two.
+    /// HFS or MFS.
     pub format: MacFormat,
     /// Its name: 1 to 27 bytes of MacRoman.
     pub name: Vec<u8>,
     /// Bytes of an allocation block (HFS): a multiple of 512; `None`: as few as the size allows.
     pub alloc_block_bytes: Option<u32>,
-    /// Bytes of the catalog at first (HFS).
+    /// Initial size of the catalog in bytes (HFS).
     pub catalog_bytes: Option<u32>,
-    /// Bytes of the extents file at first (HFS).
+    /// Initial size of the extents file in bytes (HFS).
     pub extents_bytes: Option<u32>,
-    /// Bytes that a growing file is given at a time (HFS): a multiple of an allocation block.
+    /// Bytes by which a growing file is extended (HFS): a multiple of an allocation block.
     pub clump_bytes: Option<u32>,
     /// Blocks of the directory (MFS).
     pub directory_blocks: Option<u16>,
-    /// When it was made: seconds since 1904, in local time.
+    /// The time of creation: seconds since 1904, in local time.
     pub created: u32,
-    /// What it is put into.
+    /// The wrapping.
     pub wrapping: Wrapping,
     /// Drivers for the partition map, without which a Macintosh does not mount a SCSI disk.
     pub drivers: Option<Drivers>,
 }
 
-/// What was made.
+/// The figures of a volume that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MacMade {
     /// The source that opens the volume: the image, or its partition.
@@ -66,15 +66,15 @@ pub struct MacMade {
     pub alloc_blocks: u64,
     /// Free allocation blocks.
     pub free_blocks: u64,
-    /// Where the volume begins on the device, in bytes.
+    /// The start of the volume on the device, in bytes.
     pub start_bytes: u64,
 }
 
 /// Makes a volume in `image`, of `len_bytes` (of all: map or header, and volume) or of the whole
-/// of what is there. What looks like something is overwritten only with `force`.
+/// device. Recognised content is overwritten only with `force`.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a missing size or something in the way; [`Error::Volume`] for a size or
+/// [`Error::Invalid`] for a missing size or existing content; [`Error::Volume`] for a size or
 /// options that make no volume; those of the device.
 pub fn make_mac(
     image: &str,
@@ -83,7 +83,7 @@ pub fn make_mac(
     options: &MacOptions,
 ) -> Result<MacMade> {
     let file_bytes = match (options.wrapping, len_bytes) {
-        // The size of a floppy is that of its blocks.
+        // The size given for a floppy is that of its blocks.
         (Wrapping::DiskCopy, Some(len)) => Some(floppy(image, len)? + DiskCopy::HEADER_BYTES),
         (_, len) => len,
     };
@@ -106,7 +106,7 @@ pub fn make_mac(
             }
         })?;
     if options.wrapping == Wrapping::DiskCopy {
-        // The sum is made anew behind what is written through the image.
+        // The checksum is computed anew after writes through the image.
         let file: Arc<dyn BlockDevice> = crate::source::open_source(image, OpenMode::READ_WRITE)?;
         if let Some(floppy) = DiskCopy::recognise(&file)? {
             floppy.write_at(&[0; 0], 0)?;
@@ -119,7 +119,7 @@ pub fn make_mac(
     Ok(made)
 }
 
-/// The length of a floppy in bytes, which must be that of one.
+/// Returns the length in bytes, if it is that of a floppy.
 fn floppy(image: &str, len: u64) -> Result<u64> {
     if DiskCopy::is_floppy(len) {
         return Ok(len);
@@ -144,7 +144,8 @@ fn in_window(
         id: None,
         name: String::new(),
     };
-    // The copy of the volume information lies at the end, which an opener takes from the device.
+    // The copy of the volume information is at the end, which is located by the length of the
+    // device.
     if options.wrapping == Wrapping::None && device.geometry().len_bytes - len_bytes >= 512 {
         return Err(Error::Invalid(format!(
             "{image} has {} bytes already: leave --size out, or remove it first",
@@ -194,10 +195,10 @@ fn in_window(
     }
 }
 
-/// Opens what drivers are taken from.
+/// Opens the disk that drivers are copied from.
 ///
 /// # Errors
-/// Those of opening it; [`Error::Invalid`] if there are none on it.
+/// Those of opening the disk; [`Error::Invalid`] if there are none on it.
 pub(super) fn open_drivers(source: &str) -> Result<Arc<dyn BlockDevice>> {
     match crate::image::file_of(source) {
         Some(path) => Ok(Arc::new(FileDevice::open(&path, OpenMode::PEEK)?)),
