@@ -1,6 +1,7 @@
-//! What the engine counts, in process: the optimisation table, the blocks of small changes, the
-//! sizes of requests, and how the cost grows with the work. Counts need no peer; the figures of
-//! Featherstitch (Frost et al., SOSP 2007, and the theses behind it) stand beside them.
+//! Measures with the engine's counters, in process: the optimisation table, the blocks of small
+//! changes, the sizes of requests, and the growth of the cost with the work. Counts need no peer;
+//! the figures of Featherstitch (Frost et al., SOSP 2007, and the theses behind it) stand beside
+//! them.
 
 use crate::plot::Bars;
 use crate::report::Section;
@@ -21,7 +22,7 @@ fn order(policy: Policy) -> Order {
     Order(policy)
 }
 
-/// The optimisation table.
+/// Measures the effect of each optimisation.
 pub fn optimisations(bench: &Bench) -> Result<()> {
     let tree = bench.tree()?;
     let mut section = Section::new("optimisations", "What the engine's optimisations save");
@@ -92,7 +93,7 @@ fn untar_and_remove(bench: &Bench, tree: &Tree, engine: Options) -> Result<(Cost
     Ok((unpack, rm))
 }
 
-/// The blocks that small changes write.
+/// Measures the blocks that small changes write.
 pub fn blocks(bench: &Bench) -> Result<()> {
     let mut section = Section::new("blocks", "Blocks written by small changes");
     section.line(
@@ -114,7 +115,7 @@ pub fn blocks(bench: &Bench) -> Result<()> {
         options.block_bytes = Some(4096);
         let image = Image::make(&bench.work, "blocks.img", SMALL_VOLUME_BYTES, &options)?;
         let session = |work: fn(&Walker<'_>) -> weft::vfs::Result<()>| -> Result<(Cost, u64)> {
-            // Without the background thread nothing but the sync decides what is written when.
+            // Without the background thread only the sync decides which writes happen when.
             let engine = Options { background: false, ..Options::default() };
             let stack = image.open(order(policy), engine)?;
             let walker = Walker::owned_by(stack.fs(), Caller::default());
@@ -174,7 +175,7 @@ fn blocks_of(counters: &Counters) -> u64 {
     counters.blocks_written + counters.log_blocks_written
 }
 
-/// The sizes of write requests.
+/// Measures the sizes of write requests.
 pub fn requests(bench: &Bench) -> Result<()> {
     let tree = bench.tree()?;
     let mut section = Section::new("requests", "Write requests and their sizes");
@@ -224,7 +225,7 @@ fn weft_size(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
-/// How the cost of a file grows with the number of files.
+/// Measures the cost of a file as the number of files grows.
 pub fn growth(bench: &Bench) -> Result<()> {
     let mut section = Section::new("growth", "Cost as the work grows");
     section.line(

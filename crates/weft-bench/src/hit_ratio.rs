@@ -1,7 +1,7 @@
-//! Hit ratios of the cache's policies, beside the simulators their authors publish: libCacheSim
-//! (S3-FIFO) and Caffeine's (W-TinyLFU). Both read the same traces, written by weft.
+//! Hit ratios of the cache's policies, beside the simulators published by their authors:
+//! libCacheSim (S3-FIFO) and Caffeine's (W-TinyLFU). Both read the same traces, written by weft.
 //!
-//! Public traces come out of the simulators' own packages. scripts/hit-ratios.sh installs both
+//! Public traces come from the simulators' own packages. scripts/hit-ratios.sh installs both
 //! outside the tree; without them only weft's numbers are shown, for the synthetic traces.
 
 use crate::report::Section;
@@ -20,7 +20,7 @@ use weft::cache::trace::{self, Format, Request, csv, oracle, synthetic::Workload
 /// Sizes of the cache, in per cent of the blocks that occur in the trace.
 const SIZES: [usize; 3] = [5, 10, 25];
 
-/// Made from a seed: name, how many uses.
+/// Traces generated from a seed: name, number of uses.
 const SYNTHETIC: [(&str, usize); 5] = [
     ("zipf:50000:0.8", 200_000),
     ("zipf:50000:1.1", 200_000),
@@ -29,15 +29,15 @@ const SYNTHETIC: [(&str, usize); 5] = [
     ("desk:20000", 200_000),
 ];
 
-/// In Caffeine's simulator: the LIRS authors' traces of buffer caches and one of a virtual
+/// Traces in Caffeine's simulator: the LIRS authors' traces of buffer caches and one of a virtual
 /// machine's disk (CloudPhysics).
 const LIRS: [&str; 7] = ["2_pools", "cs", "gli", "loop", "multi2", "multi3", "sprite"];
 const CLOUD_PHYSICS: &str = "w106";
-/// What is used of it, to spare time.
+/// The number of uses taken from that trace, to save time.
 const CLOUD_PHYSICS_USES: usize = 500_000;
 const SEED: u64 = 1;
-/// W-TinyLFU's sketch hashes the numbers of blocks, so what it does in a small cache depends on
-/// them. Its ratios are means over the trace under so many namings of its blocks.
+/// The number of renamings of the blocks: W-TinyLFU's sketch hashes the numbers of blocks, so its
+/// result in a small cache depends on them. Its ratios are means over the trace under this many.
 const NAMINGS: u64 = 3;
 
 const OURS: [PolicyKind; 5] = [
@@ -54,7 +54,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// The blocks under other names; naming 0 is their own.
+    /// The blocks renumbered; naming 0 keeps their own numbers.
     fn named(&self, naming: u64) -> impl Iterator<Item = u64> {
         let rename = move |block: u64| match naming {
             0 => block,
@@ -67,7 +67,7 @@ impl Trace {
 /// Ratios by size of the cache and by policy, one for each naming.
 type Ratios = HashMap<usize, HashMap<&'static str, Vec<f64>>>;
 
-/// Where the peers are.
+/// The locations of the peers.
 struct Peers {
     python: Option<PathBuf>,
     /// Java's class path, with the simulator.
@@ -75,17 +75,17 @@ struct Peers {
     dir: PathBuf,
 }
 
-/// One row: the ratio by each policy, ours and theirs.
+/// One row: the ratio of each policy of weft and of the peers.
 struct Row {
     trace: usize,
     slots: usize,
     ours: Vec<f64>,
     theirs: HashMap<&'static str, f64>,
-    /// How far Caffeine's results lie apart under the namings.
+    /// The range of Caffeine's results over the namings.
     spread: f64,
 }
 
-/// The table.
+/// Measures the hit ratios.
 pub fn hit_ratio(bench: &Bench) -> Result<()> {
     let peers = Peers::find(&bench.cache);
     let mut section = Section::new("hit-ratio", "Hit ratios of the cache's policies");
@@ -111,7 +111,7 @@ pub fn hit_ratio(bench: &Bench) -> Result<()> {
     section.signed(&machine::describe(), "scripts/hit-ratios.sh").save(&bench.report)
 }
 
-/// The ratio of each of our policies at each size.
+/// The ratio of each of weft's policies at each size.
 fn ours(trace: &Trace, sizes: &[usize]) -> Vec<Vec<f64>> {
     let each = |naming: u64, policies: &[PolicyKind]| {
         let keys: Vec<BlockKey> = trace.named(naming).map(BlockKey).collect();
@@ -228,7 +228,7 @@ fn report(section: &mut Section, peers: &Peers, traces: &[Trace], rows: &[Row]) 
     }
 }
 
-/// The traces that can be had here.
+/// The traces that are available on this machine.
 fn traces(bench: &Bench, peers: &Peers) -> Result<Vec<Trace>> {
     let mut traces = Vec::new();
     for name in LIRS {
@@ -270,7 +270,7 @@ impl Peers {
         Peers { python, caffeine, dir }
     }
 
-    /// A compressed trace out of the simulator's jar, unpacked.
+    /// Unpacks a compressed trace from the simulator's jar; `None` if it is not there.
     fn resource(&self, name: &str, unpack: &str) -> Result<Option<Vec<u8>>> {
         let path =
             self.dir.join("traces/com/github/benmanes/caffeine/cache/simulator/parser").join(name);
@@ -285,7 +285,7 @@ impl Peers {
         Ok(Some(output.stdout))
     }
 
-    /// Ratios by size of the cache and by policy.
+    /// Runs the peers on a trace; returns ratios by size of the cache and by policy.
     fn run(&self, bench: &Bench, trace: &Trace, sizes: &[usize]) -> Result<Ratios> {
         let mut ratios = Ratios::new();
         if let Some(python) = &self.python {
@@ -346,7 +346,7 @@ fn caffeine(class_path: &str, trace: &Path, size: usize) -> Result<f64> {
         .arg("com.github.benmanes.caffeine.cache.simulator.Simulator");
     let lines = lines_of(&mut command)?;
     let hits = lines.iter().find(|line| line.starts_with("sketch.HillClimber")).and_then(|line| {
-        // Policy, rate, hits, misses, requests.
+        // Columns: policy, rate, hits, misses, requests.
         let columns: Vec<&str> = line.split(',').collect();
         let hits: f64 = columns.get(2)?.parse().ok()?;
         let requests: f64 = columns.get(4)?.parse().ok()?;

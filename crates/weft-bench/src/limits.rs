@@ -1,4 +1,4 @@
-//! What the machine can do at all: the scale for everything else.
+//! The limits of the machine, as the scale for the other measurements.
 
 use crate::peer::{Peer, Setting};
 use crate::report::Section;
@@ -16,7 +16,7 @@ const MEMORY_BYTES: usize = 64 << 20;
 const DISK_BYTES: usize = 256 << 20;
 const CALLS: u32 = 20_000;
 
-/// Memory, disk and FUSE round trip.
+/// Measures memory, disk and FUSE round trip.
 pub fn limits(bench: &Bench) -> Result<()> {
     let mut section = Section::new("limits", "What the machine can do");
     let mut rows = Vec::new();
@@ -59,7 +59,7 @@ pub fn limits(bench: &Bench) -> Result<()> {
         let mut times = Times::default();
         for _ in 0..=bench.pairs {
             let began = Instant::now();
-            // The client has to be pinned as well: it is this program again.
+            // The client has to be pinned as well, so this program runs itself again.
             crate::tree::run(
                 setting
                     .command(std::env::current_exe()?)
@@ -82,7 +82,7 @@ fn rate(what: &str, bytes: usize, times: &Times) -> Vec<String> {
     vec![what.to_owned(), format!("{:.1} GB/s", bytes as f64 / 1e9 / times.median().max(1e-9))]
 }
 
-/// Calls statfs, which every file system is asked for anew.
+/// Calls statfs, which the kernel does not cache.
 pub fn round_trips(dir: &std::path::Path, calls: u32) -> Result<()> {
     for _ in 0..calls {
         rustix::fs::statfs(dir)?;

@@ -1,9 +1,9 @@
-//! What a measurement ran on: processor, memory, kernel, versions, date.
+//! A description of the machine of a measurement: processor, memory, kernel, versions, date.
 
 use std::path::Path;
 use std::process::Command;
 
-/// One line about this machine and this moment.
+/// Describes this machine and the date in one line.
 pub fn describe() -> String {
     let cpu = line_value("/proc/cpuinfo", "model name").unwrap_or_else(|| "an unknown CPU".into());
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -32,7 +32,7 @@ fn line_value(file: &str, key: &str) -> Option<String> {
     })
 }
 
-/// The version that mke2fs reports of itself.
+/// The version that mke2fs reports.
 fn e2fsprogs() -> Option<String> {
     let out = Command::new("mke2fs").arg("-V").output().ok()?;
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -44,35 +44,35 @@ fn date() -> String {
     time::OffsetDateTime::now_utc().date().to_string()
 }
 
-/// Whether files in a directory are kept in memory only.
+/// Returns true if the files in a directory are kept in memory only.
 pub fn in_memory(dir: &Path) -> bool {
     // linux/magic.h: TMPFS_MAGIC.
     rustix::fs::statfs(dir).is_ok_and(|fs| fs.f_type == 0x0102_1994)
 }
 
-/// Uses so much memory and gives it back. A virtual machine that returns free memory to its host
-/// pays for each page that it takes again: seconds for a gibibyte, and whoever is measured first
-/// after a pause would pay for all.
+/// Allocates, touches and frees `len_bytes` of memory. A virtual machine that returns free memory
+/// to its host pays for each page that it takes again: seconds for a gibibyte, all of which the
+/// first measurement after a pause would bear.
 pub fn warm_memory(len_bytes: usize) {
     drop(std::hint::black_box(vec![1_u8; len_bytes]));
 }
 
-/// Seconds of CPU that a process has used, in user and kernel mode together, all its threads
+/// CPU seconds that a process has used, in user and kernel mode together, over all its threads
 /// (proc(5): `utime` and `stime` of `/proc/PID/stat`, in ticks of 10 ms).
 pub fn cpu_seconds(pid: &str) -> f64 {
     ticks(pid, 2)
 }
 
-/// The same of this process and of its children that it has waited for.
+/// The same for this process and those of its children that it has waited for.
 pub fn family_cpu_seconds() -> f64 {
     ticks("self", 4)
 }
 
-/// The first so many of `utime`, `stime`, `cutime` and `cstime`.
+/// The sum, in seconds, of the first `fields` of `utime`, `stime`, `cutime` and `cstime`.
 fn ticks(pid: &str, fields: usize) -> f64 {
     const TICKS_PER_SECOND: f64 = 100.0;
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0.0 };
-    // The name in parentheses may have blanks in it.
+    // The name in parentheses may contain blanks.
     let Some((_, rest)) = stat.rsplit_once(')') else { return 0.0 };
     let fields = rest.split_whitespace().skip(11).take(fields);
     let ticks: u64 = fields.filter_map(|f| f.parse::<u64>().ok()).sum();

@@ -32,20 +32,20 @@ use std::time::Duration;
 #[derive(Debug, Parser)]
 #[command(name = "weft-bench", version)]
 struct Cli {
-    /// A tenth of the work, for a look
+    /// A tenth of the work, for a quick try
     #[arg(long, global = true)]
     quick: bool,
     /// Pairs of runs after the warm-up
     #[arg(long, global = true, default_value_t = 5)]
     pairs: u32,
-    /// Where images and mount points are made [default: a directory for temporary files]
+    /// Directory for images and mount points [default: a directory for temporary files]
     #[arg(long, global = true, value_name = "DIR")]
     work: Option<PathBuf>,
     /// The input as a tar file whose one top directory is called "tree" [default: made from
     /// Debian's linux-source-6.1]
     #[arg(long, global = true, value_name = "FILE")]
     tree: Option<PathBuf>,
-    /// Where the input is kept [default: ~/.cache/weft-bench]
+    /// Directory where the input is kept [default: ~/.cache/weft-bench]
     #[arg(long, global = true, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// The weft command [default: beside this program]
@@ -80,7 +80,7 @@ enum What {
     Hfs,
     /// Hit ratios of the cache's policies, beside their published simulators
     HitRatio,
-    /// What the machine can do at all
+    /// The limits of the machine
     Limits,
     /// A volume behind a slow link read through caches, beside nbdkit's
     Cache,
@@ -88,7 +88,7 @@ enum What {
     CacheBatching,
     /// A cache of 64 GiB opened: time to the first read, memory
     CacheOpen,
-    /// What a hit in the cache costs beside a read of a file
+    /// The cost of a hit in the cache beside a read of a file
     CacheHits,
     /// NBD servers beside each other: weft, nbdkit and qemu-nbd
     NbdServers,
@@ -106,21 +106,21 @@ enum What {
     RingerListing,
     /// The shared file service: searches by tag among 100 files and a million
     RingerSearch,
-    /// The shared file service: what one server does for up to 1,000 clients, simulated
+    /// The shared file service: the load of up to 1,000 clients on one server, simulated
     RingerScale,
     /// Stages of a network, in process and through a mount, beside a pipeline of processes
     Transform,
-    /// Make the input, and say what it is
+    /// Make the input, and describe it
     Tree,
     /// A network of a given latency between a client and a server on this machine
     Proxy {
-        /// Where clients connect: HOST:PORT or unix:PATH
+        /// Address for clients: HOST:PORT or unix:PATH
         #[arg(long, value_name = "ADDRESS")]
         listen: proxy::Address,
         /// The server: HOST:PORT or unix:PATH
         #[arg(long, value_name = "ADDRESS")]
         to: proxy::Address,
-        /// What a round trip takes longer, in microseconds
+        /// Time added to a round trip, in microseconds
         #[arg(long, default_value_t = 350, value_name = "US")]
         round_trip: u64,
     },
@@ -143,13 +143,13 @@ enum What {
         #[arg(long)]
         block_bytes: usize,
     },
-    /// An increment as a program that lives on (used by transform)
+    /// An increment as a long-running program (used by transform)
     #[command(hide = true)]
     FilterStage,
     /// weft's cache behind an NBD server (used by cache)
     #[command(hide = true)]
     Cached(cache::Server),
-    /// Opens a cache and looks (used by cache-open)
+    /// Opens a cache and measures it (used by cache-open)
     #[command(hide = true)]
     CacheOpening {
         cache: PathBuf,
@@ -165,16 +165,16 @@ enum What {
     },
 }
 
-/// Runs and writes its section of the report.
+/// A measurement that writes its section of the report.
 type Measurement = fn(&Bench) -> Result<()>;
 
-/// What every measurement needs.
+/// The settings of every measurement.
 #[derive(Debug)]
 pub struct Bench {
     quick: bool,
     pairs: u32,
     work: PathBuf,
-    /// Removes the working directory at the end, if it is ours.
+    /// Removes the working directory at the end, if it is temporary.
     _temporary: Option<tempfile::TempDir>,
     tree: Option<PathBuf>,
     cache: PathBuf,
@@ -296,7 +296,7 @@ fn main() -> Result<()> {
     match cli.what {
         What::All => {
             for (name, measure) in all {
-                // One measurement that cannot run here does not keep the others from it.
+                // One measurement that cannot run here does not stop the others.
                 if let Err(e) = measure(&bench) {
                     eprintln!("weft-bench: {name} is left out: {e:#}");
                 }

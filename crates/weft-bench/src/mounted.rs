@@ -45,7 +45,7 @@ impl Work {
     }
 }
 
-/// The systems of the table, in the order in which they take turns.
+/// The systems of the table, in the order of the runs.
 fn peers() -> Vec<Peer> {
     vec![
         Peer::Weft(Order(Policy::Soft)),
@@ -63,7 +63,7 @@ struct Row {
     server_cpu: [Times; 3],
 }
 
-/// Both tables: on one CPU, and with the scheduler left free.
+/// Measures both tables: on one CPU, and with the scheduler left free.
 pub fn mounted(bench: &Bench) -> Result<()> {
     for (name, title, cpu) in [
         ("mount-one-cpu", "Through a mount, client and server on one CPU", Some(0)),
@@ -105,13 +105,13 @@ fn one_table(bench: &Bench, name: &str, title: &str, cpu: Option<usize>) -> Resu
             let (seconds, cpu) = match one_round(bench, &setting, &tree, row.peer) {
                 Ok(costs) => costs,
                 Err(e) => {
-                    // Without it the others still say something.
+                    // The other systems are still worth reporting.
                     section.line(&format!("Left out: {}: {e:#}.", row.peer));
                     failed = Some(row.peer);
                     continue;
                 }
             };
-            // The first is the warm-up.
+            // The first round is the warm-up.
             if round > 0 {
                 for (i, (seconds, cpu)) in seconds.into_iter().zip(cpu).enumerate() {
                     row.times[i].push(seconds);

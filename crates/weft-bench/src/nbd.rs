@@ -1,6 +1,6 @@
 //! NBD servers beside each other: weft, nbdkit and qemu-nbd export one file to fio and to nbdcopy.
 //!
-//! The file is in the page cache, so that what is measured is the servers and not a disk.
+//! The file is in the page cache, so that the servers are measured and not a disk.
 
 use crate::report::Section;
 use crate::stats::Times;
@@ -14,7 +14,7 @@ use weft::block::Rng;
 const FILE_BYTES: u64 = 512 << 20;
 const QUICK_FILE_BYTES: u64 = 64 << 20;
 
-/// How long each run of fio takes, in seconds.
+/// Duration of each run of fio, in seconds.
 const SECONDS: u32 = 3;
 
 /// Longest wait for a server to listen.
@@ -73,7 +73,7 @@ impl Peer {
     }
 }
 
-/// A server at work. Dropping it ends it.
+/// A running server. Dropping it ends it.
 struct Served {
     child: Child,
     socket: PathBuf,
@@ -92,7 +92,7 @@ impl Drop for Served {
     }
 }
 
-/// What fio asks for.
+/// The parameters of a run of fio.
 struct Load {
     rw: &'static str,
     block: &'static str,
@@ -121,7 +121,7 @@ impl Load {
         format!("fio {rw} {block}, {depth} in flight{many}")
     }
 
-    /// Seconds for a thousand requests.
+    /// Runs fio; returns the seconds for a thousand requests.
     fn run(&self, served: &Served, seconds: u32, len_bytes: u64) -> Result<f64> {
         let out = Command::new("fio")
             .args(["--name=nbd", "--ioengine=nbd", "--time_based", "--group_reporting"])
@@ -136,7 +136,7 @@ impl Load {
             .output()
             .context("run fio")?;
         let text = String::from_utf8_lossy(&out.stdout);
-        // fio may say something in front.
+        // fio may print other lines first.
         let json = text.find('{').map_or("", |at| &text[at..]);
         let report: serde_json::Value =
             serde_json::from_str(json).with_context(|| format!("fio says: {text}"))?;
@@ -147,7 +147,7 @@ impl Load {
     }
 }
 
-/// Copies the whole of the export with nbdcopy, or over it. Seconds.
+/// Copies the whole export with nbdcopy, or overwrites it. Returns the seconds.
 fn copy(from: &str, to: &str) -> Result<f64> {
     let began = Instant::now();
     let status = Command::new("nbdcopy").arg(from).arg(to).status().context("run nbdcopy")?;
@@ -155,7 +155,7 @@ fn copy(from: &str, to: &str) -> Result<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// The tables.
+/// Measures the tables of NBD servers.
 pub fn servers(bench: &Bench) -> Result<()> {
     let installed = |program: &str| Command::new(program).arg("--version").output().is_ok();
     ensure!(installed("fio"), "fio is not installed (Debian package fio)");
@@ -210,7 +210,7 @@ pub fn servers(bench: &Bench) -> Result<()> {
     section.signed(&machine::describe(), "weft-bench nbd-servers").save(&bench.report)
 }
 
-/// Times of each server, a warm-up left out, with the order turned around from round to round.
+/// Returns times of each server, without a warm-up, with the order reversed from round to round.
 fn in_turns(
     pairs: u32,
     served: &[(Peer, Served)],

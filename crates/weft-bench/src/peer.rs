@@ -36,19 +36,19 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Where the parts are.
+/// The locations of the programs and files.
 #[derive(Debug, Clone)]
 pub struct Setting {
     /// The `weft` command.
     pub weft: PathBuf,
-    /// Images and mount points are made here.
+    /// The directory for images and mount points.
     pub work: PathBuf,
-    /// Client and server run on this CPU only.
+    /// The only CPU for client and server; `None`: all.
     pub cpu: Option<usize>,
 }
 
 impl Setting {
-    /// A command that keeps to the chosen CPU.
+    /// A command that is pinned to the chosen CPU.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         match self.cpu {
             None => Command::new(program),
@@ -62,7 +62,7 @@ impl Setting {
 }
 
 impl Peer {
-    /// Why this system cannot be measured here.
+    /// The reason why this system cannot be measured here, if there is one.
     pub fn missing(&self, setting: &Setting) -> Option<String> {
         let installed = |program: &str| {
             std::env::var_os("PATH")
@@ -129,7 +129,7 @@ impl Peer {
     }
 }
 
-/// An image with a volume of one system. Removed when dropped.
+/// An image with a volume of one system. Removed on drop.
 #[derive(Debug)]
 pub struct Volume {
     peer: Peer,
@@ -143,7 +143,7 @@ impl Drop for Volume {
     }
 }
 
-/// A volume while it is mounted. Dropping it unmounts without a word.
+/// A mounted volume. Dropping it unmounts without reporting errors.
 #[derive(Debug)]
 pub struct Mounted<'a> {
     volume: &'a Volume,
@@ -157,7 +157,7 @@ impl Volume {
         &self.image
     }
 
-    /// Mounts it, served in the foreground by a process of ours where it has a server.
+    /// Mounts it; a server, if it has one, runs in the foreground as a child process.
     pub fn mount(&self) -> Result<Mounted<'_>> {
         let dir = self.setting.work.join("mnt");
         std::fs::create_dir_all(&dir)?;
@@ -174,8 +174,9 @@ impl Volume {
             Peer::Fuse2fs => {
                 let mut command = self.setting.command("fuse2fs");
                 command.arg("-f").arg(&self.image).arg(&mounted.dir);
-                // Its defaults are its fastest: with allow_other and default_permissions it takes
-                // a third longer, longer lifetimes of names and attributes change nothing.
+                // The defaults of fuse2fs are its fastest options: with allow_other and
+                // default_permissions it takes a third longer, longer lifetimes of names and
+                // attributes change nothing.
                 mounted.serve(command)?;
             }
         }
@@ -188,7 +189,7 @@ impl Mounted<'_> {
         &self.dir
     }
 
-    /// CPU seconds that the server has used so far.
+    /// CPU seconds used by the server so far.
     pub fn server_cpu(&self) -> f64 {
         self.server.as_ref().map_or(0.0, |s| crate::machine::cpu_seconds(&s.id().to_string()))
     }
@@ -218,7 +219,7 @@ impl Mounted<'_> {
         Ok(())
     }
 
-    /// Unmounts, waits for the server, and syncs the image: only now is the work durable.
+    /// Unmounts, waits for the server, and syncs the image: only then is the work durable.
     pub fn finish(mut self) -> Result<()> {
         mounts::unmount(&self.dir, false)?;
         if let Some(mut server) = self.server.take() {

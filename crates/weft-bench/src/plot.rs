@@ -1,4 +1,4 @@
-//! Bar charts as SVG, by hand: one function is less than a plotting library.
+//! Bar charts as SVG, written here: one function is less than a plotting library.
 
 use std::fmt::Write as _;
 
@@ -8,11 +8,11 @@ pub struct Bars<'a> {
     pub title: &'a str,
     pub y_label: &'a str,
     pub labels: &'a [String],
-    /// Name and values, as many as labels.
+    /// Names with their values, one value for each label.
     pub series: &'a [(String, Vec<f64>)],
 }
 
-/// Colours that stay apart in print and for the colour-blind (Okabe and Ito).
+/// Colours that are distinguishable in print and for the colour-blind (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"];
 
 const WIDTH: f64 = 860.0;
@@ -116,7 +116,7 @@ impl Bars<'_> {
     }
 }
 
-/// A round distance between lines: 1, 2 or 5 times a power of ten, about five lines.
+/// A round distance between grid lines: 1, 2 or 5 times a power of ten, for about five lines.
 fn tick(top: f64) -> f64 {
     if top <= 0.0 {
         return 1.0;

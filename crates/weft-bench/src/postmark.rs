@@ -1,6 +1,6 @@
-//! A mix of small files as PostMark makes them (J. Katcher, "PostMark: A New File System
-//! Benchmark", 1997): a pool of files is made, then each transaction creates or deletes a file
-//! and reads or appends to one, then the pool is deleted. Own code, same figures.
+//! A mix of small files in the manner of PostMark (J. Katcher, "PostMark: A New File System
+//! Benchmark", 1997): a pool of files is made, then each transaction creates or deletes a file and
+//! reads or appends to one, then the pool is deleted. The code is new, the figures are PostMark's.
 
 use anyhow::{Context, Result};
 use std::fs::{self, File, OpenOptions};
@@ -8,14 +8,14 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use weft::block::Rng;
 
-/// How much is done.
+/// The amount of work.
 #[derive(Debug, Clone, Copy)]
 pub struct Mix {
     pub files: u64,
     pub transactions: u64,
     pub directories: u64,
     pub seed: u64,
-    /// A tenth of it all.
+    /// Reduces all figures to a tenth.
     pub quick: bool,
 }
 
@@ -43,7 +43,7 @@ impl Mix {
         )
     }
 
-    /// The arguments that make this program run the mix in a process of its own.
+    /// The arguments with which this program runs the mix in another process.
     pub fn arguments(&self) -> Vec<String> {
         let m = self.scaled();
         vec![
@@ -54,7 +54,7 @@ impl Mix {
         ]
     }
 
-    /// Runs the mix in `dir`, which is left as it was.
+    /// Runs the mix in `dir`, and removes its files.
     pub fn run(&self, dir: &Path) -> Result<()> {
         let top = dir.join("postmark");
         fs::create_dir(&top).with_context(|| format!("make {}", top.display()))?;

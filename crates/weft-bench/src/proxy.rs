@@ -1,13 +1,13 @@
-//! A network between a client and a server on one machine: a proxy that holds every byte for half a
-//! round trip in each direction and does not limit bandwidth.
+//! A simulated network between a client and a server on one machine: a proxy that delays every byte
+//! by half a round trip in each direction and does not limit bandwidth.
 //!
-//! Each direction has a thread that reads and stamps what it reads with the moment when it is due,
-//! and one that waits for that moment and writes. Bytes on their way are bounded
-//! ([`IN_FLIGHT_CHUNKS`]); beyond it the reader waits, as a full window would make a sender wait.
+//! Each direction has a thread that reads chunks and stamps them with their due time, and one that
+//! waits for that time and writes. The chunks in flight are bounded ([`IN_FLIGHT_CHUNKS`]); beyond
+//! it the reader waits, as a full window would make a sender wait.
 //!
 //! The hops through the proxy cost time of their own, some tens of microseconds. They are measured
-//! at the start, against an echo server behind a proxy that adds nothing, and taken off the delay;
-//! what is then achieved is measured again, and said.
+//! at the start, against an echo server behind a proxy that adds nothing, and subtracted from the
+//! delay; the delay then achieved is measured again, and reported.
 
 use anyhow::{Context, Result, ensure};
 use std::fmt;
@@ -22,16 +22,16 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest piece that is read, stamped and written at once, in bytes.
+/// The largest chunk that is read, stamped and written at once, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Most pieces on their way in one direction of one connection.
+/// The most chunks in flight in one direction of one connection.
 const IN_FLIGHT_CHUNKS: usize = 64;
 
 /// Round trips in one measurement.
 const PROBES: usize = 301;
 
-/// Where something listens: `HOST:PORT`, or `unix:PATH`.
+/// The address of a listener: `HOST:PORT`, or `unix:PATH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     Tcp(String),
@@ -86,7 +86,7 @@ impl Stream {
     }
 
     fn shutdown(&self, how: Shutdown) {
-        // The other side may have gone before.
+        // The peer may have closed its end before.
         let _ = match self {
             Self::Tcp(s) => s.shutdown(how),
             Self::Unix(s) => s.shutdown(how),
@@ -152,9 +152,9 @@ impl Listener {
 /// A proxy that runs until the process ends.
 #[derive(Debug, Clone)]
 pub struct Proxy {
-    /// Where it listens; the port is filled in if it was 0.
+    /// The address it listens on; the port is filled in if it was 0.
     pub address: Address,
-    /// The round trip through the proxy less the one without it, as measured at the start.
+    /// The round trip through the proxy minus the one without it, as measured at the start.
     pub added: Duration,
     carried: Arc<AtomicU64>,
 }
@@ -168,14 +168,14 @@ impl Proxy {
         Ok(Self { address, added, carried })
     }
 
-    /// Bytes that it has taken so far, in both directions.
+    /// Bytes received so far, in both directions.
     pub fn carried(&self) -> u64 {
         self.carried.load(Ordering::Acquire)
     }
 }
 
-/// How long each direction has to hold a byte so that a round trip grows by `round_trip`, and by how
-/// much it then grows.
+/// Finds the delay of each direction by which a round trip grows by `round_trip`; returns it and
+/// the growth that was measured.
 fn calibrate(round_trip: Duration) -> Result<(Duration, Duration)> {
     let any = Address::Tcp("127.0.0.1:0".into());
     let echo = echo_server()?;
@@ -213,7 +213,7 @@ fn echo_server() -> Result<Address> {
     Ok(address)
 }
 
-/// The median time of a round trip of a few bytes, as a request without data has them.
+/// Measures the median round trip of a few bytes, as of a request without data.
 fn probe(echo: &Address) -> Result<Duration> {
     let mut stream = echo.connect()?;
     let mut times = Vec::with_capacity(PROBES);
@@ -230,7 +230,7 @@ fn probe(echo: &Address) -> Result<Duration> {
     Ok(times[PROBES / 2])
 }
 
-/// Listens in a thread; each direction holds what it carries for `held`.
+/// Listens in a thread; each direction delays its bytes by `held`.
 fn run(
     listen: &Address,
     to: &Address,
@@ -264,13 +264,13 @@ fn join(
     Ok(())
 }
 
-/// Bytes and when they are due.
+/// The due time of a chunk, and its bytes.
 type Held = (Instant, Vec<u8>);
 
-/// Carries one direction until its end, with two threads.
+/// Forwards one direction until its end, with two threads.
 fn carry(from: Stream, to: Stream, held: Duration, carried: Arc<AtomicU64>) {
     let (send, receive) = mpsc::sync_channel(IN_FLIGHT_CHUNKS);
-    // Used buffers go back: memory that is allocated anew has to be faulted in anew.
+    // Used buffers are returned: newly allocated memory would cause page faults.
     let (give_back, used) = mpsc::channel();
     thread::spawn(move || read_and_stamp(from, &send, &used, held, &carried));
     thread::spawn(move || wait_and_write(to, &receive, &give_back));
@@ -298,7 +298,7 @@ fn read_and_stamp(
 }
 
 fn wait_and_write(mut to: Stream, receive: &Receiver<Held>, give_back: &Sender<Vec<u8>>) {
-    // By default the kernel may wake a sleeper 50 us late, to save wake-ups.
+    // By default the kernel may wake a sleeping thread 50 us late, to save wake-ups.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut alarm = Alarm::default();
     while let Ok((due, chunk)) = receive.recv() {
@@ -311,15 +311,15 @@ fn wait_and_write(mut to: Stream, receive: &Receiver<Held>, give_back: &Sender<V
     to.shutdown(Shutdown::Write);
 }
 
-/// Wakes in time: sleeps less by what earlier sleeps took too long, and spins for the rest.
+/// A precise sleep: it sleeps less by the mean delay of earlier sleeps, and spins for the rest.
 #[derive(Debug, Default)]
 struct Alarm {
-    /// A running mean of how late sleeps end.
+    /// A running mean of the delay of sleeps.
     late: Duration,
 }
 
 impl Alarm {
-    /// Longest time spent spinning: the other CPU has work to do.
+    /// The longest time spent spinning: the other CPU has work to do.
     const SPIN_MAX: Duration = Duration::from_micros(30);
 
     fn wait_until(&mut self, due: Instant) {

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// One measurement's part of the report.
+/// The section of one measurement in the report.
 #[derive(Debug, Clone, Default)]
 pub struct Section {
     name: String,
@@ -12,21 +12,21 @@ pub struct Section {
 }
 
 impl Section {
-    /// An empty section, found again by `name`.
+    /// Makes an empty section; `name` identifies it in the report.
     pub fn new(name: &str, title: &str) -> Self {
         let mut section = Self { name: name.to_owned(), body: String::new() };
         section.line(&format!("## {title}"));
         section
     }
 
-    /// A paragraph.
+    /// Adds a paragraph.
     pub fn line(&mut self, text: &str) {
         self.body.push_str(text.trim_end());
         self.body.push_str("\n\n");
         eprintln!("{text}");
     }
 
-    /// A table; the first column is text, the others are figures.
+    /// Adds a table; the first column is text, the others are figures.
     pub fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
         let mut text = String::new();
         let _ = writeln!(text, "| {} |", head.join(" | "));
@@ -39,14 +39,14 @@ impl Section {
         self.line(&text);
     }
 
-    /// Where, when and how it was measured.
+    /// Adds a note of the machine, the date and the command.
     pub fn signed(mut self, machine: &str, command: &str) -> Self {
         let note = format!("_{machine}. Command: `{command}`._");
         self.line(&note);
         self
     }
 
-    /// Writes this section into the report at `path`, in the place of an earlier one.
+    /// Writes this section into the report at `path`, in place of an earlier one.
     pub fn save(&self, path: &Path) -> Result<()> {
         let old = std::fs::read_to_string(path).unwrap_or_default();
         if let Some(dir) = path.parent() {

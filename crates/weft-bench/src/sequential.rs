@@ -14,7 +14,7 @@ use weft::patch::{JournalMode, Policy};
 
 const RUN_BYTES: usize = 1 << 20;
 
-/// Writes and reads.
+/// Measures writing and reading of the file.
 pub fn sequential(bench: &Bench) -> Result<()> {
     let len: u64 = if bench.quick { 128 << 20 } else { 1 << 30 };
     let setting = Setting { weft: bench.weft.clone(), work: bench.work.clone(), cpu: None };

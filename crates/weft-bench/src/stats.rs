@@ -17,7 +17,7 @@ impl Times {
         median(&self.0)
     }
 
-    /// `1.23 (1.19 to 1.40)`
+    /// Formats the median and the range: `1.23 (1.19 to 1.40)`
     pub fn show(&self) -> String {
         if self.0.is_empty() {
             return "-".into();
@@ -27,7 +27,7 @@ impl Times {
         format!("{:.2} ({min:.2} to {max:.2})", self.median())
     }
 
-    /// The median of the ratios of each pair: what drifts during the run touches both of a pair.
+    /// The median of the ratios of each pair: drift during the run affects both of a pair.
     pub fn ratio_to(&self, other: &Self) -> Option<f64> {
         let ratios: Vec<f64> =
             self.0.iter().zip(&other.0).filter(|(_, b)| **b > 0.0).map(|(a, b)| a / b).collect();
@@ -45,7 +45,7 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// `537,989`
+/// Formats a number with separators: `537,989`
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -58,7 +58,7 @@ pub fn thousands(n: u64) -> String {
     out
 }
 
-/// Bytes in MB of 10^6, as the papers that are compared with count.
+/// Formats bytes in MB of 10^6, as the papers do that are compared with.
 pub fn megabytes(bytes: u64) -> String {
     format!("{:.2} MB", bytes as f64 / 1e6)
 }

@@ -7,7 +7,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The Debian package's file, and the directories of it that are taken.
+/// The Debian package's file, and the directories taken from it.
 const SOURCE: &str = "/usr/src/linux-source-6.1.tar.xz";
 const TOP: &str = "linux-source-6.1";
 const DIRECTORIES: [&str; 9] =
@@ -26,7 +26,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tar file that was given, or the cached one, made first if need be.
+    /// Returns the given tar file, or the cached one, which is made first if need be.
     pub fn find(given: Option<&Path>, cache: &Path) -> Result<Self> {
         let tar = match given {
             Some(tar) => tar.to_owned(),
@@ -62,7 +62,7 @@ impl Tree {
         Ok(Self { tar, files, bytes })
     }
 
-    /// `26,123 files, 265 MB`
+    /// Describes the input: `26,123 files, 265 MB`
     pub fn describe(&self) -> String {
         format!("{} files, {} MB", crate::stats::thousands(self.files), self.bytes / 1_000_000)
     }
@@ -95,7 +95,7 @@ fn build(tar: &Path) -> Result<()> {
         "--format=gnu",
         NAME,
     ]))?;
-    // Complete or not there.
+    // The rename makes the file appear only when complete.
     std::fs::rename(half, tar)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Volumes opened in this process: what the engine counts, without a kernel in between.
+//! Volumes opened in this process, to read the engine's counters without a kernel in between.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use weft::transfer::{Ownership, ReadAhead, TarSource, VolumeSink};
 use weft::vfs::{Node, Walker};
 use weft::{Options, Order, Stack};
 
-/// An image file that is removed when this is dropped.
+/// An image file that is removed on drop.
 #[derive(Debug)]
 pub struct Image {
     path: PathBuf,
@@ -41,16 +41,16 @@ impl Drop for Image {
     }
 }
 
-/// What one phase of work cost.
+/// The cost of one phase of work.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     pub counters: Counters,
-    /// CPU of this process, user and system.
+    /// CPU seconds of this process, user and system.
     pub cpu_seconds: f64,
     pub seconds: f64,
 }
 
-/// Does `work`, syncs, and says what both cost.
+/// Runs `work`, syncs, and returns the cost of both.
 pub fn measure(stack: &Stack, work: impl FnOnce(&Stack) -> Result<()>) -> Result<Cost> {
     let before = stack.counters();
     let cpu = crate::machine::cpu_seconds("self");
@@ -64,7 +64,7 @@ pub fn measure(stack: &Stack, work: impl FnOnce(&Stack) -> Result<()>) -> Result
     })
 }
 
-/// What was counted between two moments.
+/// Returns the counts between two readings.
 fn since(now: &Counters, before: &Counters) -> Counters {
     let mut c = *now;
     for (field, old) in [
@@ -99,7 +99,7 @@ pub fn untar(stack: &Stack, tar: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `rm -r`.
+/// Removes a tree, as `rm -r` does.
 pub fn remove(stack: &Stack, path: &[u8]) -> Result<()> {
     Walker::new(stack.fs()).remove_tree(path, &mut |_| {})?;
     Ok(())

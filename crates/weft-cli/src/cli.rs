@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use weft::Order;
 use weft::hfs::view::Forks;
 
-/// ext2, ext3 and classic Macintosh volumes that survive a pulled plug: made, mounted, read, written
-/// and checked in user space.
+/// ext2, ext3 and classic Macintosh volumes that survive a pulled plug: made, mounted, read,
+/// written and checked in user space.
 #[derive(Debug, Parser)]
 #[command(name = "weft", version, max_term_width = 100)]
 #[command(after_help = "A volume path is IMAGE:/path; IMAGE is an image file or a block device, \
@@ -33,10 +33,10 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
     /// Print errors only, and no progress
-    // Said twice where a command runs itself again in the background.
+    // Repeated when a command runs itself again in the background.
     #[arg(long, short, global = true, overrides_with = "quiet")]
     pub quiet: bool,
-    /// Log what happens inside (twice for more); `WEFT_LOG` takes a filter
+    /// Log internal events (twice for more); `WEFT_LOG` takes a filter
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// The local time that HFS and MFS volumes are in: local, utc, or an offset such as +02:00
@@ -66,7 +66,7 @@ pub enum Verb {
     /// Networks of transformations on files
     #[command(subcommand)]
     Transform(Transform),
-    /// A folder shared by machines: serve one, mount one, look at one
+    /// A folder shared by machines: serve one, mount one, inspect one
     #[cfg(feature = "ringer")]
     #[command(subcommand)]
     Ringer(Ringer),
@@ -74,13 +74,13 @@ pub enum Verb {
     Top(cache::Top),
     /// Unmount a directory, and wait until everything is on the disk
     Umount(Umount),
-    /// Show what a volume is
+    /// Show the properties of a volume
     Info(Info),
     /// List a directory
     Ls(Ls),
     /// Show a directory as a tree
     Tree(Tree),
-    /// Show all that is known of a file
+    /// Show all metadata of a file
     Stat(Stat),
     /// Write files to standard output
     Cat(Cat),
@@ -119,10 +119,10 @@ pub enum Verb {
     Man(Man),
 }
 
-/// How a volume is opened by the verbs that change it.
+/// The options for opening a volume, of the verbs that change it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Opening {
-    /// How writes are ordered [default: soft, or journal=ordered where there is a journal]
+    /// Order of writes [default: soft, or journal=ordered where there is a journal]
     #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS))]
     pub order: Option<Order>,
     /// The journal beside the volume [default of HFS: IMAGE.wjournal]
@@ -195,13 +195,13 @@ pub struct Mkfs {
     /// In a DiskCopy 4.2 image: floppies of 400K, 720K, 800K or 1440K (HFS, MFS)
     #[arg(long)]
     pub diskcopy: bool,
-    /// How much a growing file is given at a time, such as 64K (HFS)
+    /// Size by which a growing file is extended, such as 64K (HFS)
     #[arg(long, value_name = "SIZE")]
     pub clump: Option<String>,
-    /// Size of the catalog at first, such as 1M (HFS)
+    /// Initial size of the catalog, such as 1M (HFS)
     #[arg(long, value_name = "SIZE")]
     pub catalog_size: Option<String>,
-    /// Size of the extents file at first (HFS)
+    /// Initial size of the extents file (HFS)
     #[arg(long, value_name = "SIZE")]
     pub extents_size: Option<String>,
     /// Blocks of the directory (MFS)
@@ -216,7 +216,7 @@ pub struct Mkfs {
     /// Fill the new volume with this directory
     #[arg(long, short = 'd', value_name = "DIR", visible_alias = "import")]
     pub directory: Option<PathBuf>,
-    /// Overwrite what is there, even if it looks like something
+    /// Overwrite existing content, even if it is recognised
     #[arg(long, short = 'F')]
     pub force: bool,
 }
@@ -244,17 +244,18 @@ pub struct Mount {
     /// Refuse writes
     #[arg(long, short)]
     pub read_only: bool,
-    /// How resource forks and Finder information are shown: xattr, appledouble (._NAME), suffix
+    /// Show resource forks and Finder information as xattr, appledouble (._NAME), suffix
     /// (NAME..rsrc, NAME..finf) or none
     #[arg(long, value_name = "HOW", value_parser = known::<Forks>(FORKS))]
     pub forks: Option<Forks>,
     /// Options as in fstab: ro, allow_other, order=..., forks=..., uid=..., umask=..., noatime, ...
     ///
-    /// noxattr leaves out extended attributes and POSIX ACLs, for fewer requests. writeback lets the
-    /// kernel collect writes before weft hears of them, which is faster where a program writes one file
-    /// in small pieces. It gives up that write(2) says when the volume is full or the file too long
-    /// (fsync(2) or close(2) may say it later), that cp, tar -S and others who look for holes see what
-    /// was just written (they copy zeroes in its place), and that setuid falls when others write.
+    /// noxattr leaves out extended attributes and POSIX ACLs, for fewer requests. writeback lets
+    /// the kernel collect writes before it passes them to weft, which is faster where a program
+    /// writes one file in small pieces. With it write(2) does not report a full volume or too long
+    /// a file (fsync(2) or close(2) may report it later), cp, tar -S and other programs that look
+    /// for holes may miss data that was just written (they copy zeroes in its place), and setuid
+    /// stays when others write.
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Number of threads that serve requests [default: the number of CPUs]
@@ -266,7 +267,7 @@ pub struct Mount {
     /// The re-execution of this command behind --background
     #[arg(long, hide = true)]
     pub detached: bool,
-    // Last: what follows would come under their headings in --help.
+    // Last, because later options would be listed under their headings in --help.
     #[command(flatten)]
     pub caching: Caching,
     #[command(flatten)]
@@ -311,22 +312,22 @@ pub struct ServeNbd {
     /// Encryption: off, on (if the client asks for it) or require
     #[arg(long, value_enum, default_value_t = ServeTls::Off)]
     pub tls: ServeTls,
-    /// Where server-cert.pem, server-key.pem and perhaps ca-cert.pem are
+    /// Directory of server-cert.pem, server-key.pem and perhaps ca-cert.pem
     #[arg(long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
-    /// Let only clients in that show a certificate signed by ca-cert.pem
+    /// Admit only clients with a certificate signed by ca-cert.pem
     #[arg(long)]
     pub tls_verify_peer: bool,
     /// Listen for other machines although --tls does not restrict access
     #[arg(long)]
     pub insecure: bool,
-    /// Connections at once; further clients are told so and refused
+    /// Most connections at once; further clients are told so and refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub connections_max: usize,
     /// Requests in progress at once on each connection
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub threads: usize,
-    /// End connections that ask for nothing for so long [default: never]
+    /// Close connections that send no request for this long [default: never]
     #[arg(long, value_name = "SECONDS")]
     pub idle_limit: Option<u64>,
     /// Return once it is served; SIGTERM ends the server, as in: kill $(cat FILE of --pid-file)
@@ -338,7 +339,7 @@ pub struct ServeNbd {
     /// The re-execution of this command behind --background
     #[arg(long, hide = true)]
     pub detached: bool,
-    // Last: what follows would come under its heading in --help.
+    // Last, because later options would be listed under its heading in --help.
     #[command(flatten)]
     pub caching: Caching,
 }
@@ -376,13 +377,13 @@ pub struct Ls {
     /// Names that begin with a dot too
     #[arg(long, short)]
     pub all: bool,
-    /// The directory itself and not what is in it
+    /// The directory itself, not its content
     #[arg(long, short)]
     pub directory: bool,
     /// Everything below, too
     #[arg(long, short = 'R')]
     pub recursive: bool,
-    /// Stop at the first thing that cannot be read [default: pass over it, say so, exit with 1]
+    /// Stop at the first unreadable item [default: skip it, report it, exit with 1]
     #[arg(long)]
     pub strict: bool,
 }
@@ -391,10 +392,10 @@ pub struct Ls {
 pub struct Tree {
     /// IMAGE:/path
     pub path: OsString,
-    /// How many levels to show
+    /// Number of levels to show
     #[arg(long, short)]
     pub depth: Option<usize>,
-    /// Stop at the first thing that cannot be read [default: pass over it, say so, exit with 1]
+    /// Stop at the first unreadable item [default: skip it, report it, exit with 1]
     #[arg(long)]
     pub strict: bool,
 }
@@ -416,7 +417,7 @@ pub struct Cat {
     pub resource: bool,
 }
 
-/// What is kept of each file that is copied.
+/// The attributes that are kept of each copied file.
 #[derive(Debug, Clone, Args)]
 pub struct Keeping {
     /// Owner of everything copied into the volume, UID:GID [default: as in the source]
@@ -432,7 +433,7 @@ pub struct Keeping {
 
 #[derive(Debug, Args)]
 pub struct Cp {
-    /// What to copy, then where to: paths of the host or IMAGE:/path
+    /// The sources, then the destination: paths of the host or IMAGE:/path
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
     pub paths: Vec<OsString>,
     #[command(flatten)]
@@ -446,21 +447,21 @@ pub struct Get {
     /// IMAGE:/path, more than one if the destination is a directory
     #[arg(required = true, value_name = "VOLUME_PATH")]
     pub paths: Vec<OsString>,
-    /// Where to: an existing directory, the name of the copy, or - for standard output
+    /// The destination: an existing directory, the name of the copy, or - for standard output
     #[arg(value_name = "DESTINATION")]
     pub destination: PathBuf,
     /// Leave extended attributes behind
     #[arg(long)]
     pub no_xattrs: bool,
-    /// How both forks of a Macintosh file are packed: appledouble, macbinary, applesingle, binhex,
-    /// data (or raw), text, auto (macbinary where there is more than data), xattr, basilisk (.rsrc/
-    /// and .finf/, as Basilisk II shares folders) [default: appledouble]
+    /// Format in which both forks of a Macintosh file are packed: appledouble, macbinary,
+    /// applesingle, binhex, data (or raw), text, auto (macbinary where there is more than data),
+    /// xattr, basilisk (.rsrc/ and .finf/, as Basilisk II shares folders) [default: appledouble]
     #[arg(long = "as", value_name = "FORMAT", value_parser = known::<hfs::As>(hfs::FORMATS))]
     pub format: Option<hfs::As>,
     /// Directories too: they are always copied whole
     #[arg(long, short)]
     pub recursive: bool,
-    /// Stop at the first thing that cannot be read [default: pass over it, say so, exit with 1]
+    /// Stop at the first unreadable item [default: skip it, report it, exit with 1]
     #[arg(long)]
     pub strict: bool,
 }
@@ -470,12 +471,12 @@ pub struct Put {
     /// Files and directories of the host, or - for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// How files for a Macintosh volume are packed: macbinary, applesingle, appledouble, binhex,
-    /// data (or raw), text (UTF-8), auto (by what they are), xattr, basilisk
-    /// [default: as they are, with the ._NAME beside them]
+    /// Format of packed files for a Macintosh volume: macbinary, applesingle, appledouble, binhex,
+    /// data (or raw), text (UTF-8), auto (by their content), xattr, basilisk [default: as they are,
+    /// with the ._NAME beside them]
     #[arg(long = "as", value_name = "FORMAT", value_parser = known::<hfs::As>(hfs::FORMATS))]
     pub format: Option<hfs::As>,
-    /// The type of the files, four letters [default: what they were packed with, or by extension]
+    /// The type of the files, four letters [default: that of the packed file, or by extension]
     #[arg(long = "type", value_name = "TYPE")]
     pub file_type: Option<hfs::Code>,
     /// The creator of the files, four letters
@@ -484,7 +485,7 @@ pub struct Put {
     /// Directories too: they are always copied whole
     #[arg(long, short)]
     pub recursive: bool,
-    /// Where to: IMAGE:/path of an existing directory, or the name of the copy
+    /// The destination: IMAGE:/path of an existing directory, or the name of the copy
     #[arg(value_name = "VOLUME_PATH")]
     pub destination: OsString,
     #[command(flatten)]
@@ -498,7 +499,7 @@ pub struct Mkdir {
     /// IMAGE:/path, more than one if need be
     #[arg(required = true, value_name = "VOLUME_PATH")]
     pub paths: Vec<OsString>,
-    /// Make what is missing above too, and do not mind what exists
+    /// Make missing parents too, and accept existing directories
     #[arg(long, short)]
     pub parents: bool,
     /// Permissions, octal
@@ -516,7 +517,7 @@ pub struct Rm {
     /// Directories too, with all that is in them
     #[arg(long, short)]
     pub recursive: bool,
-    /// Do not mind what does not exist
+    /// Ignore paths that do not exist
     #[arg(long, short)]
     pub force: bool,
     #[command(flatten)]
@@ -538,7 +539,7 @@ pub struct Mv {
 
 #[derive(Debug, Args)]
 pub struct Ln {
-    /// What the link leads to: IMAGE:/path, or with --symbolic any text
+    /// The target of the link: IMAGE:/path, or with --symbolic any text
     pub target: OsString,
     /// IMAGE:/path of the link
     pub link: OsString,
@@ -583,7 +584,7 @@ pub struct Export {
     /// Leave extended attributes behind
     #[arg(long)]
     pub no_xattrs: bool,
-    /// Stop at the first thing that cannot be read [default: pass over it, say so, exit with 1]
+    /// Stop at the first unreadable item [default: skip it, report it, exit with 1]
     #[arg(long)]
     pub strict: bool,
 }
@@ -613,10 +614,10 @@ pub struct Crash {
     /// Begin no new workload after this many seconds
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<u64>,
-    /// How writes are ordered [default: soft]
+    /// Order of writes [default: soft]
     #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS))]
     pub order: Option<Order>,
-    /// Explore HFS, not ext2 [an IMAGE is what it is]
+    /// Explore HFS, not ext2 [with IMAGE: the format of that volume]
     #[arg(long, conflicts_with = "image")]
     pub hfs: bool,
     /// Block size of the volume in bytes [default: 1024]
@@ -628,13 +629,13 @@ pub struct Crash {
     /// Every pair of operations, then random workloads, for as long as there is time
     #[arg(long)]
     pub all_pairs: bool,
-    /// Which states are sampled, and which random workloads run
+    /// Seed of the sampled states and the random workloads
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// This workload alone, in the words that a failure prints
+    /// Run only this workload, as a failure prints it
     #[arg(long, value_name = "WORKLOAD")]
     pub workload: Option<String>,
-    /// This state of the workload alone, as a failure prints it
+    /// Run only this state of the workload, as a failure prints it
     #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
 }
@@ -646,10 +647,10 @@ pub struct Trace {
     /// The operations, in the words of weft crash: "mkdir D; creat D/a; write D/a 0 9000"
     #[arg(long, value_name = "WORKLOAD")]
     pub workload: String,
-    /// How writes are ordered [default: soft on ext2, journal=ordered on ext3]
+    /// Order of writes [default: soft on ext2, journal=ordered on ext3]
     #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS))]
     pub order: Option<Order>,
-    /// Explain this block alone
+    /// Explain only this block
     #[arg(long, value_name = "BLOCK")]
     pub block: Option<u64>,
     /// Print the patch graph as Graphviz text: weft trace ... --dot | dot -Tsvg

@@ -1,35 +1,35 @@
-//! How a verb fails: a message for a person and an exit code (docs/exit-codes.md).
+//! The failure of a verb: a message for the user and an exit code (docs/exit-codes.md).
 
 use std::fmt;
 
 /// The result of a verb; `Ok` carries the exit code.
 pub type Outcome = Result<u8, Failure>;
 
-/// Done.
+/// The exit code of success.
 pub const DONE: u8 = 0;
-/// Failed.
+/// The exit code of a failure.
 pub const FAILED: u8 = 1;
-/// Wrong usage, as clap exits too.
+/// The exit code of wrong usage, the same as clap's.
 pub const USAGE: u8 = 2;
-/// `weft crash` found a state that breaks a promise.
+/// The exit code of `weft crash` for a state that breaks a promise.
 pub const PROMISE_BROKEN: u8 = 3;
 
-/// Why a verb ended early.
+/// The reason why a verb ended early.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
-    /// What, where, and what to do.
+    /// The failed action, its object, and a remedy.
     pub message: String,
 }
 
 impl Failure {
-    /// Wrong usage that clap could not see.
+    /// Makes a failure for wrong usage that clap cannot detect.
     pub fn usage(message: impl Into<String>) -> Self {
         Self { code: USAGE, message: message.into() }
     }
 
-    /// A failure.
+    /// Makes a failure with the code [`FAILED`].
     pub fn new(message: impl Into<String>) -> Self {
         Self { code: FAILED, message: message.into() }
     }
@@ -41,7 +41,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What to do about an error, where there is something to do.
+/// The remedy for an error, if there is one.
 fn advice(error: &weft::Error) -> Option<String> {
     use weft::block::Error as Block;
     if let weft::Error::Block(Block::Locked { path }) = error {

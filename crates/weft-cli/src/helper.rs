@@ -1,9 +1,9 @@
-//! The helpers of mount(8) and umount(8): `mount -t fuse.weft`, `mount -t weft` and `umount` run weft
-//! by another name, with arguments of their own kind: IMAGE DIR [-sfnv] [-N NAMESPACE] [-t TYPE]
+//! The helpers of mount(8) and umount(8): `mount -t fuse.weft`, `mount -t weft` and `umount` run
+//! weft under another name, with their own arguments: IMAGE DIR [-sfnv] [-N NAMESPACE] [-t TYPE]
 //! [-o OPTIONS], and DIR [-flnrv] [-N NAMESPACE] [-t TYPE].
 //!
 //! umount(2) does not wait for the process behind a FUSE mount. The helper does, so that umount(8),
-//! and systemd by it, return when all is durable, and say if it is not.
+//! and systemd through it, return when everything is durable, and fail if it is not.
 
 use crate::cli::{Caching, Mount, Opening, Transforming, Umount};
 use crate::failure::Failure;
@@ -13,12 +13,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Codes of mount(8): wrong usage, and a mount that failed.
+/// Exit codes of mount(8): wrong usage, and a failed mount.
 const USAGE: u8 = 1;
 const MOUNT_FAILED: u8 = 32;
 
-/// The arguments, if weft was called as a mount helper: by its name, or by `mount.fuse3`, which
-/// runs `weft IMAGE DIR -o OPTIONS`.
+/// Returns the arguments if weft was called as a mount helper: by its name, or by `mount.fuse3`,
+/// which runs `weft IMAGE DIR -o OPTIONS`.
 pub fn as_mount_helper(args: &[OsString]) -> Option<&[OsString]> {
     let name = Path::new(args.first()?).file_name()?.to_str()?;
     let by_name = matches!(name, "mount.weft" | "mount.fuse.weft");
@@ -28,13 +28,13 @@ pub fn as_mount_helper(args: &[OsString]) -> Option<&[OsString]> {
     (by_name || by_mount_fuse).then(|| &args[1..])
 }
 
-/// The arguments, if weft was called as a helper of umount(8).
+/// Returns the arguments if weft was called as a helper of umount(8).
 pub fn as_umount_helper(args: &[OsString]) -> Option<&[OsString]> {
     let name = Path::new(args.first()?).file_name()?.to_str()?;
     matches!(name, "umount.weft" | "umount.fuse.weft").then(|| &args[1..])
 }
 
-/// Unmounts, and waits until all is durable.
+/// Unmounts, and waits until everything is durable.
 pub fn run_umount(args: &[OsString]) -> ExitCode {
     let (mountpoint, lazy) = match parse_umount(args) {
         Ok(parsed) => parsed,
@@ -75,7 +75,8 @@ fn parse_umount(args: &[OsString]) -> Result<(PathBuf, bool), String> {
     Ok((mountpoint.ok_or("give a directory")?, lazy))
 }
 
-/// `mount -o remount,...`: the kernel is told alone; what was written until then is durable first.
+/// Handles `mount -o remount,...`: only the kernel is notified; earlier writes are made durable
+/// first.
 fn remount(mount: &Mount) -> Result<(), Failure> {
     use rustix::mount::MountFlags;
     let mut flags = MountFlags::empty();
@@ -131,7 +132,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
     }
 }
 
-/// `None`: a dry run (-f).
+/// Parses the arguments; `None` for a dry run (-f).
 fn parse(args: &[OsString]) -> Result<Option<Mount>, String> {
     let mut places = Vec::new();
     let mut options = Vec::new();

@@ -1,7 +1,7 @@
 //! The `weft` command.
 //!
-//! One file for each verb (or small family) in `verb`; what they share is the command line
-//! (`cli`), the way they report (`output`) and the way they fail (`failure`).
+//! One file in `verb` for each verb (or small family); they share the command line (`cli`), the
+//! output (`output`) and the failures (`failure`).
 
 mod cli;
 mod failure;
@@ -17,20 +17,21 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long what was said over QUIC may take to arrive, when there is nothing more to do.
+/// The time limit for data sent over QUIC to arrive before the process exits.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     if let Some(mount) = helper::as_mount_helper(&args) {
-        // The local time cannot be misspelt.
+        // `local` is always a valid zone.
         let _ = zone::set("local");
         return helper::run(mount);
     }
     if let Some(umount) = helper::as_umount_helper(&args) {
         return helper::run_umount(umount);
     }
-    // What runs behind --background tells its parent in plain words, who passes them on.
+    // The process behind --background reports to its parent in plain text, and the parent formats
+    // it.
     let as_json = args.iter().any(|a| a == "--json") && !args.iter().any(|a| a == "--detached");
     let cli = match cli::Cli::try_parse_from(args) {
         Err(e) if as_json && e.use_stderr() => {
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says why on standard error, as text or as JSON, and gives the exit code.
+/// Prints a failure on standard error, as text or as JSON, and returns the exit code.
 fn fail(failure: &Failure, as_json: bool) -> ExitCode {
     let text = if as_json {
         let message = failure.message.trim_start_matches("error: ");
@@ -71,9 +72,9 @@ fn fail(failure: &Failure, as_json: bool) -> ExitCode {
     ExitCode::from(failure.code)
 }
 
-/// Logs to standard error what `WEFT_LOG` or --verbose asks for; warnings unless told otherwise.
+/// Starts logging to standard error at the level of `WEFT_LOG` or --verbose; by default warnings.
 ///
-/// `weft crash` opens thousands of damaged images and judges what comes of it itself.
+/// `weft crash` opens thousands of damaged images and judges the outcome itself.
 fn start_log(cli: &cli::Cli) {
     use tracing_subscriber::EnvFilter;
     let level = match cli.verbose {
@@ -87,7 +88,8 @@ fn start_log(cli: &cli::Cli) {
         .ok()
         .and_then(|filter| EnvFilter::try_new(filter).ok())
         .unwrap_or_else(|| EnvFilter::new(level));
-    // Colours are for a terminal; and where nothing can be written there is nobody to tell so.
+    // Colours are for a terminal only; errors of the log itself are dropped, as they have no other
+    // output.
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
         .with_env_filter(filter)

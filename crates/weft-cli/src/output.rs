@@ -1,4 +1,4 @@
-//! What verbs print: text for people, JSON for machines, progress on a terminal.
+//! The output of verbs: text for people, JSON for machines, progress on a terminal.
 
 use crate::cli::Cli;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ pub use weft::shown;
 use weft::transfer::Tally;
 use weft::vfs::{Attr, FileKind, Time};
 
-/// Where and how a verb reports.
+/// The output options of a verb.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     pub json: bool,
@@ -22,7 +22,7 @@ impl Output {
         Self { json: cli.json, quiet: cli.quiet }
     }
 
-    /// Prints `report` as JSON, or what `text` writes.
+    /// Prints `report` as JSON, or the text that `text` writes.
     pub fn report<T: Serialize>(
         self,
         report: &T,
@@ -34,7 +34,7 @@ impl Output {
                 .map_err(std::io::Error::from)
                 .and_then(|()| out.write_all(b"\n"))
         } else {
-            // Whatever is in a report, also the name of an image: none of it steers the terminal.
+            // Names in a report, also that of an image, cannot control the terminal.
             let mut plain = Vec::new();
             text(&mut plain).and_then(|()| {
                 out.write_all(weft::shown_lines(&String::from_utf8_lossy(&plain)).as_bytes())
@@ -43,7 +43,7 @@ impl Output {
         ignore_closed_pipe(written.and_then(|()| out.flush()))
     }
 
-    /// As [`report`](Self::report), for what only confirms: --quiet leaves the text out.
+    /// As [`report`](Self::report), for a mere confirmation: --quiet suppresses the text.
     pub fn confirm<T: Serialize>(self, report: &T, text: &str) -> Result<(), Failure> {
         if self.quiet && !self.json {
             return Ok(());
@@ -51,14 +51,15 @@ impl Output {
         self.report(report, |out| writeln!(out, "{text}"))
     }
 
-    /// A note beside the result, on standard error.
+    /// Prints a note beside the result, on standard error.
     pub fn note(self, text: &str) {
         if !self.quiet {
             complain(&format!("weft: {text}"));
         }
     }
 
-    /// An error that does not end the verb, on standard error; where that is closed, nowhere.
+    /// Prints an error that does not end the verb on standard error; if that is closed, it is
+    /// dropped.
     pub fn error(self, text: &str) {
         let _ = writeln!(std::io::stderr(), "weft: {text}");
     }
@@ -77,14 +78,14 @@ impl Output {
     }
 }
 
-/// Writes a line to standard error. Where that is closed or full there is nobody to tell: the exit
-/// code stands. (`eprintln!` would panic.) Names and messages from elsewhere cannot steer the
+/// Writes a line to standard error. If that is closed or full the line is dropped and the exit code
+/// remains. (`eprintln!` would panic.) Names and messages from elsewhere cannot control the
 /// terminal.
 pub fn complain(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", weft::shown_lines(text));
 }
 
-/// `head` closing the pipe is not a failure of the verb before it.
+/// Ignores an error from a pipe that its reader, such as `head`, has closed.
 pub fn ignore_closed_pipe(result: std::io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -92,7 +93,7 @@ pub fn ignore_closed_pipe(result: std::io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// A progress line on a terminal; nothing elsewhere.
+/// A progress line on a terminal; nothing if standard error is no terminal.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -100,7 +101,7 @@ pub struct Progress {
 
 impl Progress {
     pub fn show(&self, tally: &Tally) {
-        // Not for every file: formatting would cost more than a small file does.
+        // Not for every file: formatting would cost more than the copy of a small file.
         if let Some(bar) = &self.bar
             && (tally.names() & 63 == 0 || tally.names() < 64)
         {
@@ -123,7 +124,7 @@ impl Drop for Progress {
     }
 }
 
-/// `1.5G`: a size as people read it.
+/// Formats a size for people: `1.5G`.
 pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["", "K", "M", "G", "T", "P"];
     let mut unit = 0;
@@ -142,7 +143,7 @@ pub fn human(bytes: u64) -> String {
     }
 }
 
-/// `1 file`, `2 files`.
+/// Formats a count with its noun: `1 file`, `2 files`.
 pub fn count(n: u64, one: &str) -> String {
     let plural = match one.strip_suffix('y') {
         Some(stem) => format!("{stem}ies"),
@@ -176,7 +177,7 @@ impl TallyReport {
         }
     }
 
-    /// `12 files (3.4M) and 2 directories in 0.01 s`
+    /// Formats a sentence: `12 files (3.4M) and 2 directories in 0.01 s`
     pub fn sentence(&self) -> String {
         let links = self.symlinks + self.hard_links + self.specials;
         let others =
@@ -191,7 +192,7 @@ impl TallyReport {
     }
 }
 
-/// `drwxr-xr-x`, as ls shows a mode.
+/// Formats a mode as ls does: `drwxr-xr-x`.
 pub fn mode_string(kind: FileKind, perm: u16) -> String {
     let mut s = String::with_capacity(10);
     s.push(kind_letter(kind));
@@ -223,7 +224,7 @@ fn kind_letter(kind: FileKind) -> char {
     }
 }
 
-/// A kind in words.
+/// The name of a file type.
 pub fn kind_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "file",
@@ -236,8 +237,8 @@ pub fn kind_name(kind: FileKind) -> &'static str {
     }
 }
 
-/// `2026-11-21 07:19:26` in UTC; `@` and the seconds since 1970, as `date` takes them, where the
-/// year has not four digits.
+/// Formats a time in UTC: `2026-11-21 07:19:26`; for a year without four digits `@` and the seconds
+/// since 1970, as `date` takes them.
 pub fn utc(time: Time) -> String {
     let Ok(date) = time::OffsetDateTime::from_unix_timestamp(time.secs) else {
         return format!("@{}", time.secs);
@@ -246,7 +247,7 @@ pub fn utc(time: Time) -> String {
     format!("{day} {:02}:{:02}:{:02}", clock.hour(), clock.minute(), clock.second())
 }
 
-/// A name or path as JSON: text where it is UTF-8, and its bytes where it is not.
+/// A name or path as JSON: text if it is UTF-8, else its bytes.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum NameReport {

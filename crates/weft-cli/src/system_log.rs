@@ -1,5 +1,5 @@
-//! The system's log (syslog(3), the journal): where a process in the background complains, as it has
-//! let go of the terminal.
+//! The system's log (syslog(3), the journal), in which a background process reports errors, as it
+//! has detached from the terminal.
 //!
 //! A message is one datagram to `/dev/log`, `<PRIORITY>weft[PID]: TEXT`, the priority being that of
 //! RFC 3164: facility (3, a daemon) times 8, plus severity. `WEFT_LOG_SOCKET` names another socket.
@@ -14,16 +14,16 @@ use tracing_subscriber::fmt::MakeWriter;
 const SOCKET: &str = "/dev/log";
 const DAEMON: u8 = 3;
 
-/// Whether standard error leads nowhere.
+/// Whether this process is in the background, where standard error leads nowhere.
 static IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
 
-/// From now on complaints go to the system's log.
+/// Directs messages to the system's log from now on.
 pub fn begin() {
     IN_BACKGROUND.store(true, Ordering::Release);
 }
 
-/// Says something there, if this process is in the background. Where there is no log, there is
-/// nobody to complain to.
+/// Sends a message to the log, if this process is in the background. Without a log the message is
+/// dropped.
 pub fn say(level: Level, text: &str) {
     if !IN_BACKGROUND.load(Ordering::Acquire) {
         return;
@@ -41,7 +41,7 @@ pub fn say(level: Level, text: &str) {
     }
 }
 
-/// Without the colours of a terminal, and on one line.
+/// Removes a terminal's colours and joins the lines.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut chars = text.trim_end().chars();
@@ -57,10 +57,10 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// Where the log of the program goes: to standard error, and from the background to the system.
+/// The writers of the program's log: standard error, and in the background the system's log.
 pub struct Writers;
 
-/// One line of it.
+/// One line of the log.
 pub struct Line {
     level: Level,
 }

@@ -1,30 +1,30 @@
-//! Local time: HFS and MFS keep dates as a clock on the wall showed them.
+//! Local time: HFS and MFS store dates in local time.
 
 use crate::failure::Failure;
 use std::sync::OnceLock;
 use time::UtcOffset;
 
-/// Seconds that local time is ahead of UTC, for the whole run of the command.
+/// The seconds by which local time is ahead of UTC, for the whole run of the command.
 static OFFSET: OnceLock<i32> = OnceLock::new();
 
 /// 1970-01-01 in seconds since 1904-01-01.
 const EPOCH_1904_SECS: i64 = 2_082_844_800;
 
-/// Reads `--timezone` and keeps it. Called once, while there is one thread only: a change of `TZ`
-/// by another would be a race.
+/// Parses `--timezone` and stores the offset. Called once, while there is only one thread: a change
+/// of `TZ` by another would be a race.
 pub fn set(text: &str) -> Result<(), Failure> {
     let offset = parse(text)?;
-    // A second call, of a test or a helper, changes nothing.
+    // A second call, of a test or a helper, has no effect.
     let _ = OFFSET.set(offset);
     Ok(())
 }
 
-/// Seconds that local time is ahead of UTC.
+/// Returns the seconds by which local time is ahead of UTC.
 pub fn offset_secs() -> i32 {
     *OFFSET.get_or_init(|| 0)
 }
 
-/// The offset, as `--timezone` takes it.
+/// Formats the offset in the syntax of `--timezone`.
 pub fn text() -> String {
     let offset = offset_secs();
     let (sign, rest) = if offset < 0 { ('-', -offset) } else { ('+', offset) };
@@ -33,7 +33,7 @@ pub fn text() -> String {
 
 fn parse(text: &str) -> Result<i32, Failure> {
     match text {
-        // Where it cannot be found out it is UTC, as in a container.
+        // If the local offset is unknown, as in a container, it is UTC.
         "local" => Ok(UtcOffset::current_local_offset().map_or(0, UtcOffset::whole_seconds)),
         "utc" | "UTC" | "Z" => Ok(0),
         _ => parse_offset(text).ok_or_else(|| {
@@ -56,7 +56,7 @@ fn parse_offset(text: &str) -> Option<i32> {
         .then_some(sign * (hours * 3600 + minutes * 60))
 }
 
-/// A date of a Macintosh as people read it; `never` for 0.
+/// Formats a Macintosh date; `never` for 0.
 pub fn shown(date: u32) -> String {
     if date == 0 {
         return "never".into();
@@ -64,7 +64,7 @@ pub fn shown(date: u32) -> String {
     crate::output::utc(weft::vfs::Time { secs: i64::from(date) - EPOCH_1904_SECS, nanos: 0 })
 }
 
-/// A date of a Macintosh: `YYYY-MM-DD`, perhaps with `HH:MM` or `HH:MM:SS`, `now` or `never`.
+/// Parses a Macintosh date: `YYYY-MM-DD`, optionally with `HH:MM` or `HH:MM:SS`, `now` or `never`.
 pub fn date(text: &str) -> Result<u32, Failure> {
     match text {
         "never" => return Ok(0),
@@ -97,7 +97,7 @@ fn parse_date(text: &str) -> Option<u32> {
     u32::try_from(secs).ok().filter(|_| sound)
 }
 
-/// The time of a date of a Macintosh.
+/// Converts a Macintosh date into a time.
 pub fn time_of(date: u32) -> weft::vfs::Time {
     weft::vfs::Time { secs: i64::from(date) - EPOCH_1904_SECS - i64::from(offset_secs()), nanos: 0 }
 }

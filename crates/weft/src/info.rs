@@ -66,8 +66,8 @@ pub struct MacInfo {
     pub why_read_only: Option<String>,
 }
 
-/// An ext volume in figures. Counts are those of the superblock, which an ordered volume in use keeps
-/// exact only at sync and unmount.
+/// An ext volume in figures. Counts are those of the superblock, which an ordered volume in use
+/// keeps exact only at sync and unmount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtInfo {
     /// `"ext2"` or `"ext3"` (an ext2 with a journal).

@@ -20,8 +20,8 @@ pub const HOST_DIRECTORY: &str = "hostdir:";
 /// local store follows.
 pub const CELL_STORE: &str = "ringer:";
 
-/// How long the kernel may cache names and attributes of a directory that other programs change
-/// too.
+/// The time for which the kernel may cache names and attributes of a directory that other programs
+/// change too.
 const SHARED_LIFETIME: Duration = Duration::from_secs(1);
 
 /// A file system, ready to be mounted or walked.
@@ -29,7 +29,8 @@ pub struct Tree {
     source: String,
     fs: Arc<dyn FileSystem>,
     read_only: bool,
-    /// How long the kernel may cache names and attributes; `Some` if others change the files too.
+    /// The time for which the kernel may cache names and attributes; `Some` if others change the
+    /// files too.
     shared: Option<Duration>,
     /// Whether owners and modes are set by the members of a cell and not only by users of this
     /// machine.

@@ -1,8 +1,9 @@
-//! How many changes of metadata share a write, by workload and by the interval of group commit.
+//! The number of metadata changes that share a write, by workload and by the interval of group
+//! commit.
 //!
-//! Counts only, so there is no real time in it: origin and cache device are in memory, the cache
-//! runs without threads, and a clock of our own goes on by what a request would take behind a link
-//! of 0.35 ms. The same figures come out on every machine.
+//! Only counts are measured, so there is no real time in it: origin and cache device are in memory,
+//! the cache runs without threads, and a simulated clock advances by the time of each request
+//! behind a link of 0.35 ms. The figures are the same on every machine.
 
 use crate::plot::Bars;
 use crate::report::Section;
@@ -17,23 +18,23 @@ const CACHE_BYTES: u64 = 64 << 20;
 const BLOCK_BYTES: u64 = 4096;
 const SEED: u64 = 1;
 
-/// The intervals of group commit that are tried, in milliseconds. The default is 1000.
+/// The intervals of group commit that are measured, in milliseconds. The default is 1000.
 const INTERVALS_MS: [u64; 5] = [1, 10, 100, 1000, 10_000];
 
-/// What requests take on the clock, in microseconds.
+/// The times of requests on the simulated clock, in microseconds.
 const ORIGIN_US: u64 = 350;
 const CACHE_US: u64 = 20;
 const FLUSH_US: u64 = 500;
 
-/// A kind of work on a cached volume.
+/// A workload on a cached volume.
 struct Workload {
     name: &'static str,
     mode: Mode,
-    /// How large the origin is, as a multiple of the cache.
+    /// The size of the origin, as a multiple of the cache.
     origin: u64,
     request_bytes: usize,
     access: Access,
-    /// Writes between two flushes; 0: none but the last.
+    /// Writes between two flushes; 0: only the last flush.
     flush_every: u64,
     writes: bool,
 }
@@ -75,7 +76,7 @@ fn workloads() -> Vec<Workload> {
     ]
 }
 
-/// The table and the plot.
+/// Measures the table and the plot.
 pub fn batching(bench: &Bench) -> Result<()> {
     let requests: u64 = if bench.quick { 5_000 } else { 50_000 };
     let mut section = Section::new("cache-batching", "Cache metadata: updates that share a write");
@@ -143,7 +144,7 @@ pub fn batching(bench: &Bench) -> Result<()> {
 }
 
 fn run(workload: &Workload, commit_interval_ms: u64, requests: u64) -> Result<Stats> {
-    // Room for the metadata beside the data.
+    // The device has room for the metadata beside the data.
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(CACHE_BYTES + (8 << 20)));
     let origin_bytes = CACHE_BYTES * workload.origin;
     let origin: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(origin_bytes));
@@ -185,13 +186,13 @@ fn run(workload: &Workload, commit_interval_ms: u64, requests: u64) -> Result<St
         cache.tick(clock_us / 1000)?;
     }
     volume.flush()?;
-    // What is still waiting is committed when its time has come.
+    // Pending changes are committed when the interval has passed.
     cache.tick(clock_us / 1000 + commit_interval_ms + 1)?;
     Ok(cache.stats())
 }
 
-/// Draws by Zipf's law with exponent 1, from the table of cumulated weights. Ranks are scattered
-/// over the volume: popular blocks are no neighbours.
+/// Draws by Zipf's law with exponent 1, from the table of cumulative weights. Ranks are scattered
+/// over the volume: popular blocks are not adjacent.
 struct Zipf {
     cumulated: Vec<f64>,
 }
@@ -213,7 +214,8 @@ impl Zipf {
         let at = rng.below(1 << 53) as f64 / (1_u64 << 53) as f64 * all;
         let blocks = self.cumulated.len() as u64;
         let rank = (self.cumulated.partition_point(|c| *c <= at) as u64).min(blocks - 1);
-        // An odd factor: a permutation, as the number of blocks is a power of two.
+        // Multiplication by an odd factor is a permutation, as the number of blocks is a power of
+        // two.
         rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) % blocks
     }
 }
@@ -242,7 +244,7 @@ mod tests {
         }
         counts.sort_unstable_by(|a, b| b.cmp(a));
         let top: u32 = counts[..10].iter().sum();
-        // The ten most popular of 1024 have 2.93 of 7.51.
+        // The ten most popular of 1024 have a weight of 2.93 of 7.51.
         assert!((3_500..4_300).contains(&top), "{top}");
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's dm-cache in a guest, counted by scripts/guest.sh, with weft's cache beside it.
+//! The kernel's dm-cache in a guest, measured by scripts/guest.sh, with weft's cache beside it.
 
 use crate::report::Section;
 use crate::stats::thousands;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const SCRIPT: &str = "scripts/guest.sh";
 
-/// The counts, and what each says.
+/// The counts, with their meanings.
 const COUNTS: [(&str, &str); 7] = [
     ("fills", "blocks of 32 KiB brought in by reads"),
     ("metadata-writes", "write requests to the metadata"),
@@ -21,7 +21,7 @@ const COUNTS: [(&str, &str); 7] = [
     ("sectors-rewritten", "sectors written to the origin after the reset"),
 ];
 
-/// The table.
+/// Measures the table.
 pub fn dm_cache(bench: &Bench) -> Result<()> {
     ensure!(Path::new(SCRIPT).exists(), "{SCRIPT} is not here: run it in the source tree");
     let mut section = Section::new("cache-dm", "The kernel's dm-cache through a reset");
@@ -66,7 +66,7 @@ pub fn dm_cache(bench: &Bench) -> Result<()> {
     section.signed(&machine::describe(), "weft-bench dm-cache").save(&bench.report)
 }
 
-/// Lines `WHO NAME NUMBER`.
+/// Parses lines `WHO NAME NUMBER`, where WHO is `dm-cache` or `weft`.
 fn parse(said: &str) -> BTreeMap<(&str, &str), u64> {
     said.lines()
         .filter_map(|line| {

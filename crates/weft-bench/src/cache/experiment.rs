@@ -1,6 +1,6 @@
-//! The experiment of "A Persistent Block Cache" run again: a volume behind a link of 0.35 ms, read
-//! in order and at random through caches of three sizes, cold and warm, with and without metadata
-//! that outlive the cache; beside nbdkit's cache filter and no cache at all.
+//! The experiment of "A Persistent Block Cache" repeated: a volume behind a link of 0.35 ms, read
+//! sequentially and at random through caches of three sizes, cold and warm, with and without
+//! metadata that outlive the cache; beside nbdkit's cache filter and no cache at all.
 
 use super::server::{Counts, Origin, Place, System};
 use crate::report::Section;
@@ -12,22 +12,22 @@ use std::process::Command;
 use std::time::Duration;
 use weft::block::Rng;
 
-/// What the network adds to a round trip.
+/// The delay that the network adds to a round trip.
 const ROUND_TRIP: Duration = Duration::from_micros(350);
 
-/// Sizes of the caches, in MiB; and for a look.
+/// Sizes of the caches, in MiB; and those of `--quick`.
 const SIZES_MIB: [u64; 3] = [512, 1024, 2048];
 const QUICK_SIZES_MIB: [u64; 1] = [64];
 
-/// A way of reading.
+/// An access pattern of reads.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     name: &'static str,
     rw: &'static str,
     request_bytes: u32,
-    /// Requests in flight: what the kernel's readahead has, and a program that waits for each.
+    /// Requests in flight: those of the kernel's readahead, or of a program that waits for each.
     depth: u32,
-    /// Bytes read, as a part of the cache: 1 / this.
+    /// The share of the cache that is read: 1 / this.
     part: u64,
 }
 
@@ -36,10 +36,10 @@ const READINGS: [Reading; 2] = [
     Reading { name: "random", rw: "randread", request_bytes: 4096, depth: 1, part: 2 },
 ];
 
-/// Random requests at most: they take a round trip each.
+/// The most random requests: they take a round trip each.
 const RANDOM_REQUESTS: u64 = 3000;
 
-/// Times a warm cache is read, as that is soon over; their mean counts.
+/// The number of reads of a warm cache, as one is soon over; their mean counts.
 const WARM_RUNS: u32 = 2;
 
 const SYSTEMS: [System; 4] = [
@@ -54,16 +54,16 @@ struct Row {
     size_mib: u64,
     system: System,
     cold: Times,
-    /// CPU seconds of the cache's process in the cold run: less at the mercy of the machine's disk
-    /// and scheduler than the time.
+    /// CPU seconds of the cache's process in the cold run: depends less than the time on the
+    /// machine's disk and scheduler.
     cold_cpu: Times,
     warm: Times,
-    /// Warm after the cache's process was ended and started again.
+    /// Times of a warm cache after its process was restarted.
     again: Times,
     counts: Counts,
 }
 
-/// The tables.
+/// Measures the tables.
 pub fn experiment(bench: &Bench) -> Result<()> {
     let sizes: &[u64] = if bench.quick { &QUICK_SIZES_MIB } else { &SIZES_MIB };
     let installed = |program: &str| Command::new(program).arg("--version").output().is_ok();
@@ -98,7 +98,7 @@ pub fn experiment(bench: &Bench) -> Result<()> {
             .collect();
         for round in 0..=bench.pairs {
             for row in &mut rows {
-                // To warm up, the smallest will do.
+                // The smallest size suffices for the warm-up.
                 if round == 0 && row.size_mib != sizes[0] {
                     continue;
                 }
@@ -187,7 +187,7 @@ fn tabulate(section: &mut Section, reading: Reading, rows: &[Row]) {
     let table: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            // "Off" of the same size is what the others are compared with.
+            // The other rows are compared with "off" of the same size.
             let off = rows.iter().find(|r| {
                 r.size_mib == row.size_mib && r.system == System::Weft { persistent: false }
             });
@@ -235,7 +235,7 @@ fn capitalised(word: &str) -> String {
     letters.next().map_or_else(String::new, |c| c.to_uppercase().chain(letters).collect())
 }
 
-/// Reads with fio, and says how many seconds it took.
+/// Reads with fio, and returns the seconds.
 fn fio(uri: &str, reading: Reading, area_bytes: u64) -> Result<f64> {
     let mut command = Command::new("fio");
     command
@@ -252,7 +252,7 @@ fn fio(uri: &str, reading: Reading, area_bytes: u64) -> Result<f64> {
     let out = command.output().context("run fio")?;
     let said = String::from_utf8_lossy(&out.stdout);
     ensure!(out.status.success(), "fio: {said}{}", String::from_utf8_lossy(&out.stderr));
-    // The engine may say things before the report.
+    // The I/O engine may print other lines before the report.
     let report = said.find('{').map_or("", |at| &said[at..]);
     let report: serde_json::Value = serde_json::from_str(report).context("fio's report")?;
     let read = &report["jobs"][0]["read"];
@@ -263,7 +263,7 @@ fn fio(uri: &str, reading: Reading, area_bytes: u64) -> Result<f64> {
     }
 }
 
-/// A file that does not compress and has no holes: those would be spared the way over the network.
+/// Makes a file that does not compress and has no holes: holes would not be sent over the network.
 fn make_origin(path: &Path, len_bytes: u64) -> Result<()> {
     use std::io::Write;
     let mut rng = Rng::new(0x0dd);

@@ -1,7 +1,7 @@
-//! What a hit costs beside reading the cache's file without the cache.
+//! The cost of a cache hit beside a read of the cache's file without the cache.
 //!
-//! Everything lies in the page cache, so that what is left is the work of the processor: the lookup,
-//! the policy, the lock.
+//! All data is in the page cache, so that only the processor's work is measured: the lookup, the
+//! policy, the lock.
 
 use crate::report::Section;
 use crate::stats::Times;
@@ -14,7 +14,7 @@ use weft::cache::{AttachOptions, Cache, CachedDevice, CreateOptions, OpenOptions
 
 const DATA_BYTES: u64 = 256 << 20;
 
-/// The table.
+/// Measures the table.
 pub fn hits(bench: &Bench) -> Result<()> {
     let reads = if bench.quick { 50_000 } else { 500_000 };
     let path = bench.work.join("hits.img");
@@ -72,7 +72,8 @@ pub fn hits(bench: &Bench) -> Result<()> {
     section.signed(&machine::describe(), "weft-bench cache-hits").save(&bench.report)
 }
 
-/// A cache that holds all of its origin, every block read once and so compared with its checksum.
+/// Makes a cache that holds its whole origin, with every block read once and so checked against its
+/// checksum.
 fn warm(path: &std::path::Path, verify_always: bool) -> Result<Arc<CachedDevice>> {
     let ssd: Arc<dyn BlockDevice> =
         Arc::new(FileDevice::create(path, DATA_BYTES + DATA_BYTES / 32 + (32 << 20))?);
@@ -86,7 +87,7 @@ fn warm(path: &std::path::Path, verify_always: bool) -> Result<Arc<CachedDevice>
     for mib in 0..DATA_BYTES >> 20 {
         device.read_at(&mut buf, mib << 20)?;
     }
-    // Fills go on behind the reader.
+    // Fills continue in the background.
     while cache.stats().used_slots < DATA_BYTES / 4096 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
@@ -94,7 +95,7 @@ fn warm(path: &std::path::Path, verify_always: bool) -> Result<Arc<CachedDevice>
     Ok(device)
 }
 
-/// Seconds for so many reads at random places.
+/// Returns the seconds for `reads` reads of `len_bytes` at random offsets.
 fn time(device: &dyn BlockDevice, len_bytes: u64, reads: u32) -> Result<f64> {
     let mut rng = Rng::new(1);
     let mut buf = vec![0; usize::try_from(len_bytes)?];

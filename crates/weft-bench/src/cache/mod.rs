@@ -1,5 +1,5 @@
-//! The block cache: the experiment of the paper behind it run again beside peers, what its metadata
-//! costs, and how it opens when it is large.
+//! The block cache: the experiment of the paper behind it repeated beside peers, the cost of its
+//! metadata, and the opening of a large cache.
 
 mod batching;
 mod dm_cache;

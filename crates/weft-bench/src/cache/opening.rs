@@ -1,8 +1,9 @@
-//! A large cache opened: how soon it serves, how long it loads, what memory a block costs.
+//! The opening of a large cache: the time to the first read, the time to load, the memory of a
+//! block.
 //!
 //! The cache is a sparse file full of blocks of zeroes: every slot is taken and has its record, the
-//! data are holes. A process of its own opens it, so that memory is that of the cache alone, with
-//! the file dropped from the host's page cache before.
+//! data are holes. A separate process opens it, so that its memory is that of the cache alone,
+//! after the file was dropped from the host's page cache.
 
 use crate::report::Section;
 use crate::stats::{Times, thousands};
@@ -20,30 +21,30 @@ use weft::cache::{AttachOptions, Cache, CreateOptions, OpenOptions, OriginId};
 
 const BLOCK_BYTES: u64 = 4096;
 
-/// One request while filling, in bytes.
+/// The size of one request while filling, in bytes.
 const FILL_BYTES: u64 = 1 << 20;
 
 /// Longest wait for a cache to load.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the process that opened a cache saw.
+/// The figures of the process that opened a cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Opening {
-    /// From the call that opens until an origin is attached and a read has returned.
+    /// Seconds from the call that opens until an origin is attached and a read has returned.
     first_read_secs: f64,
-    /// Until a read came from the cache.
+    /// Seconds until a read came from the cache.
     first_hit_secs: f64,
-    /// Until nothing was left to load.
+    /// Seconds until everything was loaded.
     loaded_secs: f64,
-    /// Blocks in the cache then.
+    /// Blocks in the cache at that time.
     blocks: u64,
-    /// How much the resident set had grown then.
+    /// Growth of the resident set until that time, in bytes.
     rss_bytes: u64,
-    /// What the cache says that its tables take.
+    /// Size of the cache's tables, as the cache reports it, in bytes.
     tables_bytes: u64,
 }
 
-/// The table.
+/// Measures the table.
 pub fn opening(bench: &Bench) -> Result<()> {
     let sizes_gib: &[u64] = if bench.quick { &[1, 4] } else { &[4, 16, 64] };
     let mut section = Section::new("cache-open", "A large cache, opened");
@@ -101,12 +102,12 @@ fn origin_id(len_bytes: u64) -> OriginId {
 
 /// Makes a cache with room for `len_bytes` of data and fills it to the last slot.
 fn fill(path: &Path, len_bytes: u64) -> Result<()> {
-    // 1/64 of the data is more than the metadata take.
+    // 1/64 of the data is more than the metadata needs.
     let device: Arc<dyn BlockDevice> =
         Arc::new(Holes(FileDevice::create(path, len_bytes + len_bytes / 64 + (64 << 20))?));
     Cache::create(&device, &CreateOptions::default())?;
     let cache = Cache::open(device, OpenOptions::default())?;
-    // More than there are slots.
+    // The origin has more blocks than the cache has slots.
     let origin_bytes = len_bytes * 2;
     let volume = cache.attach(
         Arc::new(Zeroes(origin_bytes)),
@@ -115,13 +116,13 @@ fn fill(path: &Path, len_bytes: u64) -> Result<()> {
     )?;
     let mut buffer = vec![0; usize::try_from(FILL_BYTES)?];
     let places = origin_bytes / FILL_BYTES;
-    // More than once over the origin: fills go on behind the reader.
+    // Several passes over the origin, because fills continue in the background.
     for i in 0..places * 8 {
         let stats = cache.stats();
         if stats.used_slots >= stats.slots {
             break;
         }
-        // In no order, as a sequential reader may be kept out of a cache.
+        // Not in order, as a cache may not admit a sequential reader's blocks.
         let place = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % places;
         volume.read_at(&mut buffer, place * FILL_BYTES)?;
     }
@@ -145,7 +146,7 @@ fn drop_from_page_cache(path: &Path) -> Result<()> {
 }
 
 impl Opening {
-    /// Runs this program again to open the cache.
+    /// Runs this program again, which opens the cache.
     fn in_a_process(path: &Path, len_bytes: u64) -> Result<Self> {
         let out = Command::new(std::env::current_exe()?)
             .arg("cache-opening")
@@ -156,7 +157,7 @@ impl Opening {
         Self::parse(&String::from_utf8_lossy(&out.stdout))
     }
 
-    /// Opens the cache in this process, and looks.
+    /// Opens the cache in this process, and measures it.
     pub fn measure(path: &Path, origin_bytes: u64) -> Result<Self> {
         let before = resident_bytes()?;
         let began = Instant::now();
@@ -167,7 +168,8 @@ impl Opening {
             &origin_id(origin_bytes),
             &AttachOptions::default(),
         )?;
-        // Blocks spread over the origin until one comes from the cache: about every second one does.
+        // Reads blocks across the origin until one comes from the cache: about every second one
+        // does.
         let mut buffer = [0; 4096];
         let mut first_read_secs = 0.0;
         let mut place = 0;
@@ -199,7 +201,7 @@ impl Opening {
         })
     }
 
-    /// One line for the process that asked.
+    /// Formats the figures in one line for the parent process.
     pub fn show(&self) -> String {
         format!(
             "{} {} {} {} {} {}",
@@ -264,7 +266,7 @@ impl BlockDevice for Zeroes {
     }
 }
 
-/// A file that stays sparse: zeroes that are written to it become holes.
+/// A file that stays sparse: written zeroes become holes.
 struct Holes(FileDevice);
 
 impl Filter for Holes {

@@ -1,5 +1,5 @@
-//! The systems that stand between the reader and the slow origin, each in a process of its own:
-//! weft's cache, nbdkit's cache filter, nothing.
+//! The systems between the reader and the slow origin, each in a process of its own: weft's cache,
+//! nbdkit's cache filter, none.
 
 use crate::{machine, proxy};
 use anyhow::{Context, Result, bail, ensure};
@@ -19,7 +19,8 @@ use weft::{nbd, net};
 /// Longest wait for a server to listen or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Room for the cache's metadata beside the data, in bytes: 1/32 is more than it takes.
+/// Adds room for the cache's metadata to the size of the data, in bytes: 1/32 is more than it
+/// takes.
 fn with_metadata(len_bytes: u64) -> u64 {
     len_bytes + len_bytes / 32 + (32 << 20)
 }
@@ -31,13 +32,13 @@ pub struct Server {
     /// The origin: HOST:PORT of an NBD server
     #[arg(long)]
     origin: String,
-    /// The cache file; it is made if it is not there
+    /// The cache file; it is made if it does not exist
     #[arg(long)]
     cache: PathBuf,
     /// Room for data in a new cache, in bytes
     #[arg(long)]
     len_bytes: u64,
-    /// The cache forgets everything when it is closed, and writes no metadata
+    /// Discard the cache's content when it is closed, and write no metadata
     #[arg(long)]
     forgetful: bool,
 }
@@ -52,7 +53,7 @@ impl Server {
             Cache::create(&file, &CreateOptions::default())?;
             Arc::new(file)
         };
-        // Everything that is read is cached, as it was in the seed's experiment.
+        // All reads are cached, as in the original experiment.
         let admission =
             AdmissionOptions { sequential: SequentialBypass::Never, ..AdmissionOptions::default() };
         let options =
@@ -85,7 +86,7 @@ impl Server {
     }
 }
 
-/// What stands before the origin.
+/// A system in front of the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
     Weft { persistent: bool },
@@ -104,17 +105,17 @@ impl fmt::Display for System {
     }
 }
 
-/// Any port that nobody else can reach.
+/// A TCP address of the loopback with any port.
 fn loopback() -> net::Address {
     net::Address::Tcp("127.0.0.1".into(), 0)
 }
 
-/// The origin and the network before it, in this process.
+/// The origin and the network in front of it, in this process.
 pub struct Origin {
     _server: nbd::Server,
-    /// Where it is reached through the network.
+    /// The address of the origin through the network.
     pub address: SocketAddr,
-    /// What the network adds to a round trip.
+    /// The delay that the network adds to a round trip.
     pub added: Duration,
 }
 
@@ -132,15 +133,15 @@ impl Origin {
     }
 }
 
-/// A system at work.
+/// A running system.
 pub struct Running {
     child: Option<Child>,
     lines: Option<BufReader<std::process::ChildStdout>>,
-    /// Where the reader connects.
+    /// The address for the reader.
     pub uri: String,
 }
 
-/// What one cache is made of: kept over restarts.
+/// The parameters of one cache, which is kept over restarts.
 #[derive(Debug, Clone)]
 pub struct Place<'a> {
     pub origin: &'a SocketAddr,
@@ -156,7 +157,7 @@ impl Place<'_> {
         self.work.join("cache.img")
     }
 
-    /// Forgets what was cached.
+    /// Removes the cache file.
     pub fn clear(&self) -> Result<()> {
         match std::fs::remove_file(self.cache_file()) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
@@ -208,7 +209,7 @@ impl Place<'_> {
             .args(["--filter=cache", "nbd"])
             .arg(format!("hostname={}", self.origin.ip()))
             .arg(format!("port={}", self.origin.port()))
-            // What makes it fastest: reads are kept, flushes ignored.
+            // The fastest settings: reads are cached, flushes ignored.
             .args(["cache=unsafe", "cache-on-read=true"])
             .arg(format!("cache-min-block-size={}", self.nbdkit_block_bytes))
             .env("TMPDIR", self.work)
@@ -237,12 +238,12 @@ fn free_port() -> Result<u16> {
 pub type Counts = BTreeMap<String, u64>;
 
 impl Running {
-    /// CPU seconds its process has used so far.
+    /// CPU seconds that its process has used so far; `None` if it has none.
     pub fn cpu_seconds(&self) -> Option<f64> {
         Some(machine::cpu_seconds(&self.child.as_ref()?.id().to_string()))
     }
 
-    /// Ends it in good order; weft's cache says what it counted.
+    /// Ends it cleanly; returns the counters of weft's cache.
     pub fn finish(mut self) -> Result<Counts> {
         let mut counts = Counts::new();
         let Some(mut child) = self.child.take() else { return Ok(counts) };

@@ -1,4 +1,4 @@
-//! The kernel's ext2 on a loop device, in the place of the paper's Unix FFS: the same operations
+//! The kernel's ext2 on a loop device, in place of the paper's Unix FFS: the same operations
 //! through system calls.
 
 use super::{BYTES, Operation, Took};
@@ -17,7 +17,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// `Err` says why it cannot be measured here.
+    /// Makes the peer; `Err` has the reason why it cannot be measured here.
     pub fn new(bench: &Bench) -> Result<Self, String> {
         let setting = Setting { weft: bench.weft.clone(), work: bench.work.clone(), cpu: None };
         match Peer::KernelExt2.missing(&setting) {
@@ -26,7 +26,7 @@ impl Kernel {
         }
     }
 
-    /// Does the work, and says how long it took.
+    /// Runs an operation, and returns the times.
     pub fn run(&mut self, operation: Operation) -> Result<Took> {
         if matches!(operation, Operation::Create(_) | Operation::Write(_)) {
             self.volume = None;

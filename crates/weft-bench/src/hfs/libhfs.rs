@@ -1,4 +1,4 @@
-//! libhfs, from Debian's source package, built outside the tree with a small program around it.
+//! libhfs, from Debian's source package, built outside the tree with a small program that calls it.
 
 use super::{BYTES, Operation, Took};
 use anyhow::{Context, Result, bail, ensure};
@@ -26,7 +26,7 @@ fn run(command: &mut Command) -> Result<String> {
 }
 
 impl Peer {
-    /// Fetches the source package and builds it, or finds what was built before.
+    /// Fetches the source package and builds it, unless it is built already.
     pub fn build(cache: &Path) -> Result<Self> {
         let dir = cache.join("libhfs");
         std::fs::create_dir_all(&dir)?;
@@ -40,7 +40,7 @@ impl Peer {
         let program = dir.join("peer");
         let c = dir.join("peer.c");
         std::fs::write(&c, SOURCE)?;
-        // What configure would find on any system of today.
+        // The definitions that configure would make on any current system.
         let defines = ["STDC_HEADERS", "HAVE_MKTIME", "HAVE_FCNTL_H", "HAVE_UNISTD_H"];
         let mut command = Command::new("cc");
         command.args(["-O2", "-w"]).args(defines.map(|d| format!("-D{d}")));
@@ -60,12 +60,12 @@ impl Peer {
         Ok(Self { program, version })
     }
 
-    /// The source package.
+    /// The version of the source package.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Does the work, and says how long it took.
+    /// Runs an operation, and returns the times.
     pub fn run(&self, image: &Path, operation: Operation) -> Result<Took> {
         let (name, n, request) = match operation {
             Operation::Create(n) => ("create", n as usize, 0),
@@ -85,7 +85,7 @@ impl Peer {
     }
 }
 
-/// The unpacked library, if it is there.
+/// The directory of the unpacked library, if it exists.
 fn source(dir: &Path) -> Result<Option<PathBuf>> {
     for entry in std::fs::read_dir(dir)? {
         let library = entry?.path().join("libhfs");
@@ -96,7 +96,8 @@ fn source(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Fetches the source package with apt, with lists of its own: a system's seldom name sources.
+/// Fetches the source package with apt, with its own package lists: those of the system seldom
+/// include sources.
 fn fetch(dir: &Path) -> Result<()> {
     let apt = dir.join("apt");
     std::fs::create_dir_all(apt.join("lists/partial"))?;

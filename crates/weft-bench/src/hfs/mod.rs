@@ -1,5 +1,6 @@
-//! weft-hfs beside libhfs, each called in process, on the work that the paper on MacFS measured:
-//! empty files made and deleted, and one file of 5,000,000 bytes written, overwritten and read.
+//! weft-hfs beside libhfs, each called in process, on the operations that the paper on MacFS
+//! measured: empty files made and deleted, and one file of 5,000,000 bytes written, overwritten and
+//! read.
 
 mod kernel;
 mod libhfs;
@@ -24,7 +25,7 @@ const FILES: u32 = 5000;
 const BYTES: usize = 5_000_000;
 const REQUESTS: [usize; 3] = [500, 5000, 50_000];
 
-/// What is measured.
+/// A measured operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Create(u32),
@@ -42,7 +43,7 @@ impl Operation {
         }
     }
 
-    /// As a row of the report.
+    /// The name in a row of the report.
     fn name(self) -> String {
         match self {
             Self::Create(n) => format!("create {} empty files", thousands(n.into())),
@@ -69,7 +70,7 @@ fn name(text: &str) -> Result<Name> {
     Ok(Name::new(text.as_bytes())?)
 }
 
-/// An empty volume.
+/// Makes an empty volume.
 fn make(image: &Path) -> Result<()> {
     let _ = std::fs::remove_file(image);
     let device = FileDevice::create(image, VOLUME_BYTES)?;
@@ -142,7 +143,7 @@ fn pass(files: u32, requests: &[usize]) -> Vec<Operation> {
     all
 }
 
-/// The work of one side on its own image.
+/// Runs an operation of one peer on its own image.
 fn run(
     side: &mut dyn FnMut(&Path, Operation) -> Result<Took>,
     image: &Path,
@@ -154,7 +155,7 @@ fn run(
     side(image, operation).with_context(|| operation.name())
 }
 
-/// The paper's table, with ours beside libhfs; and the cost of a file as a folder grows.
+/// Measures the paper's table, with weft beside libhfs, and the cost of a file as a folder grows.
 pub fn hfs(bench: &Bench) -> Result<()> {
     let peer = libhfs::Peer::build(&bench.cache)?;
     let mut kernel = kernel::Kernel::new(bench);
@@ -172,7 +173,7 @@ pub fn hfs(bench: &Bench) -> Result<()> {
                 let kernel = kernel.run(*operation).with_context(|| operation.name())?;
                 took.extend([kernel.calls, kernel.durable]);
             }
-            // The first pair warms up.
+            // The first pair is the warm-up.
             if pair > 0 {
                 for (times, value) in times.iter_mut().zip(took) {
                     times.push(value);
@@ -236,7 +237,7 @@ pub fn hfs(bench: &Bench) -> Result<()> {
     section.signed(&machine::describe(), "weft-bench hfs").save(&bench.report)
 }
 
-/// The table of the paper on MacFS, with rows of today.
+/// Writes the table of the paper on MacFS, with rows of this run.
 fn paper(
     section: &mut Section,
     operations: &[Operation],
@@ -319,7 +320,7 @@ fn paper(
     section.table(&["", "create", "delete", "500 B requests", "5,000 B", "50,000 B"], &rows);
 }
 
-/// Cost of a file as their number in one folder grows.
+/// Measures the cost of a file as the number of files in one folder grows.
 fn growth(bench: &Bench, peer: &libhfs::Peer, section: &mut Section) -> Result<()> {
     let (our_image, their_image) = (bench.work.join("ours.hfs"), bench.work.join("libhfs.hfs"));
     let sizes: &[u32] =

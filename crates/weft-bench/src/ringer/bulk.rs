@@ -1,4 +1,4 @@
-//! A large file that one client has and another reads, through real mounts, by the size of blocks.
+//! A large file that one client has and another reads, through real mounts, by block size.
 
 use super::sshfs;
 use crate::report::Section;
@@ -16,7 +16,7 @@ const BLOCKS: [&str; 4] = ["64K", "256K", "1M", "4M"];
 const BYTES: u64 = 256 << 20;
 const QUICK_BYTES: u64 = 32 << 20;
 
-/// A cell with two mounts. They go with this.
+/// A cell with two mounts, which are removed on drop.
 pub(super) struct Pair<'a> {
     bench: &'a Bench,
     dir: tempfile::TempDir,
@@ -65,7 +65,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// A file that resembles no other, written a MiB at a time, durable.
+/// Writes a file of random bytes, a MiB at a time, durable.
 pub(super) fn random(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     let mut rng = Rng::new(seed);
     let mut file = File::create(path)?;
@@ -77,7 +77,7 @@ pub(super) fn random(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// Seconds to read a file to its end.
+/// Reads a file to its end; returns the seconds.
 pub(super) fn read(path: &Path, bytes: u64) -> Result<f64> {
     let mut buf = vec![0; 1 << 20];
     let began = Instant::now();
@@ -93,7 +93,8 @@ pub(super) fn read(path: &Path, bytes: u64) -> Result<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// A name, and what makes another file with each seed and reads it in so many seconds.
+/// A name, and a function that makes a file from a seed, reads it and returns the seconds of the
+/// read.
 type Way<'a> = (String, Box<dyn Fn(u64) -> Result<f64> + 'a>);
 
 pub fn bulk(bench: &Bench) -> Result<()> {

@@ -1,5 +1,5 @@
-//! A client of a metadata server that speaks the protocol by hand, one request at a time: what a
-//! message costs, without what a client does around it.
+//! A raw client of a metadata server, which sends one request at a time: it measures the cost of a
+//! message without the work of a client around it.
 
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use weft::ringer::{
 use weft::ringer_net::{Answer, Ask, Conversation, Error, SECRET_BYTES};
 use weft::vfs::Time;
 
-/// How long an answer may take.
+/// The time limit for a reply.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// After how long something is said again.
+/// The interval after which a request is sent again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection with a session.
@@ -28,11 +28,11 @@ pub struct Desk {
     slot: u32,
     requests: u64,
     seq: u64,
-    /// When the session was last renewed.
+    /// The time of the last renewal of the session.
     renewed: Instant,
 }
 
-/// A lease and what came with it.
+/// A granted lease, with the rnode and the token.
 pub struct Granted {
     pub rnode: Box<Rnode>,
     pub token: Token,
@@ -67,7 +67,8 @@ impl Desk {
         Ok(desk)
     }
 
-    /// Says hello until that is answered: a front that has no session of its own yet says nothing.
+    /// Sends Hello until it is answered: a proxy that has no session of its own yet does not
+    /// answer.
     fn greet(&mut self) -> Result<Welcome> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -95,7 +96,7 @@ impl Desk {
         Ok(self.link.send(&Ask::Mds { message: Box::new(message) })?)
     }
 
-    /// A request and its reply.
+    /// Sends a request and returns its reply.
     fn ask(&mut self, body: &RequestBody) -> Result<Reply> {
         let wanted = self.send(body.clone())?;
         let end = Instant::now() + PATIENCE;
@@ -133,7 +134,7 @@ impl Desk {
         Ok(())
     }
 
-    /// A round trip that asks for nothing.
+    /// Makes a round trip with an empty request.
     pub fn renew(&mut self) -> Result<()> {
         self.ask(&RequestBody::Renew {}).map(drop)
     }
@@ -145,7 +146,8 @@ impl Desk {
         }
     }
 
-    /// Gives a lease up. Nothing answers; so a renewal behind it shows that the server has it.
+    /// Releases a lease. There is no reply; a renewal behind it shows that the server has received
+    /// it.
     pub fn lower(&mut self, rnode: RnodeId, token: Token) -> Result<()> {
         self.send(RequestBody::Lower { rnode, token, to: None })?;
         self.renew()
@@ -164,7 +166,7 @@ impl Desk {
         }
     }
 
-    /// A change of attributes of an rnode as it is.
+    /// Makes a change of the mode of an rnode at its present version.
     pub fn chmod(&self, rnode: &Rnode, perm: u16) -> Logged {
         let change = Change { perm: Some(perm), ..Change::default() };
         let op = Op::SetAttr { id: rnode.id, change };
@@ -176,7 +178,7 @@ impl Desk {
         Logged { seq, epoch, stamp: Time::default(), op, base }
     }
 
-    /// Makes `count` files in the root, and gives up all leases.
+    /// Makes `count` files in the root, and releases all leases.
     pub fn make_files(&mut self, count: u32) -> Result<Vec<RnodeId>> {
         let mut files = Vec::new();
         for number in 1..=count {

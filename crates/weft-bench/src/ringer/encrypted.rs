@@ -1,5 +1,5 @@
-//! A large file in an encrypted directory and beside it: written, fetched by another client, and read
-//! again there.
+//! A large file in an encrypted directory and in a plain one: written, fetched by another client,
+//! and read again there.
 
 use super::bulk::{Pair, random, read};
 use crate::report::Section;
@@ -39,7 +39,7 @@ pub fn encrypted(bench: &Bench) -> Result<()> {
         std::fs::create_dir(pair.at("far").join(directory))?;
     }
     encrypt(bench, &pair)?;
-    // Of each directory: written, fetched, read again.
+    // For each directory: the times of the write, the fetch and the second read.
     let mut times: [[Times; 3]; 2] = Default::default();
     let mut seed = 0;
     for round in 0..=bench.pairs {

@@ -1,4 +1,4 @@
-//! A directory of many files that another client has made: looked at for the first time, and some of its
+//! A directory of many files made by another client: listed for the first time, with some of its
 //! files read.
 
 use super::{DSL, LAN, Served, sshfs};
@@ -19,7 +19,7 @@ fn name(number: usize) -> String {
     format!("file-{number:04}")
 }
 
-/// Seconds of `ls -l`, and of reading some of the files.
+/// Lists a directory as `ls -l` does, and reads some of the files; returns the seconds of each.
 fn look(dir: &Path) -> Result<(f64, f64)> {
     let began = Instant::now();
     let mut count = 0;
@@ -37,7 +37,7 @@ fn look(dir: &Path) -> Result<(f64, f64)> {
     Ok((looked, began.elapsed().as_secs_f64()))
 }
 
-/// A mount of a client that has seen nothing yet. It goes with this.
+/// A mount of a new client, unmounted on drop.
 struct Mounted<'a> {
     bench: &'a Bench,
     at: PathBuf,

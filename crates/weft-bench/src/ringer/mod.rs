@@ -1,9 +1,9 @@
-//! The shared file service: what each operation of its protocol costs, what the size of a read or
-//! write adds, and searches.
+//! The shared file service: the cost of each operation of its protocol, the effect of the size of a
+//! read or write, and searches.
 //!
-//! A network of a given delay is [`crate::proxy`] on Unix sockets: the metadata server's, or that on
-//! which a client gives blocks to others, is moved away and the proxy put into its place. SSHFS goes
-//! through the same proxy.
+//! A network of a given delay is [`crate::proxy`] on Unix sockets: the socket of the metadata
+//! server, or that on which a client serves blocks to others, is renamed and the proxy put in its
+//! place. SSHFS goes through the same proxy.
 
 mod bulk;
 mod desk;
@@ -32,14 +32,14 @@ use weft::ringer_client::{LiveOptions, RingerFs};
 use weft::ringer_server::{FrontServeOptions, ServeOptions, Server};
 use weft::vfs::{FileSystem, Walker};
 
-/// Delays of one way: a local network and a DSL line, as the seed's paper has them.
+/// One-way delays: a local network and a DSL line, as in the original paper.
 const LAN: Duration = Duration::from_micros(350);
 const DSL: Duration = Duration::from_millis(17);
 
 const COUNT: u32 = 1000;
 const QUICK_COUNT: u32 = 100;
 
-/// A cell that is served in this process, on a Unix socket and, further away, behind proxies.
+/// A cell that is served in this process, on a Unix socket and, with a delay, behind proxies.
 pub struct Served {
     dir: tempfile::TempDir,
     _server: Server,
@@ -58,7 +58,7 @@ impl Served {
         self.dir.path().join(name)
     }
 
-    /// The server's address at this distance.
+    /// The server's address with the one-way delay `way`.
     fn at(&self, way: Duration) -> Result<Address> {
         let near = self.path("mds");
         if way.is_zero() {
@@ -72,14 +72,14 @@ impl Served {
         Ok(Address::Unix(far))
     }
 
-    /// Joins as the client whose store is called `name`.
+    /// Joins as the client with the store `name`, with the one-way delay `way` to the server.
     fn client(&self, name: &str, way: Duration) -> Result<RingerFs> {
         let mut options = LiveOptions::new(self.at(way)?, self.path(name));
         options.block_bytes = 64 << 10;
         Ok(RingerFs::join(options)?)
     }
 
-    /// Moves the client called `name` further away from others.
+    /// Adds the one-way delay `way` between the client `name` and others.
     fn move_away(&self, name: &str, way: Duration) -> Result<()> {
         let socket = self.path(name).join("peers.sock");
         let moved = self.path(name).join("peers.near");
@@ -94,7 +94,7 @@ impl Served {
 pub struct Micros(Vec<f64>);
 
 impl Micros {
-    /// Times `work`.
+    /// Times `work`, and returns its value.
     pub fn time<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let began = Instant::now();
         let value = work()?;
@@ -109,17 +109,17 @@ impl Micros {
         sorted.get((sorted.len() * of_hundred / 100).min(last)).copied().unwrap_or(0.0)
     }
 
-    /// `p50 / p99 / mean`
+    /// Formats `p50 / p99 / mean`.
     fn show(&self) -> String {
         let mean = self.0.iter().sum::<f64>() / self.0.len().max(1) as f64;
         format!("{:.0} / {:.0} / {mean:.0}", self.percentile(50), self.percentile(99))
     }
 }
 
-/// What each operation takes at one distance: name and times.
+/// An operation at one distance: name and times.
 type Row = (&'static str, Micros);
 
-/// What each operation takes, by distance, beside SSHFS.
+/// Measures each operation, by distance, beside SSHFS.
 pub fn operations(bench: &Bench) -> Result<()> {
     let count = if bench.quick { QUICK_COUNT } else { COUNT };
     let mut section = Section::new("ringer", "The shared file service: one operation");
@@ -191,7 +191,7 @@ pub fn operations(bench: &Bench) -> Result<()> {
     section.signed(&machine::describe(), "weft-bench ringer").save(&bench.report)
 }
 
-/// A server near by in front of the cell's, and where it is reached.
+/// Starts a proxy of the cell's server near the client; returns it and its address.
 fn front(served: &Served, way: Duration) -> Result<(Server, Address)> {
     let near = Address::Unix(served.path(&format!("front-{}", way.as_micros())));
     let front = FrontServeOptions {
@@ -203,7 +203,7 @@ fn front(served: &Served, way: Duration) -> Result<(Server, Address)> {
     Ok((Server::start_front(front, options)?, near))
 }
 
-/// The same with the cell in etcd; `None` if there is none.
+/// The same with the cell in etcd; `None` if etcd is not installed.
 #[cfg(feature = "etcd")]
 fn on_etcd(bench: &Bench, count: u32) -> Result<Option<Vec<Row>>> {
     use weft::ringer_server::store::EtcdOptions;
@@ -218,7 +218,7 @@ fn on_etcd(bench: &Bench, count: u32) -> Result<Option<Vec<Row>>> {
         match Desk::join(&address, 1) {
             Ok(desk) => break desk,
             Err(e) if began.elapsed() > Duration::from_secs(20) => return Err(e),
-            // It does not own the cell yet.
+            // The server does not own the cell yet.
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     };
@@ -227,7 +227,7 @@ fn on_etcd(bench: &Bench, count: u32) -> Result<Option<Vec<Row>>> {
     protocol(&mut desk, &files).map(Some)
 }
 
-/// The operations of the seed's table.
+/// Measures the operations of the original paper's table.
 fn protocol(desk: &mut Desk, files: &[RnodeId]) -> Result<Vec<Row>> {
     let mut rows: [Row; 7] =
         ["put rnode", "get rnode", "get read", "get write", "end read", "end write", "round trip"]
@@ -248,7 +248,7 @@ fn protocol(desk: &mut Desk, files: &[RnodeId]) -> Result<Vec<Row>> {
     Ok(rows.into())
 }
 
-/// What is done again under a lease: times, and the bytes that went to the server for it.
+/// Measures repeated operations under a lease: times, and the bytes sent to the server for them.
 fn again(served: &Served, section: &mut Section) -> Result<()> {
     const TIMES: usize = 1000;
     let near = served.path("mds");
@@ -272,7 +272,7 @@ fn again(served: &Served, section: &mut Section) -> Result<()> {
         stat.time(|| Ok(fs.getattr(file)?))?;
     }
     reads_bytes += watch.carried() - before;
-    // Changes leave after a second; what is counted is what goes before that.
+    // Changes are sent after a second; only the bytes before that are counted.
     let before = watch.carried();
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(500) && write.0.len() < TIMES {
@@ -295,7 +295,7 @@ fn again(served: &Served, section: &mut Section) -> Result<()> {
     Ok(())
 }
 
-/// A network namespace with a server in it. It goes with this.
+/// A network namespace with a server in it, both removed on drop.
 struct Apart {
     name: String,
     child: std::process::Child,
@@ -315,7 +315,7 @@ fn ip(args: &[&str]) -> bool {
     run.status().is_ok_and(|s| s.success())
 }
 
-/// Serves a cell in a network namespace of its own, reached over a pair of virtual interfaces.
+/// Serves a cell in its own network namespace, reached over a pair of virtual interfaces.
 fn namespace(bench: &Bench, cell: &Path) -> Result<Option<(Address, Apart)>> {
     let id = std::process::id() % 10_000;
     let name = format!("weftbench{id}");

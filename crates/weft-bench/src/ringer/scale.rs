@@ -1,9 +1,9 @@
-//! How a cell bears many clients: the real state machines of server and clients, in virtual time,
-//! with the real store, and work as teams do it.
+//! The scaling of a cell with the number of clients: the real state machines of server and clients,
+//! in virtual time, with the real store, and the workload of teams.
 //!
-//! Each client has a directory of its own, shares one with its team, and reads one that all share.
-//! A message takes a millisecond. What is measured is what the server does for it: messages, recalls,
-//! time of its thread, transactions, leases. And what a large cell takes: bytes in the store.
+//! Each client has its own directory, shares one with its team, and reads one common to all. A
+//! message takes a millisecond. The server's work is measured: messages, recalls, time of its
+//! thread, transactions, leases. So is the size of a large cell: bytes in the store.
 
 use crate::report::Section;
 use crate::stats::thousands;
@@ -25,19 +25,19 @@ use weft::ringer_server::store::SqliteStore;
 use weft::vfs::Time;
 
 const SECOND: u64 = 1_000_000;
-/// One way, in microseconds.
+/// The one-way delay, in microseconds.
 const DELAY: u64 = 1000;
 const TICK: u64 = SECOND / 4;
-/// As the server's thread does it.
+/// The interval of ticks of the server's thread.
 const SERVER_TICK: u64 = SECOND / 20;
-/// Files that a client has to itself, that a team shares, and that all share.
+/// The number of files of each client, of each team, and common to all.
 const OWN: usize = 100;
 const TEAMS: usize = 100;
 const COMMON: usize = 1000;
 const TEAM_CLIENTS: usize = 10;
-/// Calls of one client in a second.
+/// Calls of one client per second.
 const RATE: u64 = 10;
-/// How long work is measured, in virtual seconds, after as long to warm up.
+/// The duration of the measurement, in virtual seconds, after as long a warm-up.
 const MEASURED: u64 = 60;
 const QUICK_MEASURED: u64 = 5;
 const CLIENTS: [usize; 4] = [10, 100, 300, 1000];
@@ -46,7 +46,7 @@ const QUICK_CLIENTS: [usize; 2] = [10, 30];
 const DIRECTORIES: usize = 100;
 const QUICK_DIRECTORIES: usize = 10;
 const FILES: usize = 1000;
-/// Answers that nobody waits for are forgotten when there are so many.
+/// The number of answers without a waiting call at which they are dropped.
 const ANSWERS_MAX: usize = 64;
 
 enum What {
@@ -63,13 +63,13 @@ struct Node {
     own: (RnodeId, Vec<RnodeId>),
 }
 
-/// What was counted since the work began.
+/// The counts since the work began.
 #[derive(Debug, Default, Clone, Copy)]
 struct Counts {
     calls: u64,
-    /// From clients to the server, and back.
+    /// Messages from clients to the server, and back.
     messages: u64,
-    /// Of those, leases asked back.
+    /// Messages that recall a lease.
     recalls: u64,
     server_cpu_nanos: u64,
 }
@@ -86,25 +86,25 @@ struct World {
     events: std::collections::HashMap<u64, What>,
     next: u64,
     next_call: u64,
-    /// The answers to the calls that are waited for.
+    /// The answers to the calls, until they are read.
     answers: std::collections::HashMap<u64, Outcome>,
     counts: Counts,
 }
 
-/// The time of this thread, in nanoseconds.
+/// CPU time of this thread, in nanoseconds.
 fn cpu_nanos() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
         + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// What a store takes that is closed, in bytes.
+/// The size of a closed store, in bytes.
 fn store_bytes(dir: &std::path::Path) -> Result<u64> {
     let files = std::fs::read_dir(dir)?.map(|entry| Ok(entry?.metadata()?.len()));
     files.sum()
 }
 
-/// How many records of a kind there are, and the bytes of their keys and values.
+/// The number of records of a kind, and the bytes of their keys and values.
 fn records(store: &dyn Store, kind: u8) -> Result<(u64, u64)> {
     let (mut from, mut count, mut bytes) = (vec![kind], 0, 0);
     loop {
@@ -222,7 +222,7 @@ impl World {
         id
     }
 
-    /// Waits for the answer to a call.
+    /// Makes a call and waits for its answer.
     fn call(&mut self, i: usize, call: Call) -> Result<Outcome> {
         let id = self.begin(i, call);
         let limit = self.now + 60 * SECOND;
@@ -254,7 +254,7 @@ impl World {
         Ok((dir, files.collect::<Result<_>>()?))
     }
 
-    /// Makes the directories, and goes on until all of them are at the server.
+    /// Makes the directories, and continues until the server has all of them.
     fn settle(&mut self) -> Result<()> {
         self.common = self.fill(0, "common", COMMON)?.1;
         for i in 0..self.nodes.len() {
@@ -268,8 +268,8 @@ impl World {
         Ok(())
     }
 
-    /// 80 of 100 calls are about files of one's own, 17 about those of the team, 3 about those of
-    /// all. One in ten of them writes, of those of all one in a hundred.
+    /// Draws a call: 80 of 100 calls concern the client's own files, 17 those of the team, 3 the
+    /// common ones. One in ten of them writes, of those on common files one in a hundred.
     fn draw(&mut self, i: usize) -> Call {
         let whose = self.rng.below(100);
         let files = match whose {
@@ -285,7 +285,7 @@ impl World {
         Call::Apply { op: self.write(id), if_version: None }
     }
 
-    /// A block that no file has, put at the beginning of one.
+    /// Makes a write of a new block at the beginning of a file.
     fn write(&mut self, id: RnodeId) -> Op {
         let mut hash = [0; 32];
         self.rng.fill(&mut hash);
@@ -305,7 +305,7 @@ impl World {
     }
 }
 
-/// A cell with many files, each of one block: its store's directory, and the files.
+/// Makes a cell with many files, each of one block; returns its store's directory, and the files.
 fn large(bench: &Bench, directories: usize) -> Result<(tempfile::TempDir, Vec<RnodeId>)> {
     let dir = tempfile::tempdir_in(&bench.work)?;
     let mut world = World::new(SqliteStore::open(&dir.path().join("cell"))?, 1)?;

@@ -14,7 +14,7 @@ const MANY: u64 = 1_000_000;
 const QUICK_MANY: u64 = 50_000;
 /// Files in one transaction.
 const BATCH: u64 = 10_000;
-/// One in so many has the tag that is searched for.
+/// The interval between files that have the tag of the search.
 const TAGGED: [u64; 2] = [10, 10_000];
 const SEARCHES: usize = 1000;
 
@@ -43,7 +43,7 @@ pub fn search(bench: &Bench) -> Result<()> {
     section.signed(&machine::describe(), "weft-bench ringer-search").save(&bench.report)
 }
 
-/// A store with files in one directory.
+/// Makes a store with files in one directory.
 fn fill(path: &std::path::Path, count: u64, one_in: u64) -> Result<SqliteStore> {
     let mut store = SqliteStore::open(path)?;
     let mut number = 2;

@@ -1,5 +1,5 @@
-//! Reads and writes of 2 bytes to 2 MiB in four situations: where the data is, and where the
-//! metadata server is.
+//! Reads and writes of 2 bytes to 2 MiB in four situations: by the distances of the data and of the
+//! metadata server.
 
 use super::{DSL, LAN, Micros, Served, sshfs};
 use crate::report::Section;
@@ -13,9 +13,9 @@ const QUICK_RUNS: usize = 5;
 
 struct Situation {
     name: &'static str,
-    /// To the metadata server.
+    /// One-way delay to the metadata server.
     server: Duration,
-    /// To the client that has the data; `None` if that is the reader itself.
+    /// One-way delay to the client that has the data; `None` if that is the reader itself.
     data: Option<Duration>,
 }
 
@@ -70,7 +70,7 @@ pub fn sizes(bench: &Bench) -> Result<()> {
     section.signed(&machine::describe(), "weft-bench ringer-sizes").save(&bench.report)
 }
 
-/// Rates of what is near: the others are flat, at the time that the link takes.
+/// Plots the rates of near data: the others are flat, limited by the delay of the link.
 fn plot(
     bench: &Bench,
     what: &str,
@@ -93,7 +93,7 @@ fn plot(
     bench.plot(&format!("ringer-{}.svg", what.to_lowercase()), &bars.svg())
 }
 
-/// Reads and writes of each size.
+/// Times of reads and writes for each size.
 pub type ReadsAndWrites = Vec<(Micros, Micros)>;
 
 fn measure(
@@ -106,7 +106,7 @@ fn measure(
     let reader = served.client("reader", situation.server)?;
     let far = match situation.data {
         Some(way) => {
-            // Whoever has the data is as near to the server as can be.
+            // The client that has the data has no delay to the server.
             let far = served.client("far", Duration::ZERO)?;
             served.move_away("far", way)?;
             Some(far)
@@ -134,7 +134,7 @@ fn measure(
             })?;
             anyhow::ensure!(got == data, "other bytes");
             let opened = reader.open(ino, OpenFlags::WRITE)?;
-            // The first takes the lease.
+            // The first write acquires the lease.
             reader.write(ino, opened.handle, 0, &data)?;
             data[0] = data[0].wrapping_add(1);
             writes.time(|| Ok(reader.write(ino, opened.handle, 0, &data)?))?;

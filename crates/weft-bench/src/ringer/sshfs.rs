@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A mount of a directory of this machine. It goes with this.
+/// A mount of a directory of this machine, removed on drop.
 pub struct Mounted {
     dir: tempfile::TempDir,
     sshd: Child,
@@ -39,7 +39,7 @@ fn free_port() -> Result<u16> {
 }
 
 impl Mounted {
-    /// Mounts over a link with this delay of one way; `None` if the programs are not there.
+    /// Mounts over a link with this one-way delay; `None` if the programs are not installed.
     pub fn new(bench: &Bench, way: Duration, cached: bool) -> Result<Option<Self>> {
         let (Some(sshd), Some(sshfs)) = (find("sshd"), find("sshfs")) else { return Ok(None) };
         let dir = tempfile::tempdir_in(&bench.work)?;
@@ -109,7 +109,7 @@ impl Mounted {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn wait(is_so: impl Fn() -> bool, what: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !is_so() {
@@ -119,7 +119,7 @@ pub fn wait(is_so: impl Fn() -> bool, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// `stat` and `open` (with its close) of as many files, nothing cached.
+/// Times `stat` and `open` (with its close) of `files` files, nothing cached.
 pub fn stat_and_open(bench: &Bench, way: Duration, files: u32) -> Result<Option<(Micros, Micros)>> {
     let Some(mounted) = Mounted::new(bench, way, false)? else { return Ok(None) };
     let (mut stat, mut open) = (Micros::default(), Micros::default());
@@ -133,7 +133,7 @@ pub fn stat_and_open(bench: &Bench, way: Duration, files: u32) -> Result<Option<
     Ok(Some((stat, open)))
 }
 
-/// Reads and writes of whole files of each size: open, one call, close.
+/// Times reads and writes of whole files of each size: open, one call, close.
 pub fn sizes(
     bench: &Bench,
     way: Duration,
@@ -152,7 +152,7 @@ pub fn sizes(
             let path = mounted.mount().join(&name);
             let mut got = Vec::with_capacity(size);
             if cached {
-                // Once before, so that it is.
+                // A first read brings the file into the cache.
                 File::open(&path)?.read_to_end(&mut got)?;
                 got.clear();
             }

@@ -1,4 +1,4 @@
-//! The same stage as native code, as WebAssembly, and as programs that live on or not.
+//! The same stage as native code, as WebAssembly, and as long-running and one-shot programs.
 
 use super::increments;
 use crate::Bench;
@@ -11,7 +11,7 @@ use weft::transform::exec::{BLOCK_BYTES, RunOptions, run};
 use weft::transform::stages::Program;
 use weft::transform::{Context as Surroundings, Direction, Io, Network, Registry, Shape};
 
-/// A program of the protocol of filters that live on (docs/transform.md): increments.
+/// Runs a program of the protocol of long-running filters (docs/transform.md): increments.
 pub fn filter() -> Result<()> {
     let increment = increments(1)?;
     let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout());
@@ -38,7 +38,7 @@ pub fn filter() -> Result<()> {
     Ok(())
 }
 
-/// Ways to increment, by name.
+/// The implementations of the increment, by name.
 fn ways() -> Result<Vec<(&'static str, Network)>> {
     let myself = std::env::current_exe()?;
     let mut surroundings = Surroundings::default();
@@ -71,7 +71,7 @@ fn add_module(_: &mut Surroundings) -> Result<()> {
     Ok(())
 }
 
-/// Seconds for each of so many calls on a block that is in the cache of the processor.
+/// Returns the mean seconds of `calls` calls on a block that is in the cache of the processor.
 fn call(network: &Network, block: &mut [u8], calls: u32) -> Result<f64> {
     let stage = &network.layers().first().context("a stage")?.stage;
     let began = Instant::now();
@@ -84,7 +84,7 @@ fn call(network: &Network, block: &mut [u8], calls: u32) -> Result<f64> {
     Ok(began.elapsed().as_secs_f64() / f64::from(calls))
 }
 
-/// Seconds for a stream of so many bytes from memory to nowhere.
+/// Returns the seconds for a stream of `len` bytes from memory, with the output dropped.
 fn whole(network: &Network, len: usize) -> Result<f64> {
     let began = Instant::now();
     let mut input = std::io::repeat(1).take(len as u64);
@@ -93,7 +93,7 @@ fn whole(network: &Network, len: usize) -> Result<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Native, WebAssembly and programs beside each other.
+/// Measures native code, WebAssembly and programs beside each other.
 pub fn kinds(bench: &Bench, section: &mut Section) -> Result<()> {
     let stream_bytes = if bench.quick { 32 << 20 } else { 256 << 20 };
     let ways = ways()?;
@@ -102,7 +102,7 @@ pub fn kinds(bench: &Bench, section: &mut Section) -> Result<()> {
     let mut stream = vec![Times::default(); ways.len()];
     for round in 0..=2 * bench.pairs {
         for (nr, (_, network)) in ways.iter().enumerate() {
-            // As many as take some milliseconds.
+            // Numbers of calls that take some milliseconds.
             let (few, many) = [(200, 20_000), (200, 20_000), (100, 500), (4, 4)][match nr {
                 _ if nr + 1 == ways.len() => 3,
                 _ if nr + 2 == ways.len() => 2,

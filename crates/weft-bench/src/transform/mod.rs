@@ -1,7 +1,7 @@
 //! Stages in one process and through a mount, beside the same stages as a pipeline of processes.
 //!
-//! The increment is the same code on both sides. Pipes are shown at their best of three block
-//! sizes, each with a pipe buffer of a MiB.
+//! The increment is the same code on both sides. Pipes are shown at the best of three block sizes,
+//! each with a pipe buffer of a MiB.
 
 mod kinds;
 mod mounts;
@@ -25,7 +25,7 @@ pub use pipes::stage;
 
 const STAGES: [usize; 6] = [1, 2, 4, 8, 16, 25];
 
-/// The network of this many increments.
+/// The text of a network of `stages` increments.
 fn text(stages: usize) -> String {
     format!("view: {}", vec!["increment"; stages].join(" | "))
 }
@@ -38,7 +38,7 @@ fn increments(stages: usize) -> Result<Fused> {
     Fused::new(network(stages)?.layers(), Io::Read).context("increments work in place")
 }
 
-/// Reads all of a stream; its length, and its first byte.
+/// Reads a stream to its end; returns its length and its first byte.
 fn consume(input: &mut dyn Read, block_bytes: usize) -> Result<(u64, u8)> {
     let mut block = vec![0; block_bytes];
     let (mut len, mut first) = (0, 0);
@@ -54,7 +54,7 @@ fn consume(input: &mut dyn Read, block_bytes: usize) -> Result<(u64, u8)> {
     }
 }
 
-/// Where the end of a stream is looked at, and nothing else done with it, as the end of a pipeline is.
+/// The end of a stream, which reads its bytes and drops them, as the end of a pipeline does.
 #[derive(Default)]
 struct End {
     len: u64,
@@ -75,7 +75,8 @@ impl Write for End {
     }
 }
 
-/// Seconds, and seconds of CPU time, for a file in this process, as `weft transform run` does it.
+/// Runs a network on a file in this process, as `weft transform run` does; returns the seconds, and
+/// the seconds of CPU time.
 fn in_process(pool: &Pool, path: &Path, bytes: u64, stages: usize) -> Result<(f64, f64)> {
     let network = network(stages)?;
     let cpu = machine::family_cpu_seconds();
@@ -93,7 +94,7 @@ fn check(len: u64, first: u8, bytes: u64, stages: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seconds to read a file by plain reads.
+/// Returns the seconds to read a file by plain reads.
 fn plain(path: &Path, bytes: u64, stages: usize) -> Result<f64> {
     let began = Instant::now();
     let (len, first) = consume(&mut File::open(path)?, 1 << 20)?;
@@ -101,25 +102,25 @@ fn plain(path: &Path, bytes: u64, stages: usize) -> Result<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Makes a file of zeroes, which is in the page cache then.
+/// Makes a file of zeroes, which is in the page cache afterwards.
 fn zeroes(path: &Path, bytes: u64) -> Result<()> {
     let file = File::create(path)?;
     let block = vec![0; 1 << 20];
     let mut at = 0;
     while at < bytes {
-        // At most the length of the block.
+        // No longer than the block.
         let step = (bytes - at).min(block.len() as u64) as usize;
         file.write_all_at(&block[..step], at)?;
         at += step as u64;
     }
     file.sync_all()?;
-    // What was changed just now is not kept in the output cache.
+    // The output cache does not keep files that were changed just now.
     std::thread::sleep(Duration::from_secs(4));
     Ok(())
 }
 
-/// Increments: in process and through the mount, beside pipes; what opening costs; and native,
-/// WebAssembly and programs beside each other.
+/// Measures increments in process and through the mount, beside pipes; the cost of opening; and
+/// native code, WebAssembly and programs beside each other.
 pub fn transform(bench: &Bench) -> Result<()> {
     let mut section = Section::new("transform", "Stages, beside a pipeline of processes");
     let data = bench.work.join("transform");

@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Unmounted when dropped.
+/// A mount that is unmounted on drop.
 pub struct Mounted<'a> {
     bench: &'a Bench,
     dir: PathBuf,
 }
 
 impl<'a> Mounted<'a> {
-    /// Each file has a view `@xN` through N increments, and `@same` through the identity.
+    /// Mounts so that each file has a view `@xN` through N increments, and `@same` through the
+    /// identity.
     pub fn with_networks(bench: &'a Bench, data: &Path) -> Result<Self> {
         Self::new(bench, data, &[Self::rules(bench)?])
     }
@@ -29,7 +30,7 @@ impl<'a> Mounted<'a> {
         Ok(format!("--transform={}", rules.display()))
     }
 
-    /// The same, with outputs kept on disk in a cache that is empty, for the kernel to read them there.
+    /// The same, with outputs kept on disk in an empty cache, from which the kernel reads them.
     pub fn keeping(bench: &'a Bench, data: &Path) -> Result<Self> {
         let cache = bench.work.join("outputs");
         if cache.exists() {
@@ -42,7 +43,7 @@ impl<'a> Mounted<'a> {
     }
 
     pub fn without(bench: &'a Bench, data: &Path) -> Result<Self> {
-        // Through the same process as with networks, so that it is them that is measured.
+        // Without passthrough, so that the process is the same and only the networks are measured.
         Self::new(bench, data, &["--options=nopassthrough".to_owned()])
     }
 
@@ -67,14 +68,14 @@ impl<'a> Mounted<'a> {
         self.dir.join(format!("{name}@x{stages}"))
     }
 
-    /// How often the kernel was given a file of the output cache to read.
+    /// The number of opens for which the kernel got a file of the output cache to read.
     fn opened_past(&self) -> Result<u64> {
         let metrics = std::fs::read_to_string(self.dir.join(".weft/metrics"))?;
         let lines = metrics.lines().filter(|l| l.starts_with("weft_network_opens_past_total"));
         Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
     }
 
-    /// Waits until the output of a view is kept.
+    /// Waits until the output of a view is in the output cache.
     pub fn wait_kept(&self, view: &Path) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(60);
         loop {

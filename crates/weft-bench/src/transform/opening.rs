@@ -1,4 +1,4 @@
-//! What a network costs where nothing is read, and what one that does nothing costs.
+//! The cost of a network without reads, and of one that does nothing.
 
 use super::mounts::Mounted;
 use super::{check, consume, zeroes};
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-/// Opens and closes a file, in seconds each.
+/// Opens and closes a file `times` times; returns the mean seconds.
 fn open(path: &Path, times: u32) -> Result<f64> {
     let began = Instant::now();
     for _ in 0..times {
@@ -70,8 +70,8 @@ fn latency(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The identity as a view, a file without network beside it, and the same on a mount that knows no
-/// networks.
+/// Measures the identity as a view, a file without a network beside it, and the same on a mount
+/// without networks.
 fn identity(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
     let bytes: u64 = if bench.quick { 64 << 20 } else { 512 << 20 };
     zeroes(&data.join("input"), bytes)?;

@@ -1,5 +1,5 @@
 //! The pipeline of processes: each is this program, which reads a block, runs weft's own stage over
-//! it, and writes it on.
+//! it, and writes it to the next.
 
 use super::{check, consume, increments};
 use crate::machine::family_cpu_seconds;
@@ -12,12 +12,12 @@ use std::time::Instant;
 pub const BLOCKS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 const PIPE_BYTES: usize = 1 << 20;
 
-/// One process of the pipeline: standard input to standard output, incremented.
+/// Runs one process of the pipeline: standard input to standard output, incremented.
 pub fn stage(block_bytes: usize) -> Result<()> {
     let increment = increments(1)?;
-    // System calls alone: the buffers of the standard library would cost the pipeline copies.
+    // Direct system calls: the buffers of the standard library would cost the pipeline copies.
     let (input, output) = (std::io::stdin(), std::io::stdout());
-    // Not every kernel lets everybody have it.
+    // The kernel's limit for ordinary users may be lower.
     let _ = rustix::pipe::fcntl_setpipe_size(&output, PIPE_BYTES);
     let mut block = vec![0; block_bytes];
     loop {
@@ -33,7 +33,8 @@ pub fn stage(block_bytes: usize) -> Result<()> {
     }
 }
 
-/// Seconds, and seconds of CPU time, for a file through a pipeline of as many processes as stages.
+/// Runs a file through a pipeline of as many processes as stages; returns the seconds, and the
+/// seconds of CPU time.
 pub fn through(path: &Path, bytes: u64, stages: usize, block_bytes: usize) -> Result<(f64, f64)> {
     let cpu = family_cpu_seconds();
     let began = Instant::now();

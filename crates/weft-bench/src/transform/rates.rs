@@ -1,4 +1,4 @@
-//! Rates by the number of stages, and times by the length of what is read.
+//! Rates by the number of stages, and times by the length of the read.
 
 use super::mounts::Mounted;
 use super::{STAGES, in_process, pipes, plain, zeroes};
@@ -9,7 +9,7 @@ use anyhow::Result;
 use std::path::Path;
 use weft::transform::exec::Pool;
 
-/// One number of stages and one length, every way.
+/// The times of one number of stages and one length, for each implementation.
 #[derive(Default)]
 struct Row {
     plain: Times,
@@ -33,7 +33,7 @@ impl Row {
         &self.pipes[self.best()]
     }
 
-    /// The least CPU time, which need not be that of the fastest.
+    /// The least CPU time, which need not be that of the fastest block size.
     fn pipe_cpu(&self) -> f64 {
         self.pipes_cpu.iter().map(Times::median).fold(f64::INFINITY, f64::min)
     }
@@ -42,7 +42,7 @@ impl Row {
         let mut row = Self::default();
         let pool = Pool::new(std::thread::available_parallelism()?.get())?;
         let path = data.join("input");
-        // The first round warms up.
+        // The first round is the warm-up.
         for round in 0..=bench.pairs {
             let keep = |times: &mut Times, seconds: f64| {
                 if round > 0 {
@@ -77,7 +77,7 @@ fn ratio(a: &Times, b: &Times) -> String {
     a.ratio_to(b).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
-/// By the number of stages.
+/// Measures rates by the number of stages.
 pub fn rates(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
     let bytes: u64 = if bench.quick { 64 << 20 } else { 512 << 20 };
     zeroes(&data.join("input"), bytes)?;
@@ -178,7 +178,7 @@ fn plot(bench: &Bench, bytes: u64, measured: &[(usize, Row)]) -> Result<()> {
     bench.plot("transform.svg", &bars.svg())
 }
 
-/// By the length of what is read, at eight stages.
+/// Measures times by the length of the read, at eight stages.
 fn lengths(bench: &Bench, section: &mut Section, data: &Path) -> Result<()> {
     const AT_STAGES: usize = 8;
     let longest = if bench.quick { 64 << 20 } else { 1 << 30 };

@@ -26,19 +26,19 @@ pub struct Caching {
     /// write-invalidate, write-only or pass-through [default: write-through]
     #[arg(long, value_name = "MODE", requires = "cache", value_parser = known::<Mode>(MODES))]
     pub cache_mode: Option<Mode>,
-    /// The most of the cache that this source may take
+    /// Most space in the cache that this source may take
     #[arg(long, value_name = "SIZE", requires = "cache")]
     pub cache_quota: Option<String>,
-    /// The name this source goes by in the cache, wherever it is found [default: the source]
+    /// Name of this source in the cache, wherever the source is found [default: the source]
     #[arg(long, value_name = "NAME", requires = "cache")]
     pub cache_name: Option<String>,
-    /// Let the cache take this source beside those it has
+    /// Add this source to those of the cache
     #[arg(long, requires = "cache")]
     pub cache_add: bool,
-    /// Go on with a source that was changed without the cache; its clean blocks are dropped
+    /// Accept a source that was changed without the cache; its clean blocks are dropped
     #[arg(long, requires = "cache")]
     pub cache_invalidate: bool,
-    /// Forget the cache's content at the end, and write no metadata
+    /// Discard the cache's content at the end, and write no metadata
     #[arg(long, requires = "cache")]
     pub cache_volatile: bool,
     /// Further settings, comma-separated: commit-ms, dirty-limit, dirty-age-ms, writeback-rate,
@@ -52,7 +52,7 @@ pub struct Caching {
 }
 
 impl Caching {
-    /// The same settings as arguments, for a process that goes on in the background.
+    /// Returns the same settings as arguments, for the background process.
     pub fn to_args(&self) -> Vec<String> {
         let valued = [
             ("--cache", self.cache.clone()),
@@ -78,13 +78,13 @@ impl Caching {
 pub enum Cache {
     /// Make an empty cache in a file or on a block device
     Create(Create),
-    /// Show what a cache is and what it holds, in use or not
+    /// Show the properties and content of a cache, in use or not
     Info(Which),
     /// List the settings that --cache-options takes
     Options,
     /// Check a cache that is not in use
     Check(Check),
-    /// List what a cache that is not in use holds, block by block
+    /// List the content of a cache that is not in use, block by block
     Dump(Dump),
     /// Keep all that is provably good of a damaged cache
     Repair(Repair),
@@ -98,7 +98,7 @@ pub enum Cache {
     Detach(Detach),
     /// Record what is read and written through a cache in use
     Trace(Trace),
-    /// Say what hit ratio a cache of which size and policy would have on a trace
+    /// Simulate the hit ratios of caches of several sizes and policies on a trace
     Advise(Advise),
 }
 
@@ -118,7 +118,7 @@ pub struct Create {
     /// Label
     #[arg(long, short = 'L', default_value = "")]
     pub label: String,
-    /// Overwrite what is there, even if it looks like something
+    /// Overwrite existing content, even if it is recognised
     #[arg(long, short = 'F')]
     pub force: bool,
 }
@@ -135,7 +135,7 @@ pub struct Flush {
     pub cache: String,
     /// The source, for a cache that is not in use
     pub source: Option<String>,
-    /// The name the source goes by in the cache [default: the source]
+    /// Name of the source in the cache [default: the source]
     #[arg(long, value_name = "NAME")]
     pub cache_name: Option<String>,
 }
@@ -147,7 +147,7 @@ pub struct SetMode {
     /// The new mode
     #[arg(value_parser = known::<Mode>(MODES))]
     pub mode: Mode,
-    /// Which of its sources, if it has more than one in use
+    /// The source, if more than one is in use
     #[arg(long, value_name = "NAME")]
     pub origin: Option<String>,
 }
@@ -170,7 +170,7 @@ pub struct Trace {
     /// The file to write, in libCacheSim's oracleGeneral format
     #[arg(long, short)]
     pub output: PathBuf,
-    /// How long to record, in seconds
+    /// Duration of the recording, in seconds
     #[arg(long, short, default_value_t = 60)]
     pub seconds: u64,
 }
@@ -180,10 +180,10 @@ pub struct Top {
     /// The cache, or the directory of a mount with networks or of a cell
     #[arg(value_name = "CACHE|DIR")]
     pub cache: String,
-    /// Milliseconds between two looks
+    /// Milliseconds between two updates
     #[arg(long, short, value_name = "MS", default_value_t = 1000)]
     pub interval_ms: u64,
-    /// How many times to look; 0 goes on until q or Ctrl-C
+    /// Number of updates; 0 goes on until q or Ctrl-C
     #[arg(long, short = 'n', default_value_t = 0)]
     pub count: u64,
 }

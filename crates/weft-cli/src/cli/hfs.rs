@@ -1,4 +1,4 @@
-//! The verbs of `weft hfs`: what only Macintosh volumes have.
+//! The verbs of `weft hfs`, which are for Macintosh volumes only.
 
 use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -13,12 +13,12 @@ use super::Opening;
 pub enum Hfs {
     /// List a folder with type, creator, the lengths of both forks, and dates
     Ls(Ls),
-    /// Show all that a volume knows of a file or folder
+    /// Show all metadata of a file or folder
     Info(Info),
-    /// Set type, creator, flags, dates and what else the Finder keeps
+    /// Set type, creator, flags, dates and other fields of the Finder
     #[command(visible_aliases = ["set-type", "set-flags"])]
     Set(Box<Set>),
-    /// Make a folder the one that the Macintosh starts from
+    /// Make a folder the startup folder of the Macintosh
     Bless(Bless),
     /// Show or set the name of a volume
     Label(Label),
@@ -26,7 +26,7 @@ pub enum Hfs {
     Volume(Volume),
     /// Pack or unpack files of this computer: MacBinary, AppleSingle, AppleDouble, BinHex
     Convert(Convert),
-    /// Write what an image is wrapped around as a plain image
+    /// Write the content of a wrapped image as a plain image
     Unwrap(Unwrap),
 }
 
@@ -53,7 +53,7 @@ impl FromStr for Code {
     }
 }
 
-/// How files are packed on this side.
+/// The format of files on the host's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum As {
     Packed(Format),
@@ -104,7 +104,7 @@ pub struct Ls {
     /// IMAGE:/path, more than one if need be
     #[arg(required = true, value_name = "VOLUME_PATH")]
     pub paths: Vec<OsString>,
-    /// The folder itself and not what is in it
+    /// The folder itself, not its content
     #[arg(long, short)]
     pub directory: bool,
     /// Everything below, too
@@ -119,21 +119,21 @@ pub struct Info {
     pub paths: Vec<OsString>,
 }
 
-/// The dates that an item and a volume have alike.
+/// The dates that both an item and a volume have.
 #[derive(Debug, Args)]
 pub struct Dates {
-    /// When it was made: YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS", as a clock on the Macintosh shows it
+    /// Date of creation: YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS", as a clock on the Macintosh shows it
     #[arg(long, value_name = "DATE")]
     pub created: Option<String>,
-    /// When it was last changed
+    /// Date of the last change
     #[arg(long, value_name = "DATE")]
     pub modified: Option<String>,
-    /// When it was last backed up, or never
+    /// Date of the last backup, or never
     #[arg(long, value_name = "DATE")]
     pub backed_up: Option<String>,
 }
 
-/// What the Finder keeps for itself.
+/// The further fields of the Finder.
 #[derive(Debug, Args)]
 pub struct MoreFields {
     /// The window that a file's icon is in (fdFldr)
@@ -142,7 +142,7 @@ pub struct MoreFields {
     /// The id of a file's icon (fdIconID)
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     pub icon_id: Option<i16>,
-    /// Where the folder's window is scrolled to: RIGHT,DOWN (frScroll)
+    /// Scroll position of the folder's window: RIGHT,DOWN (frScroll)
     #[arg(long, value_name = "H,V", allow_hyphen_values = true)]
     pub scroll: Option<String>,
     /// The folder's place in the chain of open folders (frOpenChain)
@@ -183,13 +183,13 @@ pub struct Set {
     /// Colour of the label, 0 to 7
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(0..8))]
     pub color: Option<u16>,
-    /// Where the icon is in its window: RIGHT,DOWN
+    /// Position of the icon in its window: RIGHT,DOWN
     #[arg(long, value_name = "H,V", allow_hyphen_values = true)]
     pub location: Option<String>,
     /// The folder's window: LEFT,TOP,RIGHT,BOTTOM
     #[arg(long, value_name = "RECT", allow_hyphen_values = true)]
     pub window: Option<String>,
-    /// How the folder's window shows items, as the Finder numbers it (256: by icon)
+    /// View of the folder's window, by the Finder's numbers (256: by icon)
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     pub view: Option<i16>,
     #[command(flatten)]
@@ -211,7 +211,7 @@ pub struct Bless {
     /// Bless no folder
     #[arg(long)]
     pub none: bool,
-    /// Take over the boot blocks, which are Apple's, from this volume
+    /// Copy the boot blocks, which are Apple's, from this volume
     #[arg(long, value_name = "IMAGE", conflicts_with = "none")]
     pub boot_blocks_from: Option<String>,
     #[command(flatten)]
@@ -244,10 +244,10 @@ pub struct Convert {
     pub from: PathBuf,
     /// The new file, or a directory to put it into
     pub to: PathBuf,
-    /// How it shall be packed: macbinary, applesingle, appledouble, binhex, data (or raw), text
+    /// Format of the new file: macbinary, applesingle, appledouble, binhex, data (or raw), text
     #[arg(long = "as", value_name = "FORMAT")]
     pub format: Format,
-    /// How it is packed [default: by what it is]
+    /// Format of the packed file [default: by its content]
     #[arg(long, value_name = "FORMAT")]
     pub from_format: Option<Format>,
 }

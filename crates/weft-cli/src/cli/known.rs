@@ -8,10 +8,10 @@ use std::str::FromStr;
 pub const ORDERS: &[&str] =
     &["soft", "journal", "journal=metadata", "journal=ordered", "journal=full", "async"];
 
-/// The names of the ways in which forks are shown, as [`weft::hfs::view::Forks`] reads them.
+/// The names of the presentations of forks, as [`weft::hfs::view::Forks`] reads them.
 pub const FORKS: &[&str] = &["xattr", "appledouble", "suffix", "none"];
 
-/// A parser of the values with these names.
+/// Returns a parser of the values with these names.
 pub fn known<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
 where
     T: FromStr + Clone + Send + Sync + 'static,

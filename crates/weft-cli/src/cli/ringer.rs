@@ -60,12 +60,13 @@ pub enum Ringer {
     Attach(Attach),
     /// Detach a cell from a directory; the cell stays as it is
     Detach(Detach),
-    /// Show or set how many copies of the files below a directory are made, and what fsync waits for
+    /// Show or set how many copies of the files below a directory are made, and what fsync waits
+    /// for
     Policy(PolicyArgs),
     /// Show which clients keep copies of a file
     Holders(Holders),
-    /// Encrypt an empty directory: server, other clients and archives get only ciphertext of content;
-    /// names, lengths, attributes and times stay visible
+    /// Encrypt an empty directory: server, other clients and archives get only ciphertext of
+    /// content; names, lengths, attributes and times stay visible
     #[command(
         after_help = "A new key is made, and kept on this machine alone, in the local store of the mount: \
         carry it to others with `ringer key`, and keep a copy of it somewhere. Directories below it are \
@@ -102,11 +103,11 @@ pub enum Ringer {
     Archive(Archive),
 }
 
-/// What is done with a cell's archives.
+/// The operations on a cell's archives.
 #[cfg(feature = "archive")]
 #[derive(Debug, Subcommand)]
 pub enum Archive {
-    /// Make an empty directory or prefix an archive of the cell. Which files go there says `policy`
+    /// Make an empty directory or prefix an archive of the cell. `policy` sets which files go there
     #[command(
         after_help = "Each client that writes talks to the archive itself, and needs what opens it in \
         its environment: for S3 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and, if it is not \
@@ -126,7 +127,8 @@ pub enum Archive {
 pub struct ArchiveAdd {
     #[command(flatten)]
     pub reaching: Reaching,
-    /// Where it is: file:///PATH, which every client must see at that path, or s3://BUCKET/PREFIX
+    /// URL of the archive: file:///PATH, which every client must see at that path, or
+    /// s3://BUCKET/PREFIX
     pub url: String,
 }
 
@@ -161,42 +163,43 @@ pub struct ArchiveSweep {
 #[derive(Debug, Args)]
 pub struct Serve {
     /// The file that the cell is kept in, or its name with --etcd; it is made if it does not exist.
-    /// With --front the directory that says which front this is
+    /// With --front the directory that identifies this proxy
     pub cell: PathBuf,
-    /// Stand in front of the server of a cell, nearer to its clients: keep the leases that they take, and
-    /// give them out again without asking there. HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH,
-    /// several with commas
+    /// Run as a proxy of the server of a cell, nearer to its clients: keep the leases that they
+    /// take, and grant them again without asking that server. HOST:PORT, HOST, quic://HOST:PORT or
+    /// unix:/PATH, several with commas
     #[arg(long, value_name = "SERVER")]
     pub front: Option<String>,
-    /// Where ca-cert.pem, client-cert.pem and client-key.pem for that server are: the front is a member
-    /// of the cell
+    /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for that server: the proxy is a
+    /// member of the cell
     #[arg(long, value_name = "DIR", requires = "front")]
     pub front_certificates: Option<PathBuf>,
     #[cfg(feature = "etcd")]
     #[command(flatten)]
     pub etcd: Etcd,
-    /// Listen here: HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH, with IPv6 addresses in brackets;
-    /// more than once; over QUIC with --tls-certificates [default: localhost:7473]
+    /// Listen here: HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH, with IPv6 addresses in
+    /// brackets; more than once; over QUIC with --tls-certificates [default: localhost:7473]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<String>,
-    /// Where ca-cert.pem, server-cert.pem and server-key.pem are: TLS, and only clients with a
+    /// Directory of ca-cert.pem, server-cert.pem and server-key.pem: TLS, and only clients with a
     /// certificate of that authority; if `ringer init` made it, only members, and others can join
     #[arg(long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
-    /// Serve other machines, and all users of this one, without TLS: any process that reaches the port may do
-    /// everything [default: over TCP without TLS only root and this user, on this machine]
+    /// Serve other machines, and all users of this one, without TLS: any process that reaches the
+    /// port may do everything [default: over TCP without TLS only root and this user, on this
+    /// machine]
     #[arg(long, conflicts_with = "tls_certificates")]
     pub insecure: bool,
-    /// How long the leases of a client that is not heard of are kept for it
+    /// Time for which the leases of a silent client are kept
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub epoch: u64,
     /// Answer Prometheus on this TCP address, such as localhost:9106, under /metrics
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<String>,
-    /// Connections at once; more are closed as they come
+    /// Most connections at once; more are closed as they come
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub connections_max: usize,
-    /// Pairs of clients at once that talk through the server, as they do not reach each other
+    /// Most pairs of clients at once that talk through the server, as they do not reach each other
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub relays_max: usize,
     /// Return once it is served
@@ -218,25 +221,25 @@ pub struct Etcd {
     /// servers of it: one owns the cell, the others take over
     #[arg(long = "etcd", value_name = "URL", value_delimiter = ',', conflicts_with = "front")]
     pub members: Vec<String>,
-    /// Where ca-cert.pem, client-cert.pem and client-key.pem for etcd are
+    /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for etcd
     #[arg(long, value_name = "DIR", requires = "members")]
     pub etcd_certificates: Option<PathBuf>,
-    /// How long a server that is not heard of keeps the cell
+    /// Time for which a silent server keeps the cell
     #[arg(long, value_name = "SECONDS", default_value_t = 5, requires = "members", value_parser = clap::value_parser!(u64).range(2..=60))]
     pub session: u64,
-    /// Where clients reach this server, if that is not the first --listen
+    /// Address at which clients reach this server, if that is not the first --listen
     #[arg(long, value_name = "ADDRESS", requires = "members")]
     pub advertise: Option<String>,
 }
 
-/// How a server is reached.
+/// The address of a server, and the certificates for it.
 #[derive(Debug, Args)]
 pub struct Reaching {
     /// The metadata server: HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH; several with commas
     /// between them if the cell has several
     #[arg(value_name = "SERVER")]
     pub server: String,
-    /// Where ca-cert.pem, client-cert.pem and client-key.pem are: TLS
+    /// Directory of ca-cert.pem, client-cert.pem and client-key.pem: TLS
     #[arg(long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
 }
@@ -247,17 +250,17 @@ pub struct Mount {
     pub reaching: Reaching,
     /// The directory to mount on
     pub mountpoint: PathBuf,
-    /// The directory of this client: its identity, its changes and its blocks; it is made if it does
-    /// not exist
+    /// The directory of this client: its identity, its changes and its blocks; it is made if it
+    /// does not exist
     #[arg(long, short, value_name = "DIR")]
     pub store: PathBuf,
-    /// Where other clients fetch blocks: HOST:PORT, quic://HOST:PORT or unix:/PATH [default: a socket
-    /// in the store if the server is on one, else any port of the address that the server is reached
-    /// from]
+    /// Address at which other clients fetch blocks: HOST:PORT, quic://HOST:PORT or unix:/PATH
+    /// [default: a socket in the store if the server is on one, else any port of the address that
+    /// the server is reached from]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// Where certificates for attached cells are: DIR/NUMBER with ca-cert.pem, client-cert.pem and
-    /// client-key.pem for the cell of that number; `ringer join --by-cell` puts them there
+    /// Directory of certificates for attached cells: DIR/NUMBER with ca-cert.pem, client-cert.pem
+    /// and client-key.pem for the cell of that number; `ringer join --by-cell` puts them there
     #[arg(long, value_name = "DIR")]
     pub cells_certificates: Option<PathBuf>,
     /// Let all users attach cells where they may set attributes, and not only root and this user
@@ -266,23 +269,23 @@ pub struct Mount {
     /// Size of the blocks of new files, 64K to 4M; a file has at most 65536
     #[arg(long, value_name = "SIZE", default_value = "256K")]
     pub block_size: String,
-    /// Room for blocks that were fetched from others; attached cells have as much each
+    /// Room for blocks fetched from other clients; attached cells have as much each
     #[arg(long, value_name = "SIZE", default_value = "10G")]
     pub cache_size: String,
-    /// Room for what is kept: blocks written here, and copies that others rely on. Beyond it no copies
-    /// are made here, and files go that enough others have; what nobody else has stays [default: as
-    /// much as the disk has]
+    /// Room for blocks that are kept: those written here, and copies that other clients rely on.
+    /// Beyond it no copies are made here, and files with enough other copies are dropped; those
+    /// without one stay [default: as much as the disk has]
     #[arg(long, value_name = "SIZE")]
     pub store_size: Option<String>,
-    /// How long a call waits for the server, and a read for other clients, before it fails
+    /// Time for which a call waits for the server, and a read for other clients, before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub patience: u64,
-    /// Let databases share memory by their -shm files (SQLite in WAL mode): only if this machine alone
-    /// opens them, else they lose rows
+    /// Let databases share memory by their -shm files (SQLite in WAL mode): only if this machine
+    /// alone opens them, else they lose rows
     #[arg(long)]
     pub allow_shared_memory: bool,
-    /// Go on with a cell that is older than what this store has seen of it, as after restore-cell; what
-    /// was changed here since is set aside in the store
+    /// Accept a cell that is older than this store has seen it, as after restore-cell; changes made
+    /// here since are set aside in the store
     #[arg(long)]
     pub accept_older_cell: bool,
     /// Return once it is mounted
@@ -304,25 +307,25 @@ pub struct Mount {
 
 #[derive(Debug, Args)]
 pub struct Status {
-    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that a
-    /// cell is mounted on
+    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that
+    /// a cell is mounted on
     #[command(flatten)]
     pub reaching: Reaching,
 }
 
 #[derive(Debug, Args)]
 pub struct Top {
-    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that a
-    /// cell is mounted on
+    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that
+    /// a cell is mounted on
     #[command(flatten)]
     pub reaching: Reaching,
-    /// Milliseconds between two looks
+    /// Milliseconds between two updates
     #[arg(long, short, value_name = "MS", default_value_t = 1000)]
     pub interval_ms: u64,
-    /// How many times to look; 0 goes on until it is interrupted
+    /// Number of updates; 0 goes on until it is interrupted
     #[arg(long, short = 'n', default_value_t = 0)]
     pub count: u64,
-    /// Look once
+    /// Show the figures once
     #[arg(long, conflicts_with = "count")]
     pub once: bool,
 }
@@ -331,17 +334,17 @@ pub struct Top {
 pub struct Leases {
     #[command(flatten)]
     pub reaching: Reaching,
-    /// How many are shown, at most 10000
+    /// Number of leases to show, at most 10000
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub limit: u32,
 }
 
-/// What `fsync` waits for.
+/// The condition for which `fsync` waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
     /// This machine and the server's record.
     Local,
-    /// So many other clients as well.
+    /// This many other clients as well.
     Copies(u32),
 }
 
@@ -353,7 +356,7 @@ fn waits(text: &str) -> Result<Waits, String> {
     }
 }
 
-/// When files are copied to archives.
+/// The time at which files are copied to archives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum When {
     /// Never
@@ -364,7 +367,7 @@ pub enum When {
     Fsync,
 }
 
-/// A time, in seconds.
+/// Parses a time; returns it in seconds.
 fn seconds(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(['s', 'm', 'h', 'd']);
     let unit = match text.strip_prefix(digits) {
@@ -378,7 +381,7 @@ fn seconds(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "that is too long".into())
 }
 
-/// The longest text file that is searched, in bytes, as a policy has it.
+/// Parses the length of the longest text file that is searched, in bytes, as a policy has it.
 fn text_size(text: &str) -> Result<u64, String> {
     const WHAT: &str = "none, or a number of bytes with K or M, at most 1M";
     if text.contains(char::is_whitespace) {
@@ -392,37 +395,38 @@ fn text_size(text: &str) -> Result<u64, String> {
 pub struct PolicyArgs {
     /// A directory of a mounted cell
     pub directory: PathBuf,
-    /// How many clients beside the one that wrote a file are to have a copy of it
+    /// Number of clients, beside the one that wrote a file, that are to have a copy of it
     #[arg(long, value_name = "N")]
     pub copies: Option<u32>,
-    /// What fsync waits for, beside the disk of this machine and the server: nothing (local), or
-    /// copies=N on other clients
+    /// Condition for which fsync waits, beside the disk of this machine and the server: none
+    /// (local), or copies=N on other clients
     #[arg(long, value_name = "WHAT", value_parser = waits)]
     pub fsync: Option<Waits>,
-    /// Whether files are copied to the cell's archives: not at all, a while after they were changed, or
-    /// so that fsync waits until one of them has the file
+    /// Whether files are copied to the cell's archives: not at all, a while after they were
+    /// changed, or so that fsync waits until one of them has the file
     #[arg(long, value_name = "WHEN")]
     pub archive: Option<When>,
-    /// How many earlier versions of a file are kept, and whether removed files are; 0 for none
+    /// Number of earlier versions of a file that are kept; unless it is 0, removed files are kept
+    /// too
     #[arg(long, value_name = "N")]
     pub versions: Option<u32>,
-    /// For how long: a number with s, m, h or d [default: 7d]
+    /// Time for which they are kept: a number with s, m, h or d [default: 7d]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub keep: Option<u64>,
     /// The shortest time between two versions that one client keeps [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub every: Option<u64>,
-    /// The words of text files are searched for, of those of up to so many bytes (64K, at most 1M);
-    /// none for no file
+    /// Index the words of text files of up to this size for search (64K, at most 1M); none for no
+    /// file
     #[arg(long, value_name = "SIZE", value_parser = text_size)]
     pub text: Option<u64>,
-    /// Take what the directory above has
+    /// Take the policy of the directory above
     #[arg(long, conflicts_with_all = ["copies", "fsync", "archive", "versions", "keep", "every", "text"])]
     pub inherit: bool,
 }
 
 impl PolicyArgs {
-    /// Whether anything is to be set.
+    /// Returns true if any option sets a value.
     pub fn sets(&self) -> bool {
         let numbers = [self.copies, self.versions];
         let sizes = [self.keep, self.every, self.text];
@@ -437,12 +441,12 @@ impl PolicyArgs {
 pub struct Attach {
     /// An empty directory of a mounted cell
     pub directory: PathBuf,
-    /// The metadata server of the other cell: HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH, as every
-    /// client reaches it; several with commas between them if the cell has several
+    /// The metadata server of the other cell: HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH, as
+    /// every client reaches it; several with commas between them if the cell has several
     #[arg(value_name = "SERVER")]
     pub server: String,
-    /// Where ca-cert.pem, client-cert.pem and client-key.pem for that cell are: TLS, to ask its server
-    /// for its number
+    /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for that cell: TLS, to ask its
+    /// server for its number
     #[arg(long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
 }
@@ -475,17 +479,18 @@ pub struct Encrypt {
 pub enum Key {
     /// List the keys that a mount has, by their ids
     List {
-        /// Where the cell is mounted
+        /// The directory that the cell is mounted on
         mountpoint: PathBuf,
     },
-    /// Print the key of an encrypted directory as a line of text: who has that can read what is in it
+    /// Print the key of an encrypted directory as a line of text, with which anyone can read its
+    /// content
     Export {
         /// An encrypted directory of a mounted cell, or anything in it
         directory: PathBuf,
     },
-    /// Take a key that `export` has printed, from standard input
+    /// Import a key that `export` has printed, from standard input
     Import {
-        /// Where the cell is mounted
+        /// The directory that the cell is mounted on
         mountpoint: PathBuf,
         /// Read it from this file
         #[arg(long, value_name = "FILE")]
@@ -497,21 +502,21 @@ pub enum Key {
         message, a phone call. Whoever can put another in its place reads what is shared with you."
     )]
     Id {
-        /// Where the cell is mounted
+        /// The directory that the cell is mounted on
         mountpoint: PathBuf,
     },
-    /// Take keys from members, by their ids, from now on; without an id, list them
+    /// Accept keys from members, by their ids, from now on; without an id, list them
     #[command(
         after_help = "A key that somebody else left for this mount is not taken: whoever gives you a key reads \
         what you write with it. Ask the member for the id (`key id`) in person, not through the cell."
     )]
     Trust {
-        /// Where the cell is mounted
+        /// The directory that the cell is mounted on
         mountpoint: PathBuf,
         /// Ids, as `key id` prints them
         #[arg(value_name = "ID")]
         ids: Vec<MemberId>,
-        /// Take none from them any more; keys that were taken stay
+        /// Accept no more keys from them; keys accepted before stay
         #[arg(long, requires = "ids")]
         remove: bool,
     },
@@ -527,7 +532,7 @@ pub enum Key {
         #[arg(required = true, value_name = "ID")]
         ids: Vec<MemberId>,
     },
-    /// List whom an encrypted directory is shared with
+    /// List the members that an encrypted directory is shared with
     Members {
         /// The directory that was encrypted
         directory: PathBuf,
@@ -542,21 +547,21 @@ pub struct Tag {
     /// Add a tag; more than once, or several with commas between them
     #[arg(long, short, value_name = "TAG", value_delimiter = ',')]
     pub add: Vec<String>,
-    /// Take a tag away
+    /// Remove a tag
     #[arg(long, short, value_name = "TAG", value_delimiter = ',')]
     pub remove: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Snapshot {
-    /// Make a snapshot: DIRECTORY/.snapshots/NAME is what the directory is now
+    /// Make a snapshot: DIRECTORY/.snapshots/NAME keeps the directory as it is now
     Create(SnapshotOf),
     /// List the snapshots of a directory
     List {
         /// A directory of a mounted cell
         directory: PathBuf,
     },
-    /// Remove a snapshot; room that only it has taken is free within minutes
+    /// Remove a snapshot; space that only it uses is free within minutes
     Remove(SnapshotOf),
 }
 
@@ -564,49 +569,49 @@ pub enum Snapshot {
 pub struct SnapshotOf {
     /// A directory of a mounted cell
     pub directory: PathBuf,
-    /// What the snapshot is called
+    /// The name of the snapshot
     pub name: std::ffi::OsString,
 }
 
 #[derive(Debug, Args)]
 pub struct Search {
-    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that a
-    /// cell is mounted on: then the cells that are attached are searched too
+    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that
+    /// a cell is mounted on: then the cells that are attached are searched too
     #[command(flatten)]
     pub reaching: Reaching,
     /// Conditions, such as tag:un project:x 'mtime>2026-01-01' report
     #[arg(required = true, value_name = "CONDITION")]
     pub conditions: Vec<String>,
-    /// How many are shown
+    /// Number of results to show
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub limit: u32,
 }
 
 #[derive(Debug, Args)]
 pub struct Conflicts {
-    /// Where the cell is mounted
+    /// The directory that the cell is mounted on
     pub mountpoint: PathBuf,
 }
 
-/// Which side of a conflict is kept.
+/// The side of a conflict that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Keep {
-    /// What was changed here is changed again, on what there is now
+    /// Apply the local changes again, to the present state
     Mine,
-    /// What others made stays as it is
+    /// Keep what other clients made
     Theirs,
-    /// The file stays, and what was changed here is changed in a copy of it: see --as
+    /// Keep the file, and apply the local changes to a copy of it: see --as
     Both,
 }
 
 #[derive(Debug, Args)]
 pub struct Resolve {
-    /// Where the cell is mounted
+    /// The directory that the cell is mounted on
     pub mountpoint: PathBuf,
     /// The conflict's number, as `conflicts` lists it
     #[arg(value_name = "NUMBER")]
     pub number: u64,
-    /// Which side is kept
+    /// The side to keep
     #[arg(long, value_name = "SIDE")]
     pub keep: Keep,
     /// The path of the copy, from the root of the cell
@@ -622,15 +627,15 @@ pub struct History {
 
 #[derive(Debug, Args)]
 pub struct Restore {
-    /// A file of a mounted cell; or with --removed the directory that was asked about
+    /// A file of a mounted cell; or with --removed the directory given to `history`
     pub path: PathBuf,
-    /// Which version, as `history` lists it
+    /// Number of the version, as `history` lists it
     #[arg(long, value_name = "NUMBER", required_unless_present = "removed")]
     pub version: Option<u64>,
-    /// Which removed file, as `history` lists it
+    /// Number of the removed file, as `history` lists it
     #[arg(long, value_name = "NUMBER", conflicts_with = "version")]
     pub removed: Option<u64>,
-    /// Make a new file, and leave the one that is there as it is
+    /// Restore into a new file, and leave the existing one as it is
     #[arg(long = "as", value_name = "PATH")]
     pub copy: Option<PathBuf>,
 }

@@ -9,12 +9,12 @@ use weft::networks::{KeyPlace, KeySource};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Transformations")]
 pub struct Transforming {
-    /// Enable networks of transformations: by the rules in this file (gitignore patterns with a network
-    /// each), by rules files .weftattributes in the tree, and by the attribute user.weft.network of
-    /// files. Without a value, or with -, by the latter two alone; what follows must be another option
-    #[arg(long, value_name = "RULES", num_args = 0..=1, default_missing_value = "-")]
+    /// Enable networks of transformations: by these rules (gitignore patterns with a network each),
+    /// by rules files .weftattributes in the tree, and by their attribute user.weft.network; - for
+    /// no rules beside those
+    #[arg(long, value_name = "RULES")]
     pub transform: Option<PathBuf>,
-    /// Which rules win for a file that both are about: those of the mount, or its attribute and the
+    /// Rules that win for a file that both match: those of the mount, or its attribute and the
     /// rules files in the tree
     #[arg(long, value_name = "WHOM", value_enum, default_value_t, requires = "transform")]
     pub transform_trust: Trusted,
@@ -23,21 +23,22 @@ pub struct Transforming {
     /// Let the stage log to=NAME append to this file
     #[arg(long, value_name = "NAME=FILE", requires = "transform")]
     pub log: Vec<String>,
-    /// Keep what networks make of files in this directory, for this mount and others: of networks
-    /// that always make the same of the same, without programs and without aead
+    /// Cache the outputs of networks in this directory, for this mount and others: only of networks
+    /// that always make the same output of the same input, without programs and without aead
     #[arg(long, value_name = "DIR", requires = "transform")]
     pub output_cache: Option<PathBuf>,
-    /// The most that is kept there, such as 500M or 10G
+    /// Most space for these outputs, such as 500M or 10G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub output_cache_size: u64,
-    /// Let the kernel read views whose output is kept there by itself, as fast as any file of that
-    /// directory (root only, Linux 6.9); a reader with an open view goes on seeing what it was
+    /// Let the kernel read views with cached outputs directly, as fast as any file of that
+    /// directory (root only, Linux 6.9); a reader with an open view does not see later changes
     #[arg(long, requires = "output_cache")]
     pub snapshot_views: bool,
 }
 
 impl Transforming {
-    /// The same settings as arguments, for a process that goes on elsewhere in the background.
+    /// Returns the same settings as arguments, for a background process with another working
+    /// directory.
     pub fn to_args(&self) -> std::io::Result<Vec<OsString>> {
         let option = |name: &str, value: &std::ffi::OsStr| {
             let mut arg = OsString::from(format!("--{name}="));
@@ -87,17 +88,17 @@ impl Transforming {
     }
 }
 
-/// Whose word counts.
+/// The rules that take precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Trusted {
-    /// The rules that the mount is given
+    /// The rules of the mount
     #[default]
     Mount,
-    /// What lies in the tree
+    /// The rules files and attributes in the tree
     Tree,
 }
 
-/// Where keys are.
+/// The keys, programs and modules by name.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Keys {
     /// A key by name: NAME=FILE, NAME=env:VARIABLE or NAME=command:COMMAND; of several of one name
@@ -139,17 +140,18 @@ pub enum Transform {
     Attach(Attach),
     /// Take the network from files, keeping their content
     Detach(Detach),
-    /// Put a stage on top of a file's network: the stored file stays, readers see it through the stage
+    /// Put a stage on top of a file's network: the stored file stays, readers see it through the
+    /// stage
     Push(Push),
     /// Take the topmost stage off a file's network: the stored file stays
     Pop(Pop),
     /// Show the networks of files
     Show(Show),
-    /// Say which rule gave a file its network, and what each stage declares
+    /// Show the rule that gave a file its network, and the declarations of each stage
     Explain(Explain),
     /// Make a link: a small text file that shows another file through a network
     Link(Link),
-    /// Prove on samples that what was stored reads back the same
+    /// Check on samples that stored data reads back the same
     Test(Test),
     /// Run a network on a stream, from standard input to standard output
     Run(Run),
@@ -170,7 +172,7 @@ pub struct Files {
     pub keys: Keys,
 }
 
-/// What a network must be able to do.
+/// A required capability of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Purpose {
     /// Be read from the beginning to the end
@@ -214,8 +216,8 @@ pub struct Push {
     pub stage: String,
     #[command(flatten)]
     pub files: Files,
-    /// Only while this shell command runs, and stored nowhere: all readers of the files, which are on
-    /// a mount, see them through the stage
+    /// Only while this shell command runs, and stored nowhere: all readers of the files, which are
+    /// on a mount, see them through the stage
     #[arg(long, value_name = "COMMAND")]
     pub during: Option<String>,
 }

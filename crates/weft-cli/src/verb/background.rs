@@ -1,10 +1,10 @@
-//! What goes on when the command has returned.
+//! Runs the part of a command that continues after the command has returned.
 //!
 //! `--background` runs this same program again with `--detached`, as the leader of a new session.
-//! That process does what takes a while to stand (a mount, a server), says so in one line through
-//! the pipe that is its standard output, lets go of the terminal and serves. The first process
-//! waits for that line, so that all stands when it returns, and passes on what the other complains
-//! about if it never comes.
+//! That process sets up the mount or server, reports so in one line through the pipe that is its
+//! standard output, detaches from the terminal and serves. The first process waits for that line,
+//! so that the mount or server is ready when it returns, and passes on the errors of the other if
+//! the line never comes.
 
 use crate::failure::{FAILED, Failure};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,8 +16,8 @@ pub fn write_pid(file: &Path, pid: u32) -> Result<(), Failure> {
     std::fs::write(file, format!("{pid}\n")).map_err(|e| weft::Error::host("write", file, e).into())
 }
 
-/// Runs this program with `--detached` and waits until it says that all stands. Returns its process
-/// id and what it said.
+/// Runs this program with `--detached` and waits until it reports that it is ready. Returns its
+/// process id and its line.
 pub fn start(command: &mut Command) -> Result<(u32, String), Failure> {
     let mut child = command
         .stdin(Stdio::null())
@@ -42,13 +42,13 @@ pub fn start(command: &mut Command) -> Result<(u32, String), Failure> {
         Failure::new(format!("the serving process ended without a word ({status})"))
     } else {
         let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
-        // Its paths are absolute; they name the same things.
+        // The paths in the message are absolute, so they are valid in this process too.
         Failure { code: code.unwrap_or(FAILED), message: message.to_owned() }
     })
 }
 
-/// Says `word`, then leaves the session, the terminal and the working directory of whoever began
-/// this.
+/// Writes the line `word`, then leaves the session, the terminal and the working directory of the
+/// process that started this one.
 pub fn let_go(word: &str) -> Result<(), Failure> {
     let io = |e: rustix::io::Errno| Failure::from(std::io::Error::from(e));
     // Fails only for a process that leads a group already: then there is no terminal to leave.

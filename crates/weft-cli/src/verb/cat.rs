@@ -8,7 +8,7 @@ use std::io::Write;
 use weft::vfs::{Error as FsError, FileKind, Walker};
 use weft::volume::VolumePath;
 
-/// How much is read at a time, in bytes.
+/// The size of one read, in bytes.
 const RUN_BYTES: usize = 1 << 20;
 
 /// `cat`.
@@ -18,7 +18,7 @@ pub fn run(args: &cli::Cat) -> Outcome {
     run_paths(&paths, args.resource)
 }
 
-/// Writes files to standard output: of each its data, or its resource fork.
+/// Writes files to standard output: the data of each, or its resource fork.
 pub fn run_paths(paths: &[VolumePath], resource: bool) -> Outcome {
     let mut stdout = std::io::stdout().lock();
     let mut buffer = vec![0; RUN_BYTES];

@@ -64,7 +64,7 @@ pub fn rm(out: Output, args: &cli::Rm) -> Outcome {
     Ok(outcome)
 }
 
-/// Removes what is no directory: without --recursive not even an empty one goes.
+/// Removes a file other than a directory: without --recursive not even an empty one is removed.
 fn remove_one(walker: &Walker<'_>, path: &[u8]) -> weft::vfs::Result<()> {
     if walker.resolve_link(path)?.is_dir() {
         return Err(FsError::IsADirectory);
@@ -83,7 +83,7 @@ pub fn mv(args: &cli::Mv) -> Outcome {
     changing(&from.image, &args.opening, |stack| {
         let walker = Walker::new(stack.fs());
         let mut target = to.path.clone();
-        // Where case does not count, a directory that is to be spelled otherwise is its own target.
+        // Where case does not count, a directory whose spelling is to change is its own target.
         let source = walker.resolve_link(&from.path).map(|node| node.ino()).ok();
         let into = |node: &Node<'_>| node.is_dir() && Some(node.ino()) != source;
         if walker.resolve(&target).is_ok_and(|node| into(&node)) {

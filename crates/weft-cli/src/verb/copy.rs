@@ -90,7 +90,7 @@ pub fn cp(out: Output, args: &cli::Cp) -> Outcome {
     }
 }
 
-/// Where copies go in a volume: a directory, and the name in it unless each keeps its own.
+/// The destination in a volume: a directory, and the name in it unless each copy keeps its own.
 pub struct Landing<'a> {
     pub dir: Node<'a>,
     pub name: Option<Vec<u8>>,
@@ -119,7 +119,7 @@ pub fn landing<'a>(
 }
 
 impl<'a> Landing<'a> {
-    /// The sink for a source that is to be called `name`.
+    /// Returns the sink for a source that is to be called `name`.
     fn named(
         &self,
         walker: &Walker<'a>,
@@ -130,7 +130,8 @@ impl<'a> Landing<'a> {
         Ok(VolumeSink::new(walker.fs(), dir, Some(name), &self.shown, ownership))
     }
 
-    /// The sink for a source called `own_name` (`None`: what is in it goes into the directory).
+    /// Returns the sink for a source called `own_name` (`None`: its content goes into the
+    /// directory).
     fn sink(
         &self,
         walker: &Walker<'a>,
@@ -149,8 +150,8 @@ fn double_of(name: &[u8]) -> Vec<u8> {
     [b"._", name].concat()
 }
 
-/// Lets `send` send to `sink`, with names made to fit if that is wanted, and past those that the
-/// volume refuses: how many those are, with what was left out with them, is added to `refused`.
+/// Calls `send` with `sink`, with names fitted if `fit`, and skips names that the volume refuses:
+/// their number, with that of the items left out with them, is added to `refused`.
 pub fn fitted(
     out: Output,
     fit: bool,
@@ -174,7 +175,7 @@ pub fn fitted(
     sent
 }
 
-/// The exit code of a copy that left out so many files and directories for their names.
+/// Returns the exit code of a copy that left out `refused` files and directories for their names.
 pub fn refused_names(out: Output, refused: u64) -> Outcome {
     if refused == 0 {
         return Ok(DONE);
@@ -184,7 +185,7 @@ pub fn refused_names(out: Output, refused: u64) -> Outcome {
     Ok(FAILED)
 }
 
-/// Sends with progress, and adds what was sent to `total`.
+/// Sends with progress, and adds the counts to `total`.
 fn counted(
     out: Output,
     total: &mut Tally,
@@ -257,7 +258,7 @@ fn copy_in(
             })?;
             note_left_out(out, &sink);
             earlier = Some(sink);
-            // The other half of a file alone; in a directory it is found by itself.
+            // The AppleDouble of a single file; in a directory the walk finds it.
             let (Some(own), Some(host_name), true) = (own, host_name, doubles) else { continue };
             let beside = path.with_file_name(OsStr::from_bytes(&double_of(host_name)));
             if beside.is_file() && !from.contains(&beside) {
@@ -272,7 +273,7 @@ fn copy_in(
     refused_names(out, refused)
 }
 
-/// `put - IMAGE:/path`: standard input becomes a file.
+/// Copies standard input into a file: `put - IMAGE:/path`.
 fn from_stdin(out: Output, to: &VolumePath, ownership: Ownership, opening: &Opening) -> Outcome {
     let began = Instant::now();
     let mut total = Tally::default();
@@ -287,7 +288,7 @@ fn from_stdin(out: Output, to: &VolumePath, ownership: Ownership, opening: &Open
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let item = Item {
             path: b"",
-            // As long as it turns out to be.
+            // The length is not known in advance.
             kind: ItemKind::File { len_bytes: 0 },
             perm: 0o644,
             uid: rustix::process::geteuid().as_raw(),
@@ -332,7 +333,7 @@ impl Content for Stdin {
     }
 }
 
-/// The last name of a host path; none for `.`, `..`, `/` and `dir/.`.
+/// Returns the last name of a host path; none for `.`, `..`, `/` and `dir/.`.
 fn own_name_of_host(path: &Path) -> Option<OsString> {
     if path.as_os_str().as_bytes().ends_with(b"/.") {
         return None;
@@ -474,7 +475,7 @@ fn copy_across(
     refused_names(out, refused)
 }
 
-/// A directory copied into one that lies in it would never end.
+/// Refuses to copy a directory into one that lies in it, which would never end.
 fn refuse_copy_into_itself(dir: &Node<'_>, source: Ino, path: &[u8]) -> Result<(), Failure> {
     let failed = |e| file_error("copy", path, e);
     let mut at = dir.lookup(b".").map_err(failed)?;

@@ -1,4 +1,4 @@
-//! `crash`: explores what a power cut can leave.
+//! `crash`: explores the states that a power failure can leave.
 
 use crate::cli;
 use crate::failure::{DONE, Failure, Outcome, PROMISE_BROKEN};
@@ -13,8 +13,8 @@ use weft::source::open_source;
 use weft_crash::{Campaign, Config, CrashState, Ext2Target, HfsTarget, Report, Status};
 use weft_crash::{Target, Workload, explore, replay};
 
-/// Up to this size an image is taken as the volume that workloads begin with: every crash image
-/// is a copy of it.
+/// The largest image that is taken as the volume that workloads begin with: every crash image is a
+/// copy of it.
 const IMAGE_MAX_BYTES: u64 = 256 << 20;
 
 /// `crash`.
@@ -67,7 +67,7 @@ fn fresh_ext2(order: Order, args: &cli::Crash) -> Arc<dyn Target> {
     Arc::new(target)
 }
 
-/// Begins with a copy of the volume in `source`, which is not changed.
+/// Makes a target that begins with a copy of the volume in `source`, which is not changed.
 fn on_image(source: &str, order: Order, args: &cli::Crash) -> Result<Arc<dyn Target>, Failure> {
     let info = weft::info(source)?;
     let len_bytes = match &info {

@@ -1,27 +1,28 @@
-//! What a verb passes over, as it cannot be read: said at once, counted, and an exit code at the end.
+//! Unreadable items that a verb skips: each is reported at once and counted, and sets the exit
+//! code.
 
 use crate::failure::{DONE, FAILED, Failure, Outcome};
 use crate::output::{Output, count, shown};
 use weft::Stack;
 
-/// The things that a verb has passed over.
+/// The record of the items that a verb has skipped.
 #[derive(Debug)]
 pub struct Damage {
     out: Output,
-    /// The first one ends the verb.
+    /// Whether the first item ends the verb.
     strict: bool,
     things: u64,
-    /// How many of those that a volume tells of have been said, and of which volume.
+    /// The volume whose skipped parts were reported last, and how many of them.
     told: (String, usize),
 }
 
 impl Damage {
-    /// Nothing yet.
+    /// Makes an empty record.
     pub fn new(out: Output, strict: bool) -> Self {
         Self { out, strict, things: 0, told: (String::new(), 0) }
     }
 
-    /// Passes over what failed, or returns it.
+    /// Reports and counts a failure, or returns it if strict.
     pub fn pass(&mut self, what: Failure) -> Result<(), Failure> {
         if self.strict {
             return Err(what);
@@ -41,12 +42,12 @@ impl Damage {
         Ok(())
     }
 
-    /// Takes in what the volume has passed over by itself.
+    /// Reports the parts that the volume itself has skipped.
     pub fn look(&mut self, stack: &Stack) -> Result<(), Failure> {
         self.tell(stack.source(), &stack.passed_over())
     }
 
-    /// Takes in all that the volume `source` has passed over so far.
+    /// Reports the parts in `all`, which the volume `source` has skipped so far; each only once.
     pub fn tell(&mut self, source: &str, all: &[String]) -> Result<(), Failure> {
         if self.told.0 != source {
             self.told = (source.to_owned(), 0);
@@ -59,7 +60,7 @@ impl Damage {
         Ok(())
     }
 
-    /// The exit code, and the count for a person.
+    /// Returns the exit code, and prints the count.
     pub fn outcome(&self) -> Outcome {
         if self.things == 0 {
             return Ok(DONE);

@@ -1,4 +1,4 @@
-//! `fsck`: exit codes as fsck(8) has them.
+//! `fsck`: with the exit codes of fsck(8).
 
 use crate::cli;
 use crate::failure::{DONE, Failure, Outcome};
@@ -8,16 +8,16 @@ use weft::block::{BlockDevice, OpenMode};
 use weft::check::{Checked as Found, MacReport, Options, Progress, Report, check};
 use weft::source::open_source;
 
-/// Everything wrong has been repaired.
+/// All problems have been repaired.
 const REPAIRED: u8 = 1;
-/// Something is wrong and has not been repaired.
+/// Problems remain.
 const LEFT: u8 = 4;
 
-/// Said of a repair that could not keep what it replaced until it was done.
+/// The note for a repair that could not keep the old trees until it was done.
 const IN_PLACE: &str = "the volume is too full for new trees beside the old ones: they were written \
     over those, and a power cut meanwhile might have cost records";
 
-/// How many problems are listed for a person.
+/// The most problems that are listed as text.
 const SHOWN: usize = 50;
 
 #[derive(Serialize)]
@@ -130,7 +130,7 @@ struct MacProblem<'a> {
     repairable: bool,
 }
 
-/// Tells of an HFS or MFS volume.
+/// Reports on an HFS or MFS volume.
 fn mac(out: Output, args: &cli::Fsck, report: &MacReport) -> Result<u8, Failure> {
     let code = match (report.problems.len(), report.remaining.len()) {
         (0, 0) => DONE,

@@ -107,7 +107,7 @@ fn list_one(
             .and_then(|dir| rows(&dir, &path, damage));
         let mut entries = match listed {
             Ok(entries) => entries,
-            // What was asked for must be there; what lies below need not be whole.
+            // A directory on the command line must be readable; those below it need not be.
             Err(e) if into.is_empty() && !args.recursive => return Err(e),
             Err(e) => {
                 damage.pass(e)?;
@@ -227,13 +227,13 @@ pub fn tree(out: Output, args: &cli::Tree) -> Outcome {
 struct Grow<'a> {
     lines: &'a mut Vec<String>,
     totals: &'a mut (u64, u64),
-    /// The directories that the one at hand lies in: a damaged volume may have loops.
+    /// The directories above the current one: a damaged volume may have loops.
     above: &'a mut Vec<weft::vfs::Ino>,
     damage: &'a mut Damage,
     stack: &'a Stack,
 }
 
-/// Deeper than this a tree is not drawn: it would not fit any screen, and drawing recurses.
+/// The deepest level of a tree that is drawn: more would not fit any screen, and drawing recurses.
 const TREE_DEPTH_MAX: usize = 500;
 
 impl Grow<'_> {
@@ -334,7 +334,7 @@ pub fn stat(out: Output, args: &cli::Stat) -> Outcome {
     Ok(outcome)
 }
 
-/// A value as a line can show it.
+/// Formats a value for one line.
 fn shown_value(value: &[u8]) -> String {
     const MOST_BYTES: usize = 256;
     match value.len() {

@@ -40,7 +40,7 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
     check_directory(args)?;
     let made = weft::mkfs::make(&args.image, len_bytes, args.force, &options);
     if let (Err(_), Some(journal)) = (&made, &args.journal) {
-        // Made a moment ago, for the volume that was not.
+        // The journal was just made for a volume that could not be made.
         let _ = std::fs::remove_file(journal);
     }
     let made = made?;
@@ -55,7 +55,7 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
     Ok(DONE)
 }
 
-/// What the new volume is to be filled with must be there before anything is made.
+/// Checks that the directory that fills the new volume is readable, before anything is made.
 fn check_directory(args: &cli::Mkfs) -> Result<(), Failure> {
     let Some(dir) = &args.directory else { return Ok(()) };
     std::fs::read_dir(dir).map(drop).map_err(|e| weft::Error::host("list", dir, e).into())
@@ -120,8 +120,8 @@ fn options(args: &cli::Mkfs) -> Result<MkfsOptions, Failure> {
     Ok(options)
 }
 
-/// Makes the journal that lies beside a volume. It names its one user, as Linux has it, and has
-/// the volume's block size; so both are settled here.
+/// Makes the journal that lies beside a volume. As on Linux, the journal names its one user and has
+/// the volume's block size; so both are set here.
 fn make_journal(
     path: &std::path::Path,
     size: Option<&str>,

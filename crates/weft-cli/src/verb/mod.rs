@@ -76,8 +76,8 @@ pub fn run(cli: Cli) -> Outcome {
     }
 }
 
-/// Opens a volume, does something with it, and closes it: what was done is durable when this
-/// returns, also where a part of it failed.
+/// Opens a volume, calls `work` and closes it: the changes are durable when this returns, also if a
+/// part of them failed.
 fn with_volume<T>(
     image: &str,
     options: &Options,
@@ -98,12 +98,12 @@ fn reading<T>(image: &str, work: impl FnOnce(&Stack) -> Result<T, Failure>) -> R
     with_volume(image, &read_options(), work)
 }
 
-/// How a volume is opened to be read.
+/// The options for opening a volume to read it.
 fn read_options() -> Options {
     Options { utc_offset_secs: zone::offset_secs(), ..Options::read_only() }
 }
 
-/// How a volume is opened to be changed.
+/// The options for opening a volume to change it.
 fn change_options(opening: &Opening) -> Options {
     Options {
         order: opening.order,
@@ -121,7 +121,7 @@ fn changing<T>(
     changing_with(image, &change_options(opening), work)
 }
 
-/// As [`changing`], refused at once if the volume is one that weft only reads.
+/// As [`changing`], but fails at once if weft only reads the volume.
 fn changing_with<T>(
     image: &str,
     options: &Options,
@@ -133,8 +133,7 @@ fn changing_with<T>(
     })
 }
 
-/// Goes through volume paths in order, opening each volume once for all paths of it that stand
-/// next to each other.
+/// Handles volume paths in order, and opens each volume once for all adjacent paths of it.
 fn by_volume<P: AsRef<OsStr>>(
     paths: &[P],
     mut work: impl FnMut(&str, &[VolumePath]) -> Result<(), Failure>,
@@ -150,7 +149,7 @@ fn by_volume<P: AsRef<OsStr>>(
     Ok(DONE)
 }
 
-/// A volume path that the user has given.
+/// Parses a volume path from the command line.
 fn volume_path(text: &OsStr) -> Result<VolumePath, Failure> {
     if !weft::volume::looks_like_one(text) {
         let text = text.to_string_lossy();
@@ -159,13 +158,13 @@ fn volume_path(text: &OsStr) -> Result<VolumePath, Failure> {
     weft::volume::parse(text).map_err(|e| Failure::usage(e.to_string()))
 }
 
-/// The file that an image is (in), if it is one of this host.
+/// The file of the host that holds an image, if there is one.
 fn image_file(image: &str) -> Option<PathBuf> {
     let source: weft::source::Source = image.parse().ok()?;
     source.file().map(Path::to_owned)
 }
 
-/// Refuses to write over the image that is read.
+/// Refuses to overwrite the image that is read.
 fn refuse_image(image: &str, to: &Path) -> Result<(), Failure> {
     let id = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     match image_file(image).and_then(|file| id(&file)) {
@@ -177,7 +176,7 @@ fn refuse_image(image: &str, to: &Path) -> Result<(), Failure> {
     }
 }
 
-/// `UID:GID`.
+/// Parses `UID:GID`.
 fn parse_owner(text: &str) -> Result<(u32, u32), Failure> {
     text.split_once(':').and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?))).ok_or_else(
         || Failure::usage(format!("'{text}' is no owner; write numbers, such as 1000:1000")),
@@ -191,7 +190,7 @@ fn ownership(owner: Option<&str>) -> Result<Ownership, Failure> {
     })
 }
 
-/// A failed call on a path in a volume.
+/// Makes the failure of a call on a path in a volume.
 fn file_error(action: &'static str, path: &[u8], source: weft::vfs::Error) -> Failure {
     weft::Error::file(action, path, source).into()
 }

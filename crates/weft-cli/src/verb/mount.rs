@@ -1,4 +1,4 @@
-//! `mount`: in the foreground, or in a process of its own.
+//! `mount`: in the foreground, or in a background process.
 //!
 //! `--background` runs this same program again with `--detached` ([`super::background`]).
 
@@ -52,7 +52,7 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         let (image, dir) = (&args.image, args.mountpoint.display());
         out.note(&format!("{image} is mounted on {dir}; unmount it, or press Ctrl-C, to end"));
     }
-    // In the foreground whoever waits is told, and may begin again.
+    // In the foreground the waiting user sees the failure, and may start again.
     let at_failure = if detached { AtFailure::KeepTrying } else { AtFailure::GiveUp };
     session.wait_and(at_failure, || match cached {
         Some(cached) => cached.close(out, &args.image),
@@ -61,7 +61,7 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     Ok(DONE)
 }
 
-/// Opens what is to be mounted, behind its cache if it has one.
+/// Opens the tree to be mounted, behind its cache if it has one.
 fn open(
     out: Output,
     args: &cli::Mount,
@@ -138,7 +138,7 @@ fn permissions(options: &MountOptions) -> Permissions {
     }
 }
 
-/// Puts the options of the command line and of `-o` together.
+/// Merges the options of the command line and of `-o`.
 fn options(args: &cli::Mount) -> Result<MountOptions, Failure> {
     let mut options = MountOptions::default();
     for list in &args.options {
@@ -151,7 +151,7 @@ fn options(args: &cli::Mount) -> Result<MountOptions, Failure> {
     Ok(options)
 }
 
-/// Runs the mount in a process of its own and waits until it stands.
+/// Runs the mount in a background process and waits until it is ready.
 fn detach(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);
@@ -180,7 +180,7 @@ fn detach(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     if let Some(threads) = args.threads {
         command.arg(format!("--threads={threads}"));
     }
-    // What is named relative to this directory must be found when the other has left it.
+    // Relative paths must be resolved before the other process leaves this directory.
     command.arg("--").arg(mounts::absolute_source(&args.image)?);
     command.arg(std::path::absolute(&args.mountpoint)?);
     let (process, _) = background::start(&mut command)?;

@@ -41,9 +41,9 @@ use weft::ringer_server::store::EtcdOptions;
 use weft::ringer_server::{FrontServeOptions, ServeOptions, Server};
 use weft::{Tree, mounts};
 
-/// `ringer doctor` has found something: as fsck(8) answers.
+/// The exit code of `ringer doctor` for problems found, as of fsck(8).
 const SOMETHING_WRONG: u8 = 4;
-/// `ringer doctor` could not look.
+/// The exit code of `ringer doctor` for a check that failed.
 const NOT_LOOKED_AT: u8 = 8;
 
 /// `ringer`.
@@ -90,13 +90,13 @@ fn failed(e: impl Into<net::Error>) -> Failure {
     Failure::new(e.into().to_string())
 }
 
-/// An address as the user wrote it, found also when the working directory is another.
+/// Parses an address from the command line, made independent of the working directory.
 fn address(text: &str) -> Result<Address, Failure> {
     let address = Address::parse(text, PORT).and_then(Address::absolute);
     address.map_err(|e| Failure::usage(e.to_string()))
 }
 
-/// At least one.
+/// Parses at least one address.
 fn addresses(text: &str) -> Result<Vec<Address>, Failure> {
     text.split(',').map(address).collect()
 }
@@ -105,13 +105,13 @@ fn size(text: &str) -> Result<u64, Failure> {
     weft::block::parse_size(text).map_err(|e| Failure::usage(e.to_string()))
 }
 
-/// What is served, and how to reach it.
+/// The cell that is served, and its addresses.
 #[derive(Debug, Serialize, Deserialize)]
 struct Served {
     cell: String,
     addresses: Vec<String>,
     process: u32,
-    /// Where Prometheus may ask.
+    /// The address of the metrics for Prometheus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
 }
@@ -126,7 +126,7 @@ fn serve(out: Output, args: &Serve) -> Outcome {
             .map_err(|_| Failure::new(format!("the serving process said {said:?}")))?;
         return report(out, &served);
     }
-    // Before anything can send one: a signal that comes early ends the server all the same.
+    // Before the server starts, so that an early signal ends it all the same.
     let told = Arc::new(AtomicBool::new(false));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let server = start(args)?;
@@ -189,7 +189,7 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     }
     let (mut tls, mut authority, mut admins) = (None, None, Vec::new());
     if let Some(dir) = &args.tls_certificates {
-        // A front lets in whom its parent does.
+        // A proxy (`--front`) admits the clients that its parent admits.
         if args.front.is_none() {
             authority = Authority::open(dir).map_err(failed)?.map(Arc::new);
         }
@@ -229,10 +229,10 @@ fn report(out: Output, served: &Served) -> Outcome {
     Ok(DONE)
 }
 
-/// Runs this very command in a process of its own, and waits until what it is for stands.
+/// Runs this command again in a background process, and waits until it is ready.
 fn again() -> Result<(u32, String), Failure> {
     let mut command = Command::new(std::env::current_exe()?);
-    // The very same words; the name of this program is not among them.
+    // The same arguments, without the name of the program.
     command.args(std::env::args_os().skip(1)).arg("--detached").arg("--quiet");
     background::start(&mut command)
 }
@@ -298,7 +298,7 @@ fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
     Ok(options)
 }
 
-/// Asks each server something.
+/// Sends a query to each server.
 fn ask_all(
     reaching: &Reaching,
     question: &Ask,
@@ -312,7 +312,7 @@ fn ask_all(
     Ok(addresses(&reaching.server)?.into_iter().map(ask).collect())
 }
 
-/// What the one that owns the cell has said, or why none did.
+/// Returns the answer of the server that owns the cell, or the reasons why none answered.
 fn the_owners(answers: Vec<(Address, net::Result<Answer>)>) -> Result<Answer, Failure> {
     let alone = answers.len() == 1;
     let mut whys = Vec::new();
@@ -326,22 +326,22 @@ fn the_owners(answers: Vec<(Address, net::Result<Answer>)>) -> Result<Answer, Fa
     Err(Failure::new(format!("no server that owns the cell answers: {}", whys.join("; "))))
 }
 
-/// Asks the server that owns the cell something.
+/// Sends a query to the server that owns the cell.
 fn ask(reaching: &Reaching, question: &Ask) -> Result<Answer, Failure> {
     the_owners(ask_all(reaching, question)?)
 }
 
-/// How a cell is, as JSON.
+/// The state of a cell, as JSON.
 #[derive(Debug, Serialize)]
 struct CellReport {
     cell: String,
-    /// How often the server was started.
+    /// The number of starts of the server.
     generation: u32,
     transactions: u64,
     waits_for_clients: bool,
     epoch_seconds: f64,
     clients: Vec<ClientReport>,
-    /// Those that were asked, if there are several.
+    /// The servers that were queried, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     servers: Vec<ServerReport>,
 }
@@ -368,7 +368,7 @@ impl ServerReport {
 struct ClientReport {
     client: String,
     connected: bool,
-    /// Whether its leases hold.
+    /// Whether its leases are valid.
     live: bool,
     epoch: u64,
     read_leases: u64,
@@ -378,7 +378,7 @@ struct ClientReport {
 }
 
 impl CellReport {
-    /// What a client is, in words.
+    /// The state of a client in words.
     fn state(connected: bool, live: bool) -> &'static str {
         match (connected, live) {
             (true, true) => "here",
@@ -443,14 +443,14 @@ fn status(out: Output, args: &Status) -> Outcome {
     Ok(DONE)
 }
 
-/// What a look at all records came to, as JSON.
+/// The result of a check of all records, as JSON.
 #[derive(Debug, Serialize)]
 struct DoctorReport {
     cell: String,
     rnodes: u64,
     names: u64,
     problem_count: u64,
-    /// The first of them.
+    /// The first problems.
     problems: Vec<ProblemReport>,
 }
 
@@ -491,20 +491,20 @@ fn doctor(out: Output, args: &Doctor) -> Outcome {
     Ok(if problem_count == 0 { DONE } else { SOMETHING_WRONG })
 }
 
-/// What was found, as JSON.
+/// The results of a search, as JSON.
 #[derive(Debug, Serialize)]
 struct FoundReport {
     /// Paths from the root of the cell.
     paths: Vec<String>,
-    /// Whether that is all.
+    /// Whether all results are listed.
     complete: bool,
-    /// How each cell was asked, if a mount was.
+    /// The outcome for each cell, if a mount was searched.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cells: Vec<cells::AskedCell>,
 }
 
 fn search(out: Output, args: &Search) -> Outcome {
-    // One argument is one condition, with whatever blanks the shell left in it.
+    // One argument is one condition, including the blanks that the shell left in it.
     let quoted = args.conditions.iter().map(|c| {
         let is_bare = c.contains(char::is_whitespace) && !c.contains('"');
         if is_bare { format!("\"{c}\"") } else { c.clone() }
@@ -535,7 +535,7 @@ struct ConflictReport {
     number: u64,
     /// The inode number of the file; 0 if names are in conflict.
     inode: u64,
-    /// When the last of the changes was made, in seconds since 1970.
+    /// The time of the last change, in seconds since 1970.
     seconds: i64,
     why: String,
     changes: String,
@@ -556,7 +556,7 @@ impl ConflictReport {
     }
 }
 
-/// What the mount says and is told through an attribute of its root.
+/// The attribute of a mount's root for conflicts.
 fn attribute() -> Result<CString, Failure> {
     CString::new(CONFLICTS_XATTR).map_err(|_| Failure::new("an attribute's name"))
 }
@@ -589,7 +589,7 @@ fn conflicts(out: Output, args: &Conflicts) -> Outcome {
     if text.ends_with("more\n") {
         out.note("there are more; settle some of these first");
     }
-    // Those of each cell are settled where it is seen.
+    // Conflicts of an attached cell are resolved at the directory that it is attached to.
     for cell in cells::inside(&args.mountpoint).iter().filter(|cell| cell.conflicts > 0) {
         let (number, found) = (&cell.cell, count(cell.conflicts, "conflict"));
         out.note(&format!("cell {number} has {found}: ask the directory that it is attached to"));

@@ -1,4 +1,4 @@
-//! `serve`: a device for others.
+//! `serve`: serves a device to clients.
 
 use super::{background, cache};
 use crate::cli::{Serve, ServeNbd, ServeProtocol, ServeTls};
@@ -16,10 +16,10 @@ use weft::nbd::wire::PORT;
 use weft::nbd::{Export, Uri};
 use weft::net::{Address, ServerTls};
 
-/// How long requests in progress may take when the server is told to end.
+/// The time limit for requests in progress when the server ends.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// What is served, and how to reach it.
+/// The device that is served, and its addresses.
 #[derive(Debug, Serialize, Deserialize)]
 struct Served {
     source: String,
@@ -43,7 +43,7 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
     if args.background && !args.detached {
         return in_background(out, args);
     }
-    // Before anything can send one: a signal that comes early ends the server all the same.
+    // Before the server starts, so that an early signal ends it all the same.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let source = open(args)?;
     let device = source.device();
@@ -77,7 +77,7 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
     Ok(DONE)
 }
 
-/// What is served.
+/// Opens the source that is served.
 fn open(args: &ServeNbd) -> Result<cache::Opened, Failure> {
     if args.caching.metrics.is_some() && args.caching.cache.is_none() {
         return Err(Failure::usage("--metrics is for a cache: give --cache too"));
@@ -116,7 +116,7 @@ fn options(args: &ServeNbd) -> Result<Options, Failure> {
     })
 }
 
-/// Where to listen.
+/// The addresses to listen on.
 fn addresses(args: &ServeNbd) -> Result<Vec<Address>, Failure> {
     let mut addresses = Vec::new();
     for text in &args.listen {
@@ -131,8 +131,8 @@ fn addresses(args: &ServeNbd) -> Result<Vec<Address>, Failure> {
     Ok(addresses)
 }
 
-/// NBD asks nobody who he is: without TLS whoever reaches the port may read and change everything.
-/// With `--tls on` a client may do without it.
+/// Refuses to serve other machines without TLS: NBD has no authentication, so any machine that
+/// reaches the port may read and change everything. With `--tls on` a client may go without TLS.
 fn refuse_exposed(args: &ServeNbd, addresses: &[Address]) -> Result<(), Failure> {
     if args.insecure || args.tls == ServeTls::Require {
         return Ok(());
@@ -151,7 +151,7 @@ fn refuse_exposed(args: &ServeNbd, addresses: &[Address]) -> Result<(), Failure>
     Ok(())
 }
 
-/// Listens everywhere, and returns how each place is reached.
+/// Listens on all addresses, and returns the URIs of each.
 fn listen(
     server: &mut Server,
     args: &ServeNbd,
@@ -173,17 +173,17 @@ fn listen(
         );
     };
     for address in addresses {
-        // A socket is removed at the end, when the working directory may be another.
+        // The socket is removed at the end, when the working directory may be another.
         let address = address.absolute().map_err(failed)?;
         add(server.listen(&address).map_err(failed)?);
     }
     Ok(uris)
 }
 
-/// Runs the server in a process of its own and waits until it can be reached.
+/// Runs the server in a background process and waits until it can be reached.
 fn in_background(out: Output, args: &ServeNbd) -> Outcome {
     let mut command = Command::new(std::env::current_exe()?);
-    // The very same words; the name of this program is not among them.
+    // The same arguments, without the name of the program.
     command.args(std::env::args_os().skip(1)).arg("--detached").arg("--quiet");
     let (process, said) = background::start(&mut command)?;
     if let Some(file) = &args.pid_file {

@@ -1,6 +1,6 @@
-//! What every `top` does: figures read at intervals, and shown with those before them.
+//! The common part of every `top`: figures read at intervals, and shown with the previous ones.
 //!
-//! On a terminal it ends at `q` as well as at Ctrl-C, and leaves the terminal as it was.
+//! On a terminal `q` ends it as well as Ctrl-C, and the terminal's settings are restored.
 
 use crate::cli::cache::Top;
 use crate::failure::{DONE, Failure, Outcome};
@@ -37,7 +37,7 @@ pub fn watch<F>(
         }
         let now = read(&args.cache)?;
         if on_terminal {
-            // To the top left, and clear the screen.
+            // Move to the top left, and clear the screen.
             let mut stdout = std::io::stdout().lock();
             stdout.write_all(b"\x1b[H\x1b[2J").and_then(|()| stdout.flush())?;
         }
@@ -48,15 +48,15 @@ pub fn watch<F>(
     Ok(DONE)
 }
 
-/// The keyboard, key by key and without echo, until this is dropped.
+/// The keyboard in raw mode without echo, until this is dropped.
 struct Keys {
     before: Termios,
-    /// A signal that would end the process has come: it must leave the terminal as it was.
+    /// Set by a signal that would end the process: the terminal's settings must be restored first.
     told_to_end: Arc<AtomicBool>,
 }
 
 impl Keys {
-    /// `None` if standard input is no terminal.
+    /// Takes over the keyboard; `None` if standard input is no terminal.
     fn take() -> Result<Option<Self>, Failure> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
@@ -76,7 +76,7 @@ impl Keys {
         Ok(Some(Self { before, told_to_end }))
     }
 
-    /// Waits for the interval to end (then `false`), or for a reason to quit.
+    /// Waits until the interval ends (returns `false`) or the user or a signal quits (`true`).
     fn quit_within(&self, interval: Duration) -> Result<bool, Failure> {
         let deadline = Instant::now() + interval;
         let stdin = std::io::stdin();
@@ -95,7 +95,7 @@ impl Keys {
                 Ok(_) => {}
                 Err(e) => return Err(std::io::Error::from(e).into()),
             }
-            // Not through the library's buffer: poll(2) does not see what lies there.
+            // Not through the library's buffer: poll(2) does not see data in it.
             let mut keys = [0; 64];
             match rustix::io::read(&stdin, &mut keys) {
                 Ok(0) => return Ok(true),
@@ -109,7 +109,7 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // If the terminal is gone there is nothing to restore.
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.before);
     }
 }

@@ -1,4 +1,4 @@
-//! `trace`: why is this block not written yet?
+//! `trace`: explains why a block is not written yet.
 //!
 //! The operations run on a copy of the volume in memory, with nothing written back, so that the
 //! whole patch graph can be seen.
@@ -15,7 +15,7 @@ use weft::source::open_source;
 use weft::{Options, Stack};
 use weft_crash::{Workload, record};
 
-/// Blocks drawn at most: Graphviz does not end on more.
+/// The most blocks that are drawn: Graphviz does not finish with more.
 const MAX_DRAWN: usize = 500;
 
 #[derive(Serialize)]
@@ -49,7 +49,7 @@ pub fn run(out: Output, args: &cli::Trace) -> Outcome {
     } else {
         Arc::new(memory)
     };
-    // The volume is read whole before the operations, to know what is there. That is no part of
+    // The whole volume is read before the operations, to record its state. That is not part of
     // them: it must not leave times of access to be written.
     let mut options = Options { order: args.order, no_atime: true, ..Options::default() };
     options.engine.background = false;

@@ -54,7 +54,7 @@ pub fn import(out: Output, args: &cli::Import) -> Outcome {
         note_left_out(out, &sink);
         Ok(tally)
     })?;
-    // Closed: everything is on the disk.
+    // The volume is closed: everything is on the disk.
     let report = TallyReport::new(&tally, began.elapsed());
     out.confirm(&report, &format!("imported {}, durable", report.sentence()))?;
     refused_names(out, refused)
@@ -66,7 +66,7 @@ enum Import<'a> {
 }
 
 impl<'a> Import<'a> {
-    /// Opens what is imported, before the volume is touched.
+    /// Opens the source of the import, before the volume is opened.
     fn open(from: &'a Path) -> Result<Self, Failure> {
         if from == Path::new("-") {
             return Ok(Self::Stream(Box::new(ReadAhead::new(std::io::stdin())?)));
@@ -103,7 +103,7 @@ fn decompressor(head: &[u8]) -> Option<&'static str> {
     MAGICS.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, program)| *program)
 }
 
-/// What would compress an archive of this name.
+/// The program that compresses archives with this suffix.
 fn compressor(to: &Path) -> Option<&'static str> {
     const SUFFIXES: [(&str, &str); 10] = [
         (".tar.gz", "gzip"),
@@ -167,7 +167,7 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
                 let made = File::create(&args.to);
                 Box::new(made.map_err(|e| weft::Error::host("make", &args.to, e))?)
             };
-            // A file alone goes into the stream by its own name.
+            // A single file goes into the stream under its own name.
             let name = if top.is_dir() { b"" } else { last_name(&from.path) };
             let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, stream)).named(name);
             let tally = with_progress(out, "exporting", &mut sink, |sink| source.send(top, sink))?;

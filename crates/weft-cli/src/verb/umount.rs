@@ -7,10 +7,10 @@ use std::time::Duration;
 use weft::ending::{Ended, Ending};
 use weft::mounts;
 
-/// How long to wait for the server of a mount to write everything back before saying so.
+/// The wait for the server of a mount to write everything back before a note is printed.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait for a source to become free where its server does not tell how the mount ended:
-/// whoever holds the source may be another.
+/// The wait for a source to become free if its server does not report how the mount ended: another
+/// process may hold the source.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// `umount`.
@@ -23,16 +23,16 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
         let kind = &mounted.fs_type;
         return Err(Failure::new(format!("{shown} is a {kind} mount; use umount(8) for it")));
     }
-    // Before it is gone: afterwards there is no telling whose mount it was.
+    // Before the unmount: afterwards the owner of the mount is no longer known.
     let ending = Ending::of(&mounted);
     let dead = mounts::is_dead(&args.mountpoint);
     mounts::unmount(&args.mountpoint, args.lazy)?;
     if mounts::is_mounted(mounted.device)? {
-        // One of several places where it can be seen (a bind mount): its server goes on.
+        // The mount is still visible elsewhere (a bind mount): its server continues.
         return Ok(DONE);
     }
-    // Its server goes on until all is on the disk. A lazy unmount does not wait for users, and a
-    // reader has nothing to write.
+    // The server continues until everything is on the disk. A lazy unmount does not wait for users,
+    // and a read-only mount has nothing to write.
     let source = mounted.source.to_string_lossy();
     if dead && !args.lazy && !mounted.read_only {
         return Err(Failure::new(format!(
@@ -54,9 +54,9 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
     }
 }
 
-/// Waits until the process behind the mount says how it ended, for as long as that takes: a slow
-/// disk is no failure, and a process that dies is heard. But if the mount lives on in another mount
-/// namespace, there is no end to wait for.
+/// Waits without limit until the process behind the mount reports how it ended: a slow disk is no
+/// failure, and the death of the process is noticed. But if the mount is still used in another
+/// mount namespace, this fails instead of waiting.
 fn wait(out: Output, mut ending: Ending, source: &str, device: (u32, u32)) -> Outcome {
     let mut told = false;
     let ended = loop {

@@ -1,10 +1,10 @@
-//! How a cell of the shared file service is, in the text form of Prometheus (its exposition format
-//! 0.0.4).
+//! The state of a cell of the shared file service in the text form of Prometheus (its exposition
+//! format 0.0.4).
 
 use std::fmt::Write;
 use weft_ringer_net::{CellStatus, ClientStatus};
 
-/// Everything in `status`.
+/// Renders all figures of `status`.
 pub(super) fn render(status: &CellStatus) -> String {
     let mut text = String::new();
     let mut one = |kind: &str, name: &str, value: u64| {

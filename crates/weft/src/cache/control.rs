@@ -1,6 +1,5 @@
-//! Where a running cache can be asked and told things: a Unix socket that `weft cache` and
-//! `weft top` find by the cache's file, and, if wanted, a TCP address for Prometheus, which may
-//! only ask.
+//! The control sockets of a running cache: a Unix socket that `weft cache` and `weft top` find by
+//! the cache's file, and, if wanted, a read-only TCP address for Prometheus.
 
 use super::http::{Answer, PATIENCE, Request, ask, read_request, write_answer};
 use crate::{Error, Result};
@@ -14,17 +13,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Requests that are answered at the same time; more are turned away.
+/// The most requests that are answered at the same time; more are turned away.
 const AT_ONCE_MAX: usize = 8;
 
 /// Answers requests.
 pub(super) type Handler = Arc<dyn Fn(&Request) -> Answer + Send + Sync>;
 
-/// The socket of the cache in `cache` (a file or block device), in a directory for such things.
-/// Both sides find it by which file it is, whatever it is called.
+/// The path in `runtime_dir` of the control socket of `cache` (a file or block device). Both sides
+/// derive it from the identity of the file, not from its name.
 ///
 /// # Errors
-/// [`Error::Host`] if the file cannot be looked at.
+/// [`Error::Host`] if the file's metadata cannot be read.
 pub fn control_path(runtime_dir: &Path, cache: &Path) -> Result<PathBuf> {
     let meta = std::fs::metadata(cache).map_err(|e| Error::host("look at", cache, e))?;
     let (a, b) = if meta.file_type().is_block_device() {
@@ -35,7 +34,7 @@ pub fn control_path(runtime_dir: &Path, cache: &Path) -> Result<PathBuf> {
     Ok(runtime_dir.join(format!("weft-cache-{a:x}-{b:x}.sock")))
 }
 
-/// A place where requests arrive, served by a thread until it is dropped.
+/// A socket for requests, served by a thread until it is dropped.
 pub(super) struct Listener {
     stop: Arc<AtomicBool>,
     place: Place,
@@ -60,7 +59,7 @@ impl Listener {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(|e| Error::host("make", dir, e))?;
         }
-        // The cache is locked by this process, so a socket that is there is one left by a crash.
+        // This process has locked the cache, so an existing socket is left over from a crash.
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
             _ => {}
@@ -101,12 +100,13 @@ impl Listener {
     ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        // A flush may take long; who looks on meanwhile has a thread of its own.
+        // A flush may take long; each connection has a thread of its own, so that it delays no
+        // other.
         let busy = Arc::new(());
         let serve = move || {
             while !stopped.load(Ordering::SeqCst) {
                 let Ok(stream) = accept() else {
-                    // Out of descriptors, most likely: no reason to spin.
+                    // Most likely out of descriptors: pause instead of spinning.
                     std::thread::sleep(PATIENCE);
                     continue;
                 };
@@ -136,7 +136,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // Wakes the thread out of its accept.
+        // Wakes the thread from its accept.
         let woken = match &self.place {
             Place::Unix(path) => UnixStream::connect(path).is_ok(),
             Place::Tcp(address) => TcpStream::connect_timeout(address, PATIENCE).is_ok(),
@@ -150,7 +150,7 @@ impl Drop for Listener {
     }
 }
 
-/// A connection with a limit on how long it may keep us.
+/// A connection with a time limit on the peer.
 trait Stream: Read + Write + Send + 'static {
     fn limit(&self) -> io::Result<()>;
 }
@@ -178,11 +178,11 @@ fn answer(mut stream: impl Stream, handler: &Handler) -> io::Result<()> {
     write_answer(&mut stream, &answer)
 }
 
-/// Sends a request to the cache that listens on `socket`. `None` if nothing does: the cache is not
-/// in use.
+/// Sends a request to the cache that listens on `socket`. `None` if no process listens: the cache
+/// is not in use.
 ///
 /// # Errors
-/// [`Error::Invalid`] with what the cache answered, if it refused.
+/// [`Error::Invalid`] with the answer of the cache, if it refused.
 pub fn request(socket: &Path, method: &str, target: &str) -> Result<Option<String>> {
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
@@ -193,7 +193,7 @@ pub fn request(socket: &Path, method: &str, target: &str) -> Result<Option<Strin
         }
         Err(e) => return Err(Error::host("connect to", socket, e)),
     };
-    // A flush may take as long as the origin does.
+    // A flush may take as long as the origin needs.
     let answer = ask(&mut stream, method, target).map_err(|e| Error::host("ask", socket, e))?;
     match answer.status {
         200 => Ok(Some(answer.text)),
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         drop(listener);
         assert!(request(&path, "GET", "/echo?x").unwrap().is_none());
-        // A socket that a crash has left is no obstacle.
+        // A socket left over from a crash is no obstacle.
         drop(UnixListener::bind(&path).unwrap());
         let listener = Listener::unix(&path, echo()).unwrap();
         assert_eq!(request(&path, "GET", "/echo?y").unwrap().as_deref(), Some("y"));
@@ -238,7 +238,7 @@ mod tests {
         let silent = TcpStream::connect(address).unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
         assert_eq!(ask(&mut stream, "GET", "/echo?z").unwrap().text, "z");
-        // It is let go in the end as well: with an answer, or without.
+        // The silent peer is disconnected in the end too: with an answer, or without.
         let mut end = Vec::new();
         let _ = (&silent).read_to_end(&mut end);
         assert!(end.is_empty() || end.starts_with(b"HTTP/1.1 400"));

@@ -1,6 +1,6 @@
-//! As much of HTTP/1.1 (RFC 9112) as Prometheus and `weft cache` need: one request a connection,
-//! without a body, answered with text. Bounded in size and in time, so that a peer that sends
-//! nothing, or without end, costs one waiting thread for two seconds.
+//! The subset of HTTP/1.1 (RFC 9112) that Prometheus and `weft cache` need: one request per
+//! connection, without a body, answered with text. Size and time are limited, so that a peer that
+//! sends nothing, or without end, occupies one thread for two seconds.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The longest request line with its headers, in bytes.
 const HEAD_MAX_BYTES: usize = 8 << 10;
 
-/// How long a peer may take for its request, and for taking the answer.
+/// The time limit for a peer to send its request, and to receive the answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request: `GET /metrics`, `POST /mode?to=write-back`.
@@ -16,7 +16,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Request {
     pub method: String,
     pub path: String,
-    /// What follows the question mark, or nothing.
+    /// The part after the question mark, or empty.
     pub query: String,
 }
 
@@ -37,7 +37,7 @@ impl Answer {
     }
 }
 
-/// Reads the request of a connection. `None` if it is none, or too long.
+/// Reads the request of a connection. `None` if it is malformed or too long.
 pub(super) fn read_request(stream: &mut impl Read) -> io::Result<Option<Request>> {
     Ok(parse_request(&read_head(stream)?))
 }
@@ -88,13 +88,13 @@ pub(super) fn write_answer(stream: &mut impl Write, answer: &Answer) -> io::Resu
     stream.flush()
 }
 
-/// Asks: sends a request and reads the whole answer.
+/// Sends a request and reads the whole answer.
 pub(super) fn ask(
     stream: &mut (impl Read + Write),
     method: &str,
     target: &str,
 ) -> io::Result<Answer> {
-    /// The longest answer that is believed.
+    /// The longest answer that is accepted, in bytes.
     const ANSWER_MAX_BYTES: u64 = 1 << 20;
     write!(stream, "{method} {target} HTTP/1.1\r\nHost: weft\r\nConnection: close\r\n\r\n")?;
     stream.flush()?;

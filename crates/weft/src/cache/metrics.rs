@@ -4,18 +4,18 @@
 use std::fmt::Write;
 use weft_cache::Stats;
 
-/// One figure as it was read.
+/// One parsed sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// Its name, `weft_cache_hits_total`.
     pub name: String,
-    /// What stands in the braces, `cache="c.img"`.
+    /// The text in the braces, `cache="c.img"`.
     pub labels: String,
     /// Its value.
     pub value: f64,
 }
 
-/// Everything in `stats`, labelled with the cache's name.
+/// Renders all figures of `stats`, labelled with the cache's name.
 #[must_use]
 pub fn render(cache: &str, stats: &Stats) -> String {
     let mut text = String::new();
@@ -38,7 +38,7 @@ fn escaped(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Reads what [`render`] wrote. Lines that are no sample are passed over.
+/// Parses the output of [`render`]. Lines that are no sample are skipped.
 #[must_use]
 pub fn parse(text: &str) -> Vec<Sample> {
     text.lines()

@@ -1,10 +1,10 @@
-//! A source behind a cache, as the command uses one: opened together, asked and told things while
-//! it is in use, closed together.
+//! A source behind a cache, as the command uses one: opened together, queried and controlled while
+//! in use, closed together.
 //!
-//! A source is known to its cache by its name and length. An identity that lies on the source
-//! itself, such as the UUID of its file system, would change with each mkfs through the cache, and
-//! is stale on the source while the new one is dirty in the cache; that the *content* is what the
-//! cache left is for the cache to see.
+//! A cache identifies a source by its name and length. An identity that lies on the source itself,
+//! such as the UUID of its file system, would change with each mkfs through the cache, and is stale
+//! on the source while the new one is dirty in the cache; the cache itself checks that the
+//! *content* is as it left it.
 
 #[cfg(feature = "ringer")]
 mod cell_metrics;
@@ -34,12 +34,12 @@ use std::sync::Arc;
 use tap::Tap;
 use weft_block::{BlockDevice, FileDevice, OpenMode, SourceDevice, parse_size};
 
-/// Makes an empty cache in `cache`, of `len_bytes` or of the whole of what is there. A file that
-/// does not exist is made, one that is too short grows. What looks like something is overwritten
-/// only with `force`.
+/// Makes an empty cache in `cache`, of `len_bytes` or of the whole device. A file that does not
+/// exist is created, one that is too short grows. Recognised content is overwritten only with
+/// `force`.
 ///
 /// # Errors
-/// [`crate::Error::Invalid`] for a missing size or something in the way; those of the cache and the
+/// [`crate::Error::Invalid`] for a missing size or existing content; those of the cache and the
 /// device.
 pub fn create(
     cache: &str,
@@ -47,7 +47,7 @@ pub fn create(
     force: bool,
     options: &CreateOptions,
 ) -> Result<()> {
-    // It will hold blocks of sources that others may not read.
+    // The cache will hold blocks of sources that other users may not read.
     crate::mkfs::in_source(cache, len_bytes, force, Access::Owner, &|device: &dyn BlockDevice| {
         Cache::create(device, options).map_err(|e| named(cache, &e))
     })
@@ -77,7 +77,7 @@ fn open_file(cache: &str, options: OpenOptions) -> Result<(Arc<Cache>, Arc<FileD
 /// Makes a cache that is not in use larger or smaller; its file grows or shrinks with it.
 ///
 /// # Errors
-/// [`crate::Error::Volume`]: it is as it was, but for the length of its file.
+/// [`crate::Error::Volume`]: the cache is unchanged, except for the length of its file.
 pub fn resize(cache: &str, len_bytes: u64) -> Result<()> {
     let (opened, file) = open_file(cache, OpenOptions::default())?;
     let resized = resize_with_file(&opened, &file, len_bytes);
@@ -99,7 +99,7 @@ fn resize_with_file(
     cache.resize(len_bytes)
 }
 
-/// Cuts off what a cache no longer uses of its file.
+/// Truncates the file of a cache to the length still in use.
 fn shrink_file(cache: &str, len_bytes: u64) -> Result<()> {
     let path = file_of(cache)?;
     let fail = |e| crate::Error::host("shorten", &path, e);
@@ -142,10 +142,11 @@ pub struct CachedSource {
 }
 
 impl CachedSource {
-    /// Opens the cache and puts it in front of `origin`, which the user calls `source`.
+    /// Opens the cache and attaches it to `origin`, which is called `source` in messages.
     ///
     /// # Errors
-    /// [`crate::Error::Volume`] with what is wrong with the cache, or why it does not go with this source.
+    /// [`crate::Error::Volume`] with the defect of the cache, or the reason why it does not fit
+    /// this source.
     pub fn open(source: &str, origin: Arc<dyn BlockDevice>, settings: &Settings) -> Result<Self> {
         let cache_name = settings.cache.clone();
         let (cache, file) = open_file(&cache_name, settings.open.clone())?;
@@ -171,34 +172,34 @@ impl CachedSource {
         Ok(opened)
     }
 
-    /// What is read and written through the cache.
+    /// The cached device.
     #[must_use]
     pub fn device(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.tap) as Arc<dyn BlockDevice>
     }
 
-    /// What the cache has done and holds.
+    /// The counters and contents of the cache.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.cache.stats()
     }
 
-    /// Writes back what is dirty.
+    /// Writes all dirty blocks back.
     ///
     /// # Errors
-    /// [`crate::Error::Volume`] if something stays dirty.
+    /// [`crate::Error::Volume`] if blocks stay dirty.
     pub fn write_back(&self) -> Result<()> {
         self.tap.device().write_back_all().map_err(|e| named(&self.cache_name, &e))
     }
 
-    /// Where Prometheus may ask.
+    /// The address of the metrics for Prometheus.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.listeners.iter().find_map(Listener::address)
     }
 
-    /// Makes everything durable and closes the cache. What is dirty stays in it; says how much that
-    /// is, in bytes.
+    /// Makes everything durable and closes the cache. Dirty blocks stay in it; returns their size
+    /// in bytes.
     ///
     /// # Errors
     /// [`crate::Error::Volume`] if the cache could not be closed in good order.
@@ -211,7 +212,7 @@ impl CachedSource {
         Ok(dirty_bytes)
     }
 
-    /// Answers requests; those that change something only with `may_change`.
+    /// Makes the handler of requests; it refuses those that change something unless `may_change`.
     fn handler(&self, settings: &Settings, may_change: bool) -> Handler {
         let (name, cache, tap) =
             (self.cache_name.clone(), Arc::clone(&self.cache), Arc::clone(&self.tap));
@@ -235,7 +236,7 @@ impl CachedSource {
     }
 }
 
-/// Counters of networks where Prometheus may ask for them, until this is dropped.
+/// An HTTP server of the counters of networks for Prometheus, until this is dropped.
 #[derive(Debug)]
 pub struct NetworkMetrics(Listener);
 
@@ -243,7 +244,7 @@ impl NetworkMetrics {
     /// Listens on a TCP address such as `127.0.0.1:9105`.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] if that cannot be had.
+    /// [`crate::Error::Invalid`] if it cannot listen there.
     pub fn serve(address: &str, networks: Arc<weft_transform::Meters>) -> Result<Self> {
         let handler: Handler =
             Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
@@ -254,14 +255,14 @@ impl NetworkMetrics {
         Listener::tcp(address, handler).map(Self)
     }
 
-    /// The address.
+    /// The address of the listener.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.0.address()
     }
 }
 
-/// How a cell is, where Prometheus may ask for it, until this is dropped.
+/// An HTTP server of the state of a cell for Prometheus, until this is dropped.
 #[cfg(feature = "ringer")]
 #[derive(Debug)]
 pub struct CellMetrics(Listener);
@@ -271,7 +272,7 @@ impl CellMetrics {
     /// Listens on a TCP address such as `127.0.0.1:9106`.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] if that cannot be had.
+    /// [`crate::Error::Invalid`] if it cannot listen there.
     pub fn serve(address: &str, cell: weft_ringer_server::Watch) -> Result<Self> {
         let handler: Handler =
             Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
@@ -285,14 +286,14 @@ impl CellMetrics {
         Listener::tcp(address, handler).map(Self)
     }
 
-    /// The address.
+    /// The address of the listener.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.0.address()
     }
 }
 
-/// What a cache knows of its sources: `MODE DIRTY_BYTES USED_SLOTS NAME`, a line each, with a dash
+/// Describes the sources of a cache: `MODE DIRTY_BYTES USED_SLOTS NAME`, a line each, with a dash
 /// for the mode of one that is not in use.
 #[must_use]
 pub fn describe_origins(cache: &Cache, device: Option<&CachedDevice>) -> String {
@@ -317,7 +318,7 @@ impl<E: std::error::Error> From<E> for Refused {
     }
 }
 
-/// Does what a request asks for, and says what was done.
+/// Performs a request and returns a message that says what was done.
 fn change(
     cache: &Cache,
     file: &FileDevice,

@@ -1,31 +1,31 @@
-//! How a cache in front of a source is used, in words: `dirty-limit=1G`, `commit-ms=100`.
+//! The settings of a cache in front of a source, as text: `dirty-limit=1G`, `commit-ms=100`.
 
 use crate::{Error, Result};
 use std::path::PathBuf;
 use weft_block::parse_size;
 use weft_cache::{AttachOptions, OpenOptions};
 
-/// Which cache, and how it is used.
+/// The settings of one cache.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// The cache: a file or block device.
     pub cache: String,
-    /// What the source is called in the cache; `None` is how the user named the source.
+    /// The name of the source in the cache; `None`: the name that the user gave.
     pub name: Option<String>,
-    /// How the cache is opened.
+    /// The options for opening the cache.
     pub open: OpenOptions,
-    /// How the source is attached to it.
+    /// The options for attaching the source to it.
     pub attach: AttachOptions,
-    /// A TCP address where Prometheus may ask.
+    /// A TCP address for Prometheus.
     pub metrics: Option<String>,
-    /// Networks whose counters are shown there too.
+    /// Networks whose counters are served there too.
     pub networks: Option<std::sync::Arc<weft_transform::Meters>>,
-    /// A directory for the control socket; `None`: the cache cannot be talked to while it is in
+    /// A directory for the control socket; `None`: the cache cannot be controlled while it is in
     /// use.
     pub runtime_dir: Option<PathBuf>,
 }
 
-/// The finer settings: name, what it takes, what it means and, in brackets, its default.
+/// The detailed settings: name, value, meaning and, in brackets, the default.
 pub const SETTINGS: &[(&str, &str, &str)] = &[
     (
         "commit-ms",
@@ -76,10 +76,10 @@ pub const SETTINGS: &[(&str, &str, &str)] = &[
 ];
 
 impl Settings {
-    /// Takes one or more `name=value`, separated by commas.
+    /// Sets one or more `name=value`, separated by commas.
     ///
     /// # Errors
-    /// [`Error::Usage`] names what is not understood.
+    /// [`Error::Usage`] with the setting that is not understood.
     pub fn set(&mut self, list: &str) -> Result<()> {
         for setting in list.split(',').map(str::trim).filter(|s| !s.is_empty()) {
             let (name, value) = setting
@@ -149,7 +149,7 @@ mod tests {
             settings.set(&format!("{name}={value}")).unwrap();
             assert!(settings.set(&format!("{name}=-1")).is_err(), "{name}");
         }
-        // What is said to be the default is: setting it changes nothing.
+        // Setting the documented default changes nothing.
         let mut settings = Settings::default();
         let (open, attach) = (settings.open.clone(), settings.attach.clone());
         for (name, _, meaning) in SETTINGS {

@@ -1,17 +1,16 @@
-//! Reads a stream ahead in a thread of its own, so that reading and what is done with the data
-//! overlap.
+//! Reads a stream ahead in its own thread, so that reading and processing overlap.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// Size of one buffer in bytes; two are read ahead at most.
+/// Size of one buffer in bytes; at most two are read ahead.
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 2;
 
-/// A reader that is ahead of its user by up to a few buffers.
+/// A reader that is ahead of its consumer by up to a few buffers.
 ///
-/// The thread ends when the stream does or when this is dropped (then with the read it is in).
+/// The thread ends with the stream, or when this is dropped (then after the read in progress).
 #[derive(Debug)]
 pub struct ReadAhead {
     full: Receiver<io::Result<Vec<u8>>>,
@@ -25,7 +24,7 @@ impl ReadAhead {
     /// Starts to read `stream`.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// An error if no thread can be started.
     pub fn new(stream: impl Read + Send + 'static) -> io::Result<Self> {
         let (full_in, full) = sync_channel(BUFFERS);
         let (empty, empty_out) = sync_channel::<Vec<u8>>(BUFFERS + 1);
@@ -62,7 +61,7 @@ fn read_all(
             return;
         }
         if let Err(e) = result {
-            // Nobody may be listening any more; then nobody wants to know.
+            // If the consumer is gone, the error is not needed.
             let _ = full.send(Err(e));
             return;
         }
@@ -81,7 +80,7 @@ impl Read for ReadAhead {
             let used = std::mem::take(&mut self.current);
             self.at = 0;
             if used.capacity() > 0 {
-                // The thread makes its own buffer if this one finds no room.
+                // If the queue is full, the thread makes a buffer of its own.
                 let _ = self.empty.try_send(used);
             }
             match self.full.recv() {

@@ -1,7 +1,7 @@
-//! Forks as Basilisk II and SheepShaver keep them in the folder that they share with the computer
-//! they run on: beside `NAME`, its data fork, the resource fork in `.rsrc/NAME` and the 32 bytes of
-//! Finder information in `.finf/NAME` (16 of a file or folder, then 16 more, as HFS has them). There
-//! are no dates and no lock.
+//! Forks as Basilisk II and SheepShaver keep them in the folder that they share with their host:
+//! beside `NAME`, the data fork, the resource fork in `.rsrc/NAME` and the 32 bytes of Finder
+//! information in `.finf/NAME` (16 of a file or folder, then 16 more, as in HFS). There are no
+//! dates and no lock.
 
 use crate::{Error, Result};
 use std::fs::File;
@@ -11,10 +11,10 @@ use weft_hfs::interchange::Meta;
 use weft_hfs::streams::{MacVolume, ResourceReader, ResourceWriter};
 use weft_vfs::Ino;
 
-/// The directories that companions are in. They are none of the Macintosh's.
+/// The directories of companions. They are not part of the Macintosh's tree.
 pub(super) const DIRS: [&[u8]; 2] = [b".rsrc", b".finf"];
 
-/// The companion in a directory beside a file.
+/// The path of a file's companion in the directory `dir` beside it.
 fn companion(host: &Path, dir: &str) -> Option<PathBuf> {
     Some(host.parent()?.join(dir).join(host.file_name()?))
 }
@@ -23,7 +23,7 @@ fn told(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |e| Error::host(action, path, e)
 }
 
-/// Gives a file or folder what is beside `host`; says how many bytes of resource fork that is.
+/// Copies the companions of `host` into a file or folder; returns the bytes of the resource fork.
 pub(super) fn read(
     volume: &dyn MacVolume,
     ino: Ino,
@@ -33,7 +33,7 @@ pub(super) fn read(
 ) -> Result<u64> {
     if let Some(path) = companion(host, ".finf").filter(|path| path.is_file()) {
         let raw = std::fs::read(&path).map_err(told("read", &path))?;
-        // Old ones have the first half alone.
+        // Old files have only the first half.
         if let Some(first) = raw.get(..16) {
             let more = raw.get(16..32).unwrap_or(&[0; 16]);
             meta.finder_info[..16].copy_from_slice(first);
@@ -51,7 +51,7 @@ pub(super) fn read(
     copied.map_err(told("copy", &path))
 }
 
-/// Writes what a file or folder has beside its data fork, which is at `host`.
+/// Writes the companions of a file or folder beside its data fork, which is at `host`.
 pub(super) fn write(volume: &dyn MacVolume, ino: Ino, host: &Path, meta: &Meta) -> Result<()> {
     let place = |dir: &str| -> Result<Option<PathBuf>> {
         let Some(path) = companion(host, dir) else { return Ok(None) };

@@ -1,9 +1,9 @@
-//! Names that fit a Macintosh volume.
+//! Fits names to a Macintosh volume.
 //!
 //! A name of more than 31 letters, or with letters that MacRoman does not have, is changed: letters
-//! become `_`, the end before the extension becomes `#` and four digits that follow from the whole
-//! name, so that names come out the same each time. Two that would come out as one in a directory
-//! are kept apart by other digits; on the volume case makes no difference.
+//! become `_`, the end before the extension becomes `#` and four digits derived from the whole
+//! name, so that names come out the same each time. Two names of a directory that would collide get
+//! different digits; case does not distinguish names on the volume.
 
 use super::{Content, Item, ItemKind, Sink, join, split_last};
 use crate::Result;
@@ -12,14 +12,14 @@ use weft_hfs::macroman;
 
 /// The longest name on HFS, in bytes of MacRoman.
 const NAME_MAX_BYTES: usize = 31;
-/// The longest extension that is kept, with its dot.
+/// The longest extension that is kept, in bytes with its dot.
 const EXTENSION_MAX_BYTES: usize = 8;
 
-/// A sink before which names are made to fit.
+/// A sink that fits names and passes items to another sink.
 pub struct FitNames<'a> {
     sink: &'a mut dyn Sink,
     changed: Vec<(String, String)>,
-    /// What each path has become, and all that they have become.
+    /// The fitted path of each path, and the set of all fitted paths.
     paths: HashMap<Vec<u8>, Vec<u8>>,
     taken: HashSet<Vec<u8>>,
 }
@@ -31,18 +31,18 @@ impl std::fmt::Debug for FitNames<'_> {
 }
 
 impl<'a> FitNames<'a> {
-    /// Makes names fit that go to `sink`.
+    /// Fits names for `sink`.
     pub fn new(sink: &'a mut dyn Sink) -> Self {
         Self { sink, changed: Vec::new(), paths: HashMap::new(), taken: HashSet::new() }
     }
 
-    /// The names that were changed, and what they became.
+    /// The names that were changed, and their new names.
     #[must_use]
     pub fn changed(&self) -> &[(String, String)] {
         &self.changed
     }
 
-    /// A path as it fits; always the same one.
+    /// Returns the fitted path; always the same one for a path.
     fn fit_path(&mut self, path: &[u8]) -> Vec<u8> {
         if path.is_empty() {
             return Vec::new();
@@ -66,7 +66,7 @@ impl<'a> FitNames<'a> {
     }
 }
 
-/// What is the same for all paths that lead to one item of the volume.
+/// Returns a key that is the same for all paths to one item of the volume.
 fn folded(path: &[u8]) -> Vec<u8> {
     path.split(|b| *b == b'/')
         .map(|name| match macroman::name_from_unix(name) {
@@ -77,10 +77,10 @@ fn folded(path: &[u8]) -> Vec<u8> {
         .join(&b'/')
 }
 
-/// What the companion of a file has before the file's name; it is on no volume.
+/// The prefix of a companion's name, before the file's name; no volume stores it.
 const COMPANION: &[u8] = b"._";
 
-/// The name as it fits; as it is if it does.
+/// Returns the fitted name; unchanged if it fits.
 #[must_use]
 pub fn fit(name: &[u8]) -> Vec<u8> {
     if let Some(base) = name.strip_prefix(COMPANION) {
@@ -89,14 +89,14 @@ pub fn fit(name: &[u8]) -> Vec<u8> {
     fit_again(name, 0)
 }
 
-/// The name as it fits, where others have taken what it was in earlier turns.
+/// Returns the fitted name for attempt `turn`, after the names of earlier attempts were taken.
 fn fit_again(name: &[u8], turn: u32) -> Vec<u8> {
     match macroman::name_from_unix(name) {
         Ok(mac) if turn == 0 && mac.len() <= NAME_MAX_BYTES => return name.to_vec(),
         _ => {}
     }
     let text = String::from_utf8_lossy(name);
-    // Letter by letter, a mark with the letter it follows.
+    // Letter by letter; a combining mark together with the letter it follows.
     let mut mac: Vec<u8> = Vec::new();
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {
@@ -107,7 +107,7 @@ fn fit_again(name: &[u8], turn: u32) -> Vec<u8> {
             mac.extend(composed);
             continue;
         }
-        // Alone, a dot is no name.
+        // A dot alone is no name.
         if letter == '.' {
             mac.push(b'.');
             continue;
@@ -129,7 +129,7 @@ fn fit_again(name: &[u8], turn: u32) -> Vec<u8> {
     macroman::name_to_unix(&mac).into_bytes()
 }
 
-/// FNV-1a, folded to 16 bits; each turn counts on.
+/// FNV-1a, folded to 16 bits, plus the number of the attempt.
 fn hash(name: &[u8], turn: u32) -> u16 {
     let hash = name
         .iter()

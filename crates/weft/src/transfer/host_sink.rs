@@ -1,8 +1,8 @@
 //! A directory of the host as a destination.
 //!
-//! The volume may be hostile: a name that is `..` or has a slash in it is refused, no symbolic
-//! link is followed on the way down (a directory is entered only if it is one), and a file is
-//! always made anew. What bears the name already is replaced, but for directories.
+//! The volume may be hostile: a name that is `..` or contains a slash is refused, no symbolic link
+//! is followed on the way down (a directory is entered only if it is one), and a file is always
+//! created anew. An existing file of the same name is replaced; directories are kept.
 
 use super::{Content, Item, ItemKind, RUN_BYTES, Sink};
 use crate::{Error, Result};
@@ -19,16 +19,16 @@ use weft_vfs::{FileKind, Time};
 #[derive(Debug)]
 pub struct HostSink {
     top: PathBuf,
-    /// Whether owners are set: only root may give files away.
+    /// Whether owners are set: only root may change them.
     with_owners: bool,
-    /// Directories' permissions and times, set when all that is in them has been made.
+    /// Permissions and times of directories, set when all their content has been written.
     deferred: Vec<(PathBuf, u16, Timestamps)>,
     buffer: Vec<u8>,
     left_out: Vec<String>,
 }
 
 impl HostSink {
-    /// Writes the top item to `top`, and what is in it below.
+    /// Writes the top item to `top`, and the rest below it.
     #[must_use]
     pub fn new(top: impl Into<PathBuf>) -> Self {
         Self {
@@ -40,8 +40,8 @@ impl HostSink {
         }
     }
 
-    /// What could not be made here, with the reason: device nodes without root, attributes that
-    /// the host's file system refuses.
+    /// Items and attributes that could not be created here, with the reason: device nodes without
+    /// root, attributes that the host's file system refuses.
     #[must_use]
     pub fn left_out(&self) -> &[String] {
         &self.left_out
@@ -87,7 +87,7 @@ fn times(item: &Item<'_>) -> Timestamps {
     }
 }
 
-/// Removes what is in the way, unless it is a directory.
+/// Removes an existing file, but not a directory.
 fn clear(host: &Path) -> Result<()> {
     match std::fs::remove_file(host) {
         Ok(()) => Ok(()),

@@ -36,23 +36,22 @@ impl HostSource {
         Self { top, with_xattrs: true, latest: None, spared: None, named: HashMap::new() }
     }
 
-    /// Whether extended attributes are carried (they are, unless this says no).
+    /// Sets whether extended attributes are transferred (by default they are).
     #[must_use]
     pub fn with_xattrs(mut self, yes: bool) -> Self {
         self.with_xattrs = yes;
         self
     }
 
-    /// Says of files changed after `latest` that they were changed then, as reproducible builds
-    /// do.
+    /// Clamps times of change to at most `latest`, as for reproducible builds.
     #[must_use]
     pub fn no_later_than(mut self, latest: Option<Time>) -> Self {
         self.latest = latest;
         self
     }
 
-    /// Leaves out the file that what is sent is written to: a volume has no place for itself, and
-    /// a copy of it would change as it is made.
+    /// Excludes the file `volume` that the items are written to: a volume has no room for itself,
+    /// and a copy of it would change while it is made.
     ///
     /// # Errors
     /// [`Error::Usage`] if that file is the top: there is nothing else to send.
@@ -68,7 +67,7 @@ impl HostSource {
         Ok(self)
     }
 
-    /// Hands everything to `sink`, and finishes it.
+    /// Sends all items to `sink`, and finishes it.
     ///
     /// # Errors
     /// Those of the host and of the sink.
@@ -92,7 +91,7 @@ impl HostSource {
         sink.finish()
     }
 
-    /// Sends one file; whether it is a directory.
+    /// Sends one file; returns true if it is a directory.
     fn send_one(&mut self, host: &Path, path: &[u8], sink: &mut dyn Sink) -> Result<bool> {
         let meta = std::fs::symlink_metadata(host).map_err(|e| Error::host("stat", host, e))?;
         let Some(kind) = FileKind::from_mode(meta.mode()) else {
@@ -150,7 +149,7 @@ fn open(dir: PathBuf, path: Vec<u8>) -> Result<Level> {
     for entry in std::fs::read_dir(&dir).map_err(failed)? {
         names.push(entry.map_err(failed)?.file_name());
     }
-    // An AppleDouble (`._name`) comes behind its file, which it belongs to.
+    // An AppleDouble (`._name`) follows the file it belongs to.
     names.sort_unstable_by(|a, b| {
         let of = |name: &OsString| {
             let name = name.as_bytes();
@@ -193,7 +192,8 @@ fn xattrs(host: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
                 value.truncate(len);
                 all.push((name.to_vec(), value));
             }
-            // Gone since the list was made, or not for us to see.
+            // The attribute was removed after the list was read, or is not readable for this
+            // process.
             Err(Errno::NODATA | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP) => {}
             Err(e) => return Err(Error::host("read an attribute of", host, e)),
         }
@@ -205,9 +205,9 @@ struct HostContent<'a> {
     file: File,
     host: &'a Path,
     at: u64,
-    /// Fewer blocks than bytes: there are holes to be found.
+    /// Whether the file has fewer blocks than bytes, and so holes.
     sparse: bool,
-    /// Where the run of data at `at` ends, as far as is known.
+    /// The known end of the run of data at `at`.
     data_end: u64,
 }
 

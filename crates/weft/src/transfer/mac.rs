@@ -1,7 +1,8 @@
-//! Files of a Macintosh volume, packed with both their forks in files of other systems, and back.
+//! Packs files of a Macintosh volume with both their forks into files of other systems, and unpacks
+//! them.
 //!
-//! A packed file has the name that its format asks for (`Game.bin`, `Game.hqx`); unpacked, it has
-//! the name that it was packed with. Directories are gone through.
+//! The name of a packed file has the extension of its format (`Game.bin`, `Game.hqx`); an unpacked
+//! file gets the name stored in the packed one. Directories are walked.
 
 use super::{Tally, basilisk, join};
 use crate::{Error, Result};
@@ -18,15 +19,15 @@ use weft_hfs::view::has_more;
 use weft_vfs::path::Node;
 use weft_vfs::{Caller, Error as FsError, FileKind, Handle, Ino, SetAttr, SetTime, Time};
 
-/// How files are packed.
+/// The format of packed files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
-    /// Out: `MacBinary` for what is more than a data fork, the data fork alone for the rest. In: by
-    /// what the content is.
+    /// Out: `MacBinary` for files with more than a data fork, the plain data fork for the rest. In:
+    /// the format is detected from the content.
     Auto,
-    /// All in one format.
+    /// One format for all files.
     As(Format),
-    /// The data fork, and in directories beside it what else there is, as Basilisk II has it.
+    /// The data fork, and the other parts in directories beside it, in the layout of Basilisk II.
     Basilisk,
 }
 
@@ -48,7 +49,7 @@ impl Read for DataReader<'_> {
     }
 }
 
-/// The data fork of a new file as a place to write to.
+/// The data fork of a new file as a writer.
 struct DataWriter<'a> {
     volume: &'a dyn MacVolume,
     ino: Ino,
@@ -79,10 +80,10 @@ impl Write for DataWriter<'_> {
     }
 }
 
-/// Packs one file. An AppleDouble is packed without its data fork.
+/// Packs one file. An AppleDouble gets no data fork.
 ///
 /// # Errors
-/// [`interchange::Error`] for what the format cannot hold, a damaged volume, a failed write.
+/// [`interchange::Error`] for parts that the format cannot hold, a damaged volume, a failed write.
 pub fn pack(
     volume: &dyn MacVolume,
     ino: Ino,
@@ -99,14 +100,14 @@ pub fn pack(
     interchange::write(format, &meta, &mut data, &mut resource, to)
 }
 
-/// Packs a file or a tree of a volume into `to` on the host: a directory to put it into, or the
-/// name of the copy.
+/// Packs a file or a tree of a volume into `to` on the host: a directory for the copy, or the name
+/// of the copy.
 pub struct PackOut<'a> {
     packing: Packing,
     shown: &'a [u8],
     tally: Tally,
     left_out: Vec<String>,
-    /// Is told of what cannot be read; the walk goes on if it returns `Ok`.
+    /// Receives each error for an unreadable item; the walk continues if it returns `Ok`.
     damaged: Box<dyn FnMut(Error) -> Result<()> + 'a>,
 }
 
@@ -117,7 +118,7 @@ impl std::fmt::Debug for PackOut<'_> {
 }
 
 impl<'a> PackOut<'a> {
-    /// Packs so; `shown` is the path in the volume, for messages.
+    /// Packs in the format `packing`; `shown` is the path in the volume, for messages.
     #[must_use]
     pub fn new(packing: Packing, shown: &'a [u8]) -> Self {
         Self {
@@ -129,25 +130,25 @@ impl<'a> PackOut<'a> {
         }
     }
 
-    /// Tells `damaged` of each thing that cannot be read, and goes on past it if that returns `Ok`.
-    /// Without it the first error ends the walk.
+    /// Passes each error for an unreadable item to `damaged`, and continues the walk if that
+    /// returns `Ok`. Without it the first error ends the walk.
     #[must_use]
     pub fn past_damage(mut self, damaged: impl FnMut(Error) -> Result<()> + 'a) -> Self {
         self.damaged = Box::new(damaged);
         self
     }
 
-    /// What the format of a file had no place for.
+    /// The parts for which the format of their file has no place.
     #[must_use]
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// Packs `node`, which is called `name`: into the directory `to` by a name that fits the
-    /// format, or, unless `into`, under the very name `to`.
+    /// Packs `node`, which is called `name`: into the directory `to` under a name that fits the
+    /// format, or, unless `into`, under exactly the name `to`.
     ///
     /// # Errors
-    /// Those of the volume and the host, and what the format cannot hold.
+    /// Those of the volume and the host, and parts that the format cannot hold.
     pub fn send(
         mut self,
         volume: &dyn MacVolume,
@@ -256,7 +257,7 @@ impl<'a> PackOut<'a> {
             let mut to = BufWriter::with_capacity(256 << 10, file);
             let packed = pack(volume, node.ino(), name, format, &mut to);
             packed.and_then(|()| Ok(to.flush()?)).map_err(|e| {
-                // Nothing half made is left under the name.
+                // Removes the incomplete file.
                 let _ = std::fs::remove_file(host);
                 packing_failed("pack", &shown, &e)
             })?;
@@ -304,10 +305,10 @@ fn packing_failed(action: &'static str, path: &[u8], e: &interchange::Error) -> 
     Error::file(action, path, source)
 }
 
-/// What is said of files that are put into a volume.
+/// Type and creator for files that are put into a volume.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Saying {
-    /// Their type, whatever they were packed with.
+    /// Their type, in place of the packed one.
     pub file_type: Option<[u8; 4]>,
     /// Their creator.
     pub creator: Option<[u8; 4]>,
@@ -328,23 +329,24 @@ impl std::fmt::Debug for UnpackIn<'_> {
 }
 
 impl<'a> UnpackIn<'a> {
-    /// Unpacks so. Without a packing files are taken as they are, with the AppleDouble beside them.
+    /// Unpacks files in the format `packing`. Without one, files are copied as they are, with the
+    /// AppleDouble beside them.
     #[must_use]
     pub fn new(volume: &'a dyn MacVolume, packing: Option<Packing>, saying: Saying) -> Self {
         Self { volume, packing, saying, tally: Tally::default() }
     }
 
-    /// What was put in so far.
+    /// The counts of what was unpacked so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Puts a file or a tree of the host into the directory `parent`, which is shown as `shown` in
-    /// messages: as `name`, or by the name it was packed with, or by its own.
+    /// Puts a file or a tree of the host into the directory `parent`, which is called `shown` in
+    /// messages: under `name`, or the name stored in the packed file, or the host's name.
     ///
     /// # Errors
-    /// Those of the host and the volume, and of files that are not packed so.
+    /// Those of the host and the volume, and of files that are not in that format.
     pub fn put(
         &mut self,
         host: &Path,
@@ -359,7 +361,7 @@ impl<'a> UnpackIn<'a> {
         let own = host.file_name().map(|name| name.as_bytes().to_vec());
         let name = name.map(<[u8]>::to_vec).or(own);
         let (dir, shown) = match name {
-            // `dir/.`: what is in it.
+            // `dir/.`: only the content of the directory.
             None => (None, shown.to_vec()),
             Some(name) => {
                 let shown = super::below(shown, &name);
@@ -383,7 +385,7 @@ impl<'a> UnpackIn<'a> {
         self.put_all(host, into, &shown)
     }
 
-    /// Puts what is in a directory of the host into the directory `parent`.
+    /// Puts the content of a directory of the host into the directory `parent`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -395,7 +397,7 @@ impl<'a> UnpackIn<'a> {
         }
         names.sort_unstable();
         for name in &names {
-            // A companion goes with its file.
+            // A companion is copied with its file.
             let base = name.as_bytes().strip_prefix(b"._");
             if base.is_some_and(|base| names.iter().any(|n| n.as_bytes() == base)) {
                 continue;
@@ -469,7 +471,7 @@ impl<'a> UnpackIn<'a> {
         self.make(host, parent, &name, shown, (Some(reader), None), format)
     }
 
-    /// Opens an AppleDouble. One that is none is an error only if it was asked for.
+    /// Opens an AppleDouble. A file in another format is an error only if `wanted`.
     fn open_double(&self, path: &Path, wanted: bool) -> Result<Option<Reader<BufReader<File>>>> {
         let file = File::open(path).map_err(|e| Error::host("read", path, e))?;
         match Reader::open(Format::AppleDouble, BufReader::new(file)) {
@@ -481,7 +483,7 @@ impl<'a> UnpackIn<'a> {
         }
     }
 
-    /// Makes the file, in the place of what has its name. What is half made goes again.
+    /// Makes the file, replacing an existing one of its name. An incomplete file is removed again.
     fn make<R: Read + Seek>(
         &mut self,
         host: &Path,
@@ -505,7 +507,7 @@ impl<'a> UnpackIn<'a> {
         let node = Node::from_entry(volume, entry);
         let filled = self.fill(host, node.ino(), &full, content, format);
         if filled.is_err() {
-            // The first error is the one to tell.
+            // Report the first error, not one from the removal.
             let _ = volume.unlink(parent, name);
         }
         let bytes = filled?;

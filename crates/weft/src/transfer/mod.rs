@@ -1,9 +1,9 @@
 //! Moves trees of files between the host, a volume and tar streams.
 //!
-//! A *source* ([`VolumeSource`], [`HostSource`], [`TarSource`]) walks what it has and hands each
-//! file, as an [`Item`], to a [`Sink`] ([`VolumeSink`], [`HostSink`], [`TarSink`]), so that any
-//! source goes with any sink. Paths are relative to the top that was named, without a leading
-//! slash; the top itself is the empty path. A directory comes before what is in it.
+//! A *source* ([`VolumeSource`], [`HostSource`], [`TarSource`]) walks its tree and hands each file,
+//! as an [`Item`], to a [`Sink`] ([`VolumeSink`], [`HostSink`], [`TarSink`]), so that any source
+//! works with any sink. Paths are relative to the top that was given, without a leading slash; the
+//! top itself is the empty path. A directory comes before its content.
 
 mod ahead;
 mod basilisk;
@@ -33,12 +33,12 @@ use crate::Result;
 use std::ops::Range;
 use weft_vfs::{FileKind, Time};
 
-/// One file on its way.
+/// One file in transfer.
 #[derive(Debug, Clone)]
 pub struct Item<'a> {
     /// Relative path: components joined by `/`, none of them empty, `.` or `..`.
     pub path: &'a [u8],
-    /// What it is.
+    /// Its type.
     pub kind: ItemKind<'a>,
     /// Low 12 bits of the mode.
     pub perm: u16,
@@ -46,7 +46,7 @@ pub struct Item<'a> {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Last access, where the source knows it.
+    /// Last access, if the source knows it.
     pub atime: Option<Time>,
     /// Last change.
     pub mtime: Time,
@@ -54,7 +54,7 @@ pub struct Item<'a> {
     pub xattrs: &'a [(Vec<u8>, Vec<u8>)],
 }
 
-/// What a file is, with what only that kind has.
+/// The type of a file, with the data of that type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ItemKind<'a> {
     /// A regular file of this many bytes.
@@ -70,7 +70,7 @@ pub enum ItemKind<'a> {
     HardLink(&'a [u8]),
     /// A device node, FIFO or socket.
     Special {
-        /// Which.
+        /// Its type.
         kind: FileKind,
         /// Device number, as `makedev(3)` packs it.
         rdev: u32,
@@ -79,15 +79,15 @@ pub enum ItemKind<'a> {
 
 /// The content of a regular file, read from its beginning to its end.
 pub trait Content {
-    /// Fills `buf` with the next run of data and says where in the file it belongs and how long
-    /// it is; `None` at the end. What lies between two runs is a hole.
+    /// Fills `buf` with the next run of data and returns its offset in the file and its length in
+    /// bytes; `None` at the end. The bytes between two runs are a hole.
     ///
     /// # Errors
     /// Those of the source.
     fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<(u64, usize)>>;
 
-    /// The extents outside of which there are only holes, in order, if the source can tell before
-    /// the content is read; else `None`.
+    /// Returns the extents outside of which there are only holes, in order, if the source knows
+    /// them before the content is read; else `None`.
     ///
     /// # Errors
     /// Those of the source.
@@ -96,22 +96,22 @@ pub trait Content {
     }
 }
 
-/// Where items go.
+/// A destination of items.
 pub trait Sink {
-    /// Takes one item. `content` is there for regular files.
+    /// Takes one item. `content` is the content of a regular file.
     ///
     /// # Errors
     /// Those of the destination, and of the content's source.
     fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()>;
 
-    /// Everything has come: sets what had to wait (times of directories, the end of a stream).
+    /// Ends the transfer: sets times of directories, writes the end of a stream.
     ///
     /// # Errors
     /// Those of the destination.
     fn finish(&mut self) -> Result<()>;
 }
 
-/// The content of what has none.
+/// The empty content, for items without one.
 #[derive(Debug)]
 pub struct NoContent;
 
@@ -121,7 +121,7 @@ impl Content for NoContent {
     }
 }
 
-/// What has been moved so far.
+/// Counts of the items moved so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Regular files.
@@ -153,14 +153,14 @@ impl Tally {
         }
     }
 
-    /// All names together.
+    /// The number of all names.
     #[must_use]
     pub fn names(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.hard_links + self.specials
     }
 }
 
-/// A sink that counts what passes to the sink behind it, and tells `each` after every item.
+/// A sink that counts items, passes them to another sink, and calls `each` after every item.
 pub struct Counted<'a> {
     sink: &'a mut dyn Sink,
     tally: Tally,
@@ -174,12 +174,12 @@ impl std::fmt::Debug for Counted<'_> {
 }
 
 impl<'a> Counted<'a> {
-    /// Counts what goes to `sink`.
+    /// Counts the items that go to `sink`.
     pub fn new(sink: &'a mut dyn Sink, each: &'a mut dyn FnMut(&Tally)) -> Self {
         Self { sink, tally: Tally::default(), each }
     }
 
-    /// What has passed so far.
+    /// The counts so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally
@@ -199,7 +199,7 @@ impl Sink for Counted<'_> {
     }
 }
 
-/// How much content is moved at a time, in bytes.
+/// The size in bytes of one run of content.
 const RUN_BYTES: usize = 1 << 20;
 
 /// `path` without its last component, and that component.
@@ -221,7 +221,7 @@ fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// The path of an item below the path that its top is shown as.
+/// The path of an item below `shown`, the path of its top in messages.
 fn below(shown: &[u8], path: &[u8]) -> Vec<u8> {
     if path.is_empty() {
         shown.to_vec()

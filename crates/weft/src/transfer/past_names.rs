@@ -1,19 +1,19 @@
-//! Goes on past names that the destination does not take.
+//! Skips names that the destination refuses.
 //!
-//! A name that is too long, has letters that the volume has none for, or is another one's but for
-//! case costs its own file, or the directory with all that is in it; the rest of the tree comes.
+//! A name that is too long, has letters that the volume lacks, or differs from another one only in
+//! case costs its own file, or the directory with its content; the rest of the tree is transferred.
 
 use super::{Content, Item, ItemKind, Sink, split_last};
 use crate::{Error, Result};
 use std::collections::HashSet;
 use weft_vfs::Error as FsError;
 
-/// A sink before another one that may refuse names.
+/// A sink that passes items to another one, which may refuse names.
 pub struct PastNames<'a> {
     sink: &'a mut dyn Sink,
     /// The paths that were refused.
     refused: HashSet<Vec<u8>>,
-    /// Why, in words; what is in a directory that was refused is counted with it.
+    /// The messages of the refusals; the content of a refused directory is counted in `below`.
     told: Vec<String>,
     below: u64,
 }
@@ -25,25 +25,24 @@ impl std::fmt::Debug for PastNames<'_> {
 }
 
 impl<'a> PastNames<'a> {
-    /// Goes on past names that `sink` refuses.
+    /// Skips names that `sink` refuses.
     pub fn new(sink: &'a mut dyn Sink) -> Self {
         Self { sink, refused: HashSet::new(), told: Vec::new(), below: 0 }
     }
 
-    /// What was refused, and why.
+    /// The refused names, with the reasons.
     #[must_use]
     pub fn refused(&self) -> &[String] {
         &self.told
     }
 
-    /// How many things were left out with the directories that they are in, or with the file that
-    /// they are another name of.
+    /// The number of items left out with a refused directory, or as another name of a refused file.
     #[must_use]
     pub fn left_out_with_them(&self) -> u64 {
         self.below
     }
 
-    /// Whether a path, or a directory that it lies in, was refused.
+    /// Returns true if a path, or a directory above it, was refused.
     fn is_refused(&self, path: &[u8]) -> bool {
         if self.refused.is_empty() {
             return false;
@@ -59,7 +58,7 @@ impl<'a> PastNames<'a> {
     }
 }
 
-/// Whether an error is about the name and nothing else.
+/// Returns true if an error concerns only the name.
 fn is_about_the_name(e: &Error) -> bool {
     let Error::File { action, source, .. } = e else { return false };
     matches!(*action, "make" | "make directory")
@@ -75,7 +74,7 @@ impl Sink for PastNames<'_> {
             return Ok(());
         }
         match self.sink.put(item, content) {
-            // The top is what was asked for.
+            // The top was requested explicitly, so its error is returned.
             Err(e) if is_about_the_name(&e) && !item.path.is_empty() => {
                 self.refused.insert(item.path.to_vec());
                 self.told.push(e.to_string());

@@ -13,7 +13,7 @@ impl Records {
     /// Parses the content of an extended header; `None` if it is damaged.
     pub(super) fn parse(mut bytes: &[u8]) -> Option<Self> {
         let mut records = Vec::new();
-        // What follows the last record, up to the header's length, some writers fill with NUL.
+        // Some writers fill the header behind the last record with NUL.
         while bytes.first().is_some_and(|b| *b != 0) {
             let space = bytes.iter().take(20).position(|b| *b == b' ')?;
             let len: usize = std::str::from_utf8(bytes.get(..space)?).ok()?.parse().ok()?;
@@ -26,7 +26,7 @@ impl Records {
         Some(Self(records))
     }
 
-    /// The last value of `key`; an empty one takes back what was said before.
+    /// The last value of `key`; an empty value cancels earlier ones.
     pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
         let found = self.0.iter().rfind(|(k, _)| k == key);
         found.map(|(_, value)| &value[..]).filter(|value| !value.is_empty())
@@ -52,12 +52,12 @@ impl Records {
         self.0.push((key.into(), value.into()));
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no records.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The records of `global`, then these, which go before them.
+    /// The records of `global`, followed by these, which take precedence.
     pub(super) fn over(mut self, global: &Self) -> Self {
         if !global.is_empty() {
             self.0.splice(0..0, global.0.iter().cloned());
@@ -83,7 +83,7 @@ impl Records {
     }
 }
 
-/// Parses `[-]seconds[.fraction]`.
+/// Parses a time, `[-]seconds[.fraction]`.
 fn parse_time(text: &str) -> Option<Time> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let secs: i64 = whole.parse().ok()?;
@@ -100,7 +100,7 @@ fn parse_time(text: &str) -> Option<Time> {
     }
 }
 
-/// Writes a time as a record has it: the sign goes before the whole, fraction included.
+/// Formats a time for a record: the sign applies to the whole number, fraction included.
 pub(super) fn format_time(time: Time) -> String {
     let (sign, secs, nanos) = if time.secs < 0 && time.nanos > 0 {
         ("-", (time.secs + 1).unsigned_abs(), 1_000_000_000 - time.nanos)
@@ -144,7 +144,7 @@ mod tests {
         let mut records = Records::default();
         records.push("a", &b"one\nline 7 b=c\n"[..]);
         records.push("SCHILY.xattr.security.capability", &[1, 0, 0, 2, b'\n', 0xff, 0][..]);
-        // Where one more digit of the length makes the length one longer.
+        // Covers lengths at which one more digit makes the length one digit longer.
         for len in 1..1100 {
             records.push("k", vec![b'v'; len]);
         }

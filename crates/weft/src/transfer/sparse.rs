@@ -1,5 +1,5 @@
-//! Maps of sparse files in tar streams: which extents of a file the stream holds; all else is
-//! holes. Four forms of it are read, and the last is written:
+//! Maps of sparse files in tar streams: the extents of a file that the stream holds; the rest is
+//! holes. Four forms are read, and the last is written:
 //!
 //! | form | the map is in | written by |
 //! |---|---|---|
@@ -25,12 +25,12 @@ pub(super) struct SparseMap {
     pub(super) len_bytes: u64,
 }
 
-/// Where the map of a member with these records is.
+/// The location of the map of a member.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MapPlace {
-    /// There is none: the stream holds all of the file.
+    /// There is no map: the stream holds the whole file.
     Nowhere,
-    /// In the records: here it is, as offsets and lengths.
+    /// In the records: as offsets and lengths.
     Here(Vec<(u64, u64)>),
     /// Before the data.
     Ahead,
@@ -44,7 +44,7 @@ impl SparseMap {
         Self { extents, len_bytes }
     }
 
-    /// Checks what a stream says: offsets and lengths, of a file of `len_bytes` of which the
+    /// Checks the map of a stream: offsets and lengths, of a file of `len_bytes` of which the
     /// stream holds `stored_bytes`.
     pub(super) fn new(
         pieces: &[(u64, u64)],
@@ -58,7 +58,7 @@ impl SparseMap {
             if len == 0 {
                 continue;
             }
-            // Readers differ in whether such a piece would be filled up to a block.
+            // Readers differ in whether such a piece is filled up to a block.
             if !held.is_multiple_of(BLOCK_BYTES as u64) {
                 return Err("the piece of a sparse file is no multiple of 512 bytes".into());
             }
@@ -81,13 +81,13 @@ impl SparseMap {
         Ok(Self { extents, len_bytes })
     }
 
-    /// How many bytes the stream holds.
+    /// The number of bytes that the stream holds.
     pub(super) fn stored_bytes(&self) -> u64 {
         self.extents.iter().map(|e| e.end - e.start).sum()
     }
 
-    /// The map as form 1.0 has it before the data, filled up to a block. GNU tar closes the map of
-    /// a file that ends in a hole with an empty piece there; so does this.
+    /// The map in form 1.0, filled up to a block. As GNU tar does, this ends the map of a file that
+    /// ends in a hole with an empty piece.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut pieces: Vec<(u64, u64)> =
             self.extents.iter().map(|e| (e.start, e.end - e.start)).collect();
@@ -104,7 +104,7 @@ impl SparseMap {
     }
 }
 
-/// Says where the map of a member with `records` is.
+/// Returns the location of the map of a member with `records`.
 pub(super) fn place(records: &Records) -> Result<MapPlace, String> {
     let version = (records.get(b"GNU.sparse.major"), records.get(b"GNU.sparse.minor"));
     match version {
@@ -150,7 +150,7 @@ pub(super) fn place(records: &Records) -> Result<MapPlace, String> {
     }
 }
 
-/// Reads the lines of form 1.0 from blocks as they come: `next_block` gives one more.
+/// Reads the lines of form 1.0 block by block; `next_block` returns one more block.
 pub(super) fn read_lines(
     mut next_block: impl FnMut() -> Result<[u8; BLOCK_BYTES], String>,
 ) -> Result<Vec<(u64, u64)>, String> {
@@ -177,7 +177,7 @@ pub(super) fn read_lines(
             }
         }
     };
-    // The count is believed only as far as lines follow it.
+    // The count is not trusted: it reserves no memory before its lines are read.
     let count = number()?;
     let mut pieces = Vec::new();
     for _ in 0..count {

@@ -1,16 +1,17 @@
-//! The members of a tar stream, one by one: each header with everything that extension headers
-//! (pax `x` and `g`, GNU `L` and `K`) and maps of sparse files say of it.
+//! The members of a tar stream, one by one: each header with the data of its extension headers (pax
+//! `x` and `g`, GNU `L` and `K`) and of maps of sparse files.
 //!
-//! The crate `tar` knows the layout of headers and is used for that. Its reader of streams knows
-//! neither sparse files of pax nor values with newlines in them, and takes any stream that begins
-//! with a block of zeroes for an empty archive.
+//! The crate `tar` parses the layout of headers. Its reader of streams supports neither sparse
+//! files of pax nor values with newlines in them, and takes any stream that begins with a block of
+//! zeroes for an empty archive.
 
 use super::pax::Records;
 use super::sparse::{self, BLOCK_BYTES, MapPlace, SparseMap};
 use std::io::{self, Read};
 use tar::{EntryType, GnuExtSparseHeader, GnuSparseHeader, Header};
 
-/// The most that extension headers of one member may hold together: names, attributes and maps.
+/// The most bytes that extension headers of one member may hold together: names, attributes and
+/// maps.
 const EXTENSION_MAX_BYTES: u64 = 64 << 20;
 
 /// One member of a stream.
@@ -21,7 +22,7 @@ pub(super) struct Member {
     /// The target of a link; empty if there is none.
     pub(super) link: Vec<u8>,
     pub(super) records: Records,
-    /// What of the file the stream holds.
+    /// The parts of the file that the stream holds.
     pub(super) map: SparseMap,
 }
 
@@ -30,13 +31,13 @@ pub(super) struct Member {
 pub(super) struct Members<R> {
     stream: R,
     global: Records,
-    /// What is left of the current member's data, and what fills it up to a block.
+    /// Bytes left of the current member's data, and of its padding up to a block.
     left_bytes: u64,
     fill_bytes: u64,
     any: bool,
 }
 
-/// Why a stream cannot be read on.
+/// The reason why a stream cannot be read further.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error("{0}")]
@@ -54,7 +55,7 @@ impl<R: Read> Members<R> {
         Self { stream, global: Records::default(), left_bytes: 0, fill_bytes: 0, any: false }
     }
 
-    /// Reads data of the current member.
+    /// Reads data of the current member into `buf`; returns the number of bytes.
     pub(super) fn read(&mut self, buf: &mut [u8]) -> Result<usize, Broken> {
         let room = usize::try_from(self.left_bytes).unwrap_or(usize::MAX).min(buf.len());
         self.read_exact(&mut buf[..room])?;
@@ -77,7 +78,7 @@ impl<R: Read> Members<R> {
         Ok(block)
     }
 
-    /// The next header, or `None` at the end of the stream.
+    /// Returns the next header, or `None` at the end of the stream.
     fn next_header(&mut self) -> Result<Option<Header>, Broken> {
         let rest = self.left_bytes + self.fill_bytes;
         (self.left_bytes, self.fill_bytes) = (0, 0);
@@ -121,8 +122,8 @@ impl<R: Read> Members<R> {
         Ok(Some(header))
     }
 
-    /// A block of zeroes ends an archive. Where nothing came before it, only an archive without
-    /// members may be meant, which is zeroes to its end; a disk image begins with zeroes too.
+    /// Checks the end of an archive, which is a block of zeroes. If no member came before it, the
+    /// archive is empty only if there are zeroes to its end; a disk image begins with zeroes too.
     fn check_end(&mut self) -> Result<(), Broken> {
         if self.any {
             return Ok(());
@@ -151,7 +152,7 @@ impl<R: Read> Members<R> {
         Ok(())
     }
 
-    /// The next member, or `None` at the end of the stream.
+    /// Returns the next member, or `None` at the end of the stream.
     pub(super) fn next(&mut self) -> Result<Option<Member>, Broken> {
         let (mut long_name, mut long_link) = (None, None);
         let mut own = Records::default();
@@ -195,7 +196,7 @@ impl<R: Read> Members<R> {
         }
     }
 
-    /// The content of an extension header; `None` if it takes more than is left of `room`.
+    /// Reads the content of an extension header; `None` if it takes more than is left of `room`.
     fn read_extension(
         &mut self,
         header: &Header,
@@ -244,7 +245,7 @@ impl<R: Read> Members<R> {
         Ok(Member { header, name, link, records, map })
     }
 
-    /// The map in a header of the old GNU form, and in the blocks that follow it.
+    /// Reads the map from a header of the old GNU form, and from the blocks that follow it.
     fn old_map(&mut self, header: &Header, stored: u64) -> Result<SparseMap, Broken> {
         let Some(gnu) = header.as_gnu() else {
             return damaged("a sparse file whose header is not GNU tar's");
@@ -278,7 +279,7 @@ impl<R: Read> Members<R> {
         SparseMap::new(&pieces, len_bytes, stored).map_err(Broken::Damaged)
     }
 
-    /// The map that records have or announce.
+    /// Reads the map that records hold or announce.
     fn pax_map(&mut self, records: &Records, stored: u64) -> Result<SparseMap, Broken> {
         let pieces = match sparse::place(records).map_err(Broken::Damaged)? {
             MapPlace::Nowhere => return Ok(SparseMap::dense(stored)),
@@ -306,8 +307,8 @@ impl<R: Read> Members<R> {
     }
 }
 
-/// Whether the size in a header of this kind counts data that follows: of directories, links and
-/// nodes some writers fill it in and send none.
+/// Returns true if the size in a header of this kind counts data that follows: some writers set it
+/// for directories, links and nodes and send no data.
 fn has_data(kind: EntryType) -> bool {
     !matches!(
         kind,
@@ -335,12 +336,13 @@ fn unsigned(field: &[u8]) -> Option<u64> {
     number(field).and_then(|n| u64::try_from(n).ok())
 }
 
-/// A number of a header: octal digits between spaces and NULs (blank is 0), or, where the highest
-/// bit is set, a signed binary number, as GNU tar writes what octal digits cannot say.
+/// Parses a number of a header: octal digits between spaces and NULs (blank is 0), or, if the
+/// highest bit is set, a signed binary number, as GNU tar writes numbers too large for octal
+/// digits.
 pub(super) fn number(field: &[u8]) -> Option<i64> {
     let (first, rest) = field.split_first()?;
     if first & 0x80 != 0 {
-        // Bit 6 is the sign; what it says fills the number up from above.
+        // Bit 6 is the sign bit, extended to the left.
         let negative = first & 0x40 != 0;
         let high = i128::from(first & 0x3f) - if negative { 0x40 } else { 0 };
         let value = rest

@@ -1,6 +1,6 @@
-//! A tar stream as a destination: POSIX pax. What a ustar header cannot say, a record before it
-//! does: long names, times with fractions or before 1970, extended attributes. A file with holes
-//! is stored in GNU tar's sparse form 1.0.
+//! A tar stream as a destination: POSIX pax. Values that a ustar header cannot hold are in a record
+//! before it: long names, times with fractions or before 1970, extended attributes. A file with
+//! holes is stored in GNU tar's sparse form 1.0.
 
 use super::pax::{Records, format_time};
 use super::sparse::{BLOCK_BYTES, SparseMap};
@@ -11,13 +11,13 @@ use std::ops::Range;
 use tar::{EntryType, Header};
 use weft_vfs::FileKind;
 
-/// The largest number in octal digits of the fields for owners and for sizes and times.
+/// The largest numbers in the octal fields for owners, for sizes and for times.
 const ID_MAX: u32 = 0o777_7777;
 const SIZE_MAX_BYTES: u64 = 0o777_7777_7777;
 const TIME_MAX_SECS: u64 = SIZE_MAX_BYTES;
 
-/// A file is stored as sparse if that saves more bytes than this: the map and its records take
-/// some blocks, and a reader that does not know the form gets nothing of use.
+/// A file is stored as sparse if that saves more bytes than this: the map and its records take some
+/// blocks, and a reader without support for the form gets nothing of use.
 const SPARSE_MIN_BYTES: u64 = 4096;
 
 /// Writes a tar stream.
@@ -38,8 +38,8 @@ impl<W: Write> TarSink<W> {
         Self { builder: tar::Builder::new(stream), name: b".".to_vec() }
     }
 
-    /// What the top item is called in the stream, instead of `.`; what is in it keeps its relative
-    /// path.
+    /// Sets the name of the top item in the stream, instead of `.`; the items in it keep their
+    /// relative paths.
     #[must_use]
     pub fn named(mut self, name: &[u8]) -> Self {
         if !name.is_empty() {
@@ -48,7 +48,7 @@ impl<W: Write> TarSink<W> {
         self
     }
 
-    /// Writes what does not fit into the header before it, then the header and the data.
+    /// Writes the records that do not fit into the header, then the header and the data.
     fn append(
         &mut self,
         header: &mut Header,
@@ -116,7 +116,7 @@ impl<W: Write> Sink for TarSink<W> {
                     FileKind::BlockDevice => EntryType::Block,
                     FileKind::CharDevice => EntryType::Char,
                     FileKind::Fifo => EntryType::Fifo,
-                    // tar has no sockets; they mean nothing without the process that listens.
+                    // tar has no sockets; they mean nothing without the listening process.
                     _ => return Ok(()),
                 });
                 let major = (rdev >> 8) & 0xfff;
@@ -155,7 +155,7 @@ impl<W: Write> TarSink<W> {
                 records.push(format!("GNU.sparse.{key}"), value);
             }
             records.push("GNU.sparse.name", name);
-            // What a reader that does not know the form calls what it takes for the content.
+            // The name under which a reader without support for the form extracts the map and data.
             let (above, own) = super::split_last(name);
             let other = super::join(&super::join(above, b"GNUSparseFile.0"), own);
             set_name(&mut header, &mut records, &other);
@@ -178,7 +178,7 @@ impl<W: Write> TarSink<W> {
     }
 }
 
-/// The map of a file whose data is in `extents`, cut to whole blocks of the stream.
+/// Returns the map of a file whose data is in `extents`, extended to whole blocks of the stream.
 fn map_of(extents: &[Range<u64>], len_bytes: u64) -> SparseMap {
     let block = BLOCK_BYTES as u64;
     let mut whole: Vec<Range<u64>> = Vec::new();
@@ -201,14 +201,14 @@ fn set_bytes(field: &mut [u8], bytes: &[u8]) {
     field[..fits].copy_from_slice(&bytes[..fits]);
 }
 
-/// Sets a member's name: in the header, split where it must be, or in a record.
+/// Sets a member's name: in the header, split if necessary, or in a record.
 fn set_name(header: &mut Header, records: &mut Records, name: &[u8]) {
     let Some(ustar) = header.as_ustar_mut() else { return };
     let (room, above) = (ustar.name.len(), ustar.prefix.len());
     if name.len() <= room {
         return set_bytes(&mut ustar.name, name);
     }
-    // The first slash behind which the rest fits, and before which there is something.
+    // The first slash behind which the rest fits, and before which there is at least one byte.
     let from = name.len() - room - 1;
     let slash = (from.max(1)..name.len() - 1).find(|at| name[*at] == b'/');
     match slash.filter(|at| *at <= above) {
@@ -231,7 +231,7 @@ fn set_link(header: &mut Header, records: &mut Records, target: &[u8]) {
     }
 }
 
-/// Adds a record with a name. Names of records are UTF-8 unless another record says that they are
+/// Adds a record with a name. Names in records are UTF-8 unless another record declares them as
 /// bytes.
 fn push_name(records: &mut Records, key: &str, name: &[u8]) {
     if std::str::from_utf8(name).is_err() && records.get(b"hdrcharset").is_none() {
@@ -240,14 +240,14 @@ fn push_name(records: &mut Records, key: &str, name: &[u8]) {
     records.push(key, name);
 }
 
-/// The bytes of a content that lie in the extents of a map, one after another; what the content
-/// leaves out within them is zeroes.
+/// The bytes of a content that lie in the extents of a map, one after another; parts that the
+/// content leaves out within them read as zeroes.
 struct Packed<'a> {
     content: &'a mut dyn Content,
     extents: std::slice::Iter<'a, Range<u64>>,
     extent: Range<u64>,
     buffer: Vec<u8>,
-    /// What of `buffer` is still to be given, and where in the file it belongs.
+    /// The part of `buffer` that is still to be read, and its offset in the file.
     pending: Range<usize>,
     pending_at: u64,
     ended: bool,

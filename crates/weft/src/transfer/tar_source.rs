@@ -1,4 +1,4 @@
-//! A tar stream as a source: ustar, GNU and pax archives as they come, not compressed.
+//! A tar stream as a source: uncompressed ustar, GNU and pax archives.
 //!
 //! Names are made relative, as `tar` does (a leading `/` is dropped); one with `..` in it is
 //! refused. Extended attributes are read from `SCHILY.xattr.*` records. Holes of sparse files, in
@@ -31,14 +31,14 @@ impl<R: Read> TarSource<R> {
         Self { stream, with_xattrs: true }
     }
 
-    /// Whether extended attributes are carried (they are, unless this says no).
+    /// Sets whether extended attributes are transferred (by default they are).
     #[must_use]
     pub fn with_xattrs(mut self, yes: bool) -> Self {
         self.with_xattrs = yes;
         self
     }
 
-    /// Hands everything to `sink`, and finishes it.
+    /// Sends all items to `sink`, and finishes it.
     ///
     /// # Errors
     /// [`Error::Tar`] for a damaged stream, or one that is no tar archive; those of the sink.
@@ -60,7 +60,7 @@ fn send_member<R: Read>(
     let header = &member.header;
     let old = header.as_old();
     let entry_type = header.entry_type();
-    // The label of a volume (tar -V) is no file.
+    // The label of a volume (tar -V) is not a file.
     if entry_type.as_byte() == b'V' {
         return Ok(());
     }
@@ -136,7 +136,7 @@ fn send_member<R: Read>(
     }
 }
 
-/// A name of the stream without what makes it absolute, `.` and doubled slashes.
+/// Returns a name of the stream without a leading slash, `.` and doubled slashes.
 fn relative(name: &[u8]) -> Result<Vec<u8>> {
     let mut path = Vec::with_capacity(name.len());
     for part in name.split(|b| *b == b'/') {
@@ -160,7 +160,7 @@ fn relative(name: &[u8]) -> Result<Vec<u8>> {
 struct TarContent<'a, R> {
     members: &'a mut Members<R>,
     path: &'a [u8],
-    /// The extents that are still to come, and how far into the first.
+    /// The remaining extents, and the bytes already read of the first.
     extents: &'a [Range<u64>],
     into: u64,
 }

@@ -1,8 +1,8 @@
 //! A directory of a volume as a destination.
 //!
-//! What bears the name already is replaced, as `tar` does, but for directories, which are joined.
-//! Symbolic links on the way are never followed. The times of directories are set at the end,
-//! when nothing changes them any more.
+//! An existing item of the same name is replaced, as `tar` does, except for directories, which are
+//! merged. Symbolic links on the way are never followed. The times of directories are set at the
+//! end, when nothing changes them any more.
 
 use super::{Content, Item, ItemKind, RUN_BYTES, Sink, below, join, split_last};
 use crate::{Error, Result};
@@ -13,13 +13,13 @@ use weft_vfs::{
     Caller, Error as FsError, FileKind, FileSystem, Handle, Ino, SetAttr, SetTime, XattrSet,
 };
 
-/// Who owns what is put into the volume.
+/// The owners of the items that are put into the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ownership {
-    /// The source's numbers.
+    /// The source's user and group ids.
     #[default]
     Keep,
-    /// These numbers, for everything.
+    /// Fixed ids, for everything.
     Fixed {
         /// User id.
         uid: u32,
@@ -34,15 +34,15 @@ pub struct VolumeSink<'a> {
     /// The directory that paths start at; `shown` is its path, for messages.
     top: Node<'a>,
     shown: Vec<u8>,
-    /// What the top item is called in `top`, unless it is `top` itself.
+    /// The name of the top item in `top`; `None` if it is `top` itself.
     name: Option<Vec<u8>>,
     ownership: Ownership,
     /// Every directory seen, with a reference, by its path from `top`.
     directories: HashMap<Vec<u8>, Node<'a>>,
     last_parent: (Vec<u8>, Ino),
     deferred: Vec<(Ino, SetAttr)>,
-    /// The hash of the path of everything but directories that was made: on a volume where case does
-    /// not count, another path may lead to it, and would replace it without a word.
+    /// For each item but directories that was made, the hash of its path: on a volume where case
+    /// does not count, another path may lead to it, and would replace it silently.
     made: HashMap<Ino, u64>,
     buffer: Vec<u8>,
     xattrs_left_out: u64,
@@ -82,19 +82,19 @@ impl<'a> VolumeSink<'a> {
         }
     }
 
-    /// Takes for its own what another sink has put into the same directory: nothing of that is replaced
-    /// by something of another name.
+    /// Takes over the record of the items that another sink has put into the same directory: none
+    /// of them is replaced by an item of another name.
     pub fn go_on_from(&mut self, other: &mut Self) {
         self.made = std::mem::take(&mut other.made);
     }
 
-    /// How many extended attributes the volume had no way to keep.
+    /// The number of extended attributes that the volume cannot store.
     #[must_use]
     pub fn xattrs_left_out(&self) -> u64 {
         self.xattrs_left_out
     }
 
-    /// What the volume has no way to keep: links and device nodes, by their paths.
+    /// The items that the volume cannot store: links and device nodes, by their paths.
     #[must_use]
     pub fn left_out(&self) -> &[String] {
         &self.left_out
@@ -106,7 +106,7 @@ impl<'a> VolumeSink<'a> {
         self.left_out.push(format!("/{shown}: the volume has no {what}"));
     }
 
-    /// Sets attributes; owners only where the volume keeps them.
+    /// Sets attributes; owners only if the volume stores them.
     fn set_attr(&self, ino: Ino, set: &SetAttr) -> weft_vfs::Result<()> {
         match self.fs.setattr(ino, set) {
             Err(FsError::NotPermitted) if set.uid.is_some() || set.gid.is_some() => {
@@ -117,7 +117,7 @@ impl<'a> VolumeSink<'a> {
         }
     }
 
-    /// A copy in the place of another name, where the volume has no hard links.
+    /// Makes a copy in place of another name, for a volume without hard links.
     fn copy(&mut self, full: &[u8], parent: Ino, name: &[u8], first: &Node<'_>) -> Result<()> {
         let fs = self.fs;
         let caller = Caller::default();
@@ -154,7 +154,8 @@ impl<'a> VolumeSink<'a> {
         Error::file(action, &below(&self.shown, full), e)
     }
 
-    /// The directory at `full`, which is made, with what it lies in, if a stream did not name it.
+    /// Returns the directory at `full`, which is made, with its parents, if the stream did not name
+    /// it.
     fn directory(&mut self, full: &[u8]) -> Result<Ino> {
         if full == self.last_parent.0 {
             return Ok(self.last_parent.1);
@@ -212,7 +213,7 @@ impl<'a> VolumeSink<'a> {
         Ok(ino)
     }
 
-    /// Makes something that is no directory, after removing what bore the name.
+    /// Makes an item that is not a directory, after removing an existing one of its name.
     fn make(
         &mut self,
         full: &[u8],
@@ -241,7 +242,7 @@ impl<'a> VolumeSink<'a> {
         if node.attr().nlink == 1 {
             self.made.insert(node.ino(), path);
         } else {
-            // By rights it has several paths.
+            // It legitimately has several paths.
             self.made.remove(&node.ino());
         }
         Ok(node)
@@ -304,7 +305,7 @@ impl Sink for VolumeSink<'_> {
             } else {
                 self.make_directory(&full, &caller, item.perm)?
             };
-            // It may have been there before, or been made for what is in it.
+            // The directory may have existed before, or been made for its content.
             set.perm = Some(item.perm);
             (set.uid, set.gid) = (Some(uid), Some(gid));
             self.set_xattrs(&full, ino, item)?;
@@ -363,7 +364,7 @@ impl Sink for VolumeSink<'_> {
             let end = match self.fill(&full, attr.ino, content) {
                 Ok(end) => end,
                 Err(e) => {
-                    // Nothing half made is left under the name; the first error is the one to tell.
+                    // Remove the incomplete file; the first error is the one to report.
                     let _ = fs.unlink(parent, name);
                     return Err(e);
                 }
@@ -373,7 +374,7 @@ impl Sink for VolumeSink<'_> {
             }
         }
         self.set_xattrs(&full, attr.ino, item)?;
-        // A setgid directory gives its group away, and a write takes setuid and setgid.
+        // Files in a setgid directory inherit its group, and a write clears setuid and setgid.
         if attr.gid != gid {
             set.gid = Some(gid);
         }

@@ -16,7 +16,7 @@ pub struct VolumeSource<'a> {
     damaged: Damaged<'a>,
 }
 
-/// Is told of what cannot be read; the walk goes on if it returns `Ok`.
+/// Receives each error for an unreadable item; the walk continues if it returns `Ok`.
 type Damaged<'a> = Box<dyn FnMut(Error) -> Result<()> + 'a>;
 
 impl std::fmt::Debug for VolumeSource<'_> {
@@ -38,23 +38,23 @@ impl<'a> VolumeSource<'a> {
         }
     }
 
-    /// Tells `damaged` of each thing that cannot be read, and goes on past it if that returns `Ok`:
-    /// directories are left out, and of files the parts that cannot be read are holes. Without it the
-    /// first error ends the walk.
+    /// Passes each error for an unreadable item to `damaged`, and continues the walk if that
+    /// returns `Ok`: directories are left out, and the unreadable parts of files are holes. Without
+    /// it the first error ends the walk.
     #[must_use]
     pub fn past_damage(mut self, damaged: impl FnMut(Error) -> Result<()> + 'a) -> Self {
         self.damaged = Box::new(damaged);
         self
     }
 
-    /// Whether extended attributes are carried (they are, unless this says no).
+    /// Sets whether extended attributes are transferred (by default they are).
     #[must_use]
     pub fn with_xattrs(mut self, yes: bool) -> Self {
         self.with_xattrs = yes;
         self
     }
 
-    /// Hands everything from `top` down to `sink`, and finishes it.
+    /// Sends all items from `top` down to `sink`, and finishes it.
     ///
     /// # Errors
     /// Those of the volume and of the sink.
@@ -158,9 +158,9 @@ impl<'a> VolumeSource<'a> {
     }
 }
 
-/// What cannot be read is passed over in pieces of this many bytes first.
+/// The first size in bytes of the pieces in which unreadable data is skipped.
 const SKIP_BYTES: u64 = 512;
-/// In pieces no longer than this, if there is more and more of it.
+/// The largest size of these pieces, which grow while the damage continues.
 const SKIP_MAX_BYTES: u64 = 1 << 20;
 
 struct VolumeContent<'a, 'd> {
@@ -170,12 +170,12 @@ struct VolumeContent<'a, 'd> {
     at: u64,
     len_bytes: u64,
     damaged: &'a mut Damaged<'d>,
-    /// How much was passed over last; 0 if the last piece could be read.
+    /// The bytes skipped last; 0 if the last piece could be read.
     skip_bytes: u64,
 }
 
 impl VolumeContent<'_, '_> {
-    /// The next extent of data at or behind `at`.
+    /// Returns the next extent of data at or behind `at`.
     fn data_from(&self, at: u64) -> Result<Option<Range<u64>>> {
         let failed = |e| Error::file("read", &self.shown, e);
         if at >= self.len_bytes {
@@ -191,8 +191,8 @@ impl VolumeContent<'_, '_> {
         Ok((start < end).then_some(start..end))
     }
 
-    /// Reads from `start` on: less where what follows cannot be read, `None` where nothing can, and
-    /// the piece is to be passed over.
+    /// Reads from `start` on: less if the data behind it is unreadable, `None` if none can be read
+    /// and the piece is to be skipped.
     fn read(&mut self, start: u64, buf: &mut [u8]) -> Result<Option<usize>> {
         let mut want = buf.len();
         loop {
@@ -202,7 +202,8 @@ impl VolumeContent<'_, '_> {
                     self.skip_bytes = 0;
                     return Ok(Some(got));
                 }
-                // Halved down to one byte: what is read ends right in front of the damage.
+                // The length is halved down to one byte: the read ends right in front of the
+                // damage.
                 Err(_) if want > 1 && self.skip_bytes == 0 => want /= 2,
                 Err(e) => {
                     if self.skip_bytes == 0 {

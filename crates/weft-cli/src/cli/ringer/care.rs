@@ -1,4 +1,5 @@
-//! The arguments of what looks after a cell and a local store: `doctor`, `backup`, `restore-cell`, `scrub`.
+//! The arguments of the maintenance verbs of a cell and a local store: `doctor`, `backup`,
+//! `restore-cell`, `scrub`.
 
 use super::Reaching;
 use clap::Args;
@@ -14,15 +15,15 @@ pub struct Doctor {
 pub struct Backup {
     #[command(flatten)]
     pub reaching: Reaching,
-    /// The file to make, which must not be there: a cell that `restore-cell` takes
+    /// The file to make, which must not exist: a cell for `restore-cell`
     pub file: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub struct RestoreCell {
-    /// What `backup` has made
+    /// The file that `backup` has made
     pub backup: PathBuf,
-    /// The cell to make, which must not be there: `serve` it
+    /// The cell to make, which must not exist, for `serve`
     pub cell: PathBuf,
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub struct Init {
     /// The directory for keys and certificates; nothing in it is replaced
     pub directory: PathBuf,
-    /// A name or IP address that clients will call the server by; more than once
+    /// A name or IP address by which clients reach the server; more than once
     #[arg(long, value_name = "NAME", required = true)]
     pub host: Vec<String>,
 }
@@ -17,7 +17,7 @@ pub struct Init {
 pub struct Invite {
     #[command(flatten)]
     pub reaching: Reaching,
-    /// For how long the token is good: a number with s, m, h or d
+    /// Validity of the token: a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = seconds)]
     pub expires: u64,
     /// Let the new member read everything and change nothing
@@ -26,8 +26,8 @@ pub struct Invite {
     /// Let the new member also invite members and revoke them
     #[arg(long, conflicts_with = "subtree")]
     pub admin: bool,
-    /// Let the new member read (PATH:r) or change (PATH:rw) files below this directory of the cell, and
-    /// no others; more than once
+    /// Let the new member read (PATH:r) or change (PATH:rw) files below this directory of the cell,
+    /// and no others; more than once
     #[arg(long, value_name = "PATH:rw")]
     pub subtree: Vec<String>,
     /// The address at which the new member reaches the server, if it is another one
@@ -44,7 +44,7 @@ pub struct Join {
     /// Put them into DIRECTORY/NUMBER, by the cell's number: for `mount --cells-certificates`
     #[arg(long)]
     pub by_cell: bool,
-    /// The name to be known by [default: the name of this machine]
+    /// The member's name [default: the name of this machine]
     #[arg(long)]
     pub name: Option<String>,
 }

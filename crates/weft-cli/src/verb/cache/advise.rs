@@ -1,4 +1,4 @@
-//! `cache advise`: what a cache of which size and policy would do for a trace.
+//! `cache advise`: simulates caches of several sizes and policies on a trace.
 
 use super::size;
 use crate::cli::cache::Advise;

@@ -1,4 +1,4 @@
-//! Caches that are not in use: what is in them, what is wrong with them, and repair.
+//! Caches that are not in use: their content, check and repair.
 
 use crate::cli::cache as args;
 use crate::failure::{DONE, Failure, Outcome};
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use weft::block::{BlockDevice, FileDevice, OpenMode};
 use weft::cache::{self, Finding, Severity};
 
-/// Codes as fsck(8) has them.
+/// Exit codes of fsck(8).
 const REPAIRED: u8 = 1;
 const LEFT: u8 = 4;
 
-/// How many findings are listed for a person.
+/// The most findings that are listed as text.
 const SHOWN: usize = 50;
 
 fn open(cache: &str, mode: OpenMode) -> Result<FileDevice, Failure> {
@@ -27,7 +27,7 @@ pub fn check(out: Output, args: &args::Check) -> Outcome {
     progress.say(if args.quick { "metadata" } else { "metadata and data" });
     let report = cache::check(&device, !args.quick).map_err(|e| cache::named(&args.cache, &e))?;
     drop(progress);
-    // What heals in use needs nobody: an ordinary power cut leaves such things.
+    // Findings that heal in use need no repair: an ordinary power failure leaves them.
     let code = if report.needs_repair() { LEFT } else { DONE };
     show(out, &args.cache, &report, code)?;
     Ok(code)

@@ -1,7 +1,7 @@
-//! `cache`: making caches, looking at them, and telling one in use what to do.
+//! `cache`: creates and inspects caches, and controls caches in use.
 //!
 //! A cache that is in use is locked by the process that uses it; that process listens on a socket
-//! (see `weft::cache::control_path`), and what can be done to a cache in use goes there.
+//! (see `weft::cache::control_path`), which takes the operations on a cache in use.
 
 mod advise;
 mod inspect;
@@ -37,8 +37,8 @@ pub fn run(out: Output, verb: &Cache) -> Outcome {
     }
 }
 
-/// Where caches in use are spoken to: `WEFT_RUNTIME_DIR`, or a directory of the user's own. `None`
-/// if there is none.
+/// The directory of the control sockets of caches in use: `WEFT_RUNTIME_DIR`, or a directory of the
+/// user. `None` if there is none.
 fn runtime_dir() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("WEFT_RUNTIME_DIR") {
         return Some(dir.into());
@@ -49,7 +49,7 @@ fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("weft"))
 }
 
-/// The settings of a volume behind a cache; `None` if it is behind none.
+/// The settings of the cache in front of a volume; `None` if there is no cache.
 fn settings(args: &args::Caching) -> Result<Option<Settings>, Failure> {
     let Some(cache) = &args.cache else { return Ok(None) };
     let mut settings = Settings {
@@ -70,13 +70,13 @@ fn settings(args: &args::Caching) -> Result<Option<Settings>, Failure> {
     Ok(Some(settings))
 }
 
-/// A source, perhaps behind a cache.
+/// A source, with or without a cache.
 pub enum Opened {
     Plain(Arc<dyn BlockDevice>),
     Cached(String, CachedSource),
 }
 
-/// Opens a source, behind a cache if that is asked for.
+/// Opens a source, behind a cache if the options name one.
 pub fn open_source(
     source: &str,
     caching: &args::Caching,
@@ -103,7 +103,7 @@ impl Opened {
         }
     }
 
-    /// Ends the use of a cache, and says what is left in it.
+    /// Closes the cache, and reports the dirty data left in it.
     pub fn close(self, out: Output, source: &str) -> weft::Result<()> {
         let Self::Cached(cache, cached) = self else { return Ok(()) };
         let dirty_bytes = cached.close()?;
@@ -152,7 +152,7 @@ fn create(out: Output, args: &args::Create) -> Outcome {
     Ok(DONE)
 }
 
-/// A cache's file is sparse at first: says so if its file system has no room for all of it.
+/// Warns if the file system of a cache's file, which is sparse at first, has no room for all of it.
 fn warn_of_no_room(out: Output, cache: &str) -> Result<(), Failure> {
     use std::os::unix::fs::MetadataExt;
     let path = cache::file_of(cache)?;
@@ -171,14 +171,14 @@ fn warn_of_no_room(out: Output, cache: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends a request to the process that uses the cache. `None` if nobody does.
+/// Sends a request to the process that uses the cache. `None` if there is none.
 fn ask(cache: &str, method: &str, target: &str) -> Result<Option<String>, Failure> {
     let Some(dir) = runtime_dir() else { return Ok(None) };
     let socket = cache::control_path(&dir, &cache::file_of(cache)?)?;
     Ok(cache::request(&socket, method, target)?)
 }
 
-/// Tells the process that uses the cache, and reports its answer.
+/// Sends a command to the process that uses the cache, and reports its answer.
 fn tell(out: Output, cache: &str, target: &str) -> Outcome {
     match ask(cache, "POST", target)? {
         Some(said) => {

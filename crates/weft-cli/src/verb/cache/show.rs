@@ -1,4 +1,4 @@
-//! What a cache is and what it holds, in use or not.
+//! The properties and content of a cache, in use or not.
 
 use super::ask;
 use crate::failure::{DONE, Failure, Outcome};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use weft::cache::{self, OpenOptions, parse_metrics};
 
-/// Opens a cache that is not in use, for a look.
+/// Opens a cache that is not in use, read-only.
 pub fn look(cache: &str) -> Result<Arc<weft::cache::Cache>, Failure> {
     let options = OpenOptions {
         read_only: true,
@@ -72,7 +72,7 @@ pub fn info(out: Output, cache: &str) -> Outcome {
     Ok(DONE)
 }
 
-/// A line of what a cache says of its sources: `MODE DIRTY_BYTES BLOCKS NAME`.
+/// A line in which a cache describes one of its sources: `MODE DIRTY_BYTES BLOCKS NAME`.
 struct Origin<'a> {
     mode: &'a str,
     dirty_bytes: u64,

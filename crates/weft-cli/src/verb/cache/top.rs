@@ -9,7 +9,7 @@ use serde_json::json;
 use std::collections::HashMap;
 use weft::cache::parse_metrics;
 
-/// What a cache said, by name.
+/// The figures of a cache, by name.
 type Figures = HashMap<String, f64>;
 
 /// `top`.
@@ -40,7 +40,7 @@ fn show(
         (total(name) - earlier).max(0.0) / secs.max(0.001)
     };
     let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
-    // Of the requests that have ended since the last look, their mean, in milliseconds.
+    // Mean latency in milliseconds of the requests that have ended since the previous figures.
     let latency = |requests: &str, time: &str| ratio(rate(time), rate(requests)) / 1e6;
     let latencies = [
         ("read", latency("reads", "read_nanoseconds")),

@@ -1,4 +1,4 @@
-//! `hfs convert`: from one way of packing both forks to another, on files of this computer.
+//! `hfs convert`: converts between formats that pack both forks, on files of the host.
 
 use crate::cli::hfs::Convert;
 use crate::failure::{DONE, Failure, Outcome};
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use weft::hfs::interchange::{self, Fork, Format, Meta, Reader, extension};
 use weft::hfs::macroman;
 
-/// Both forks and what else there is. The forks are in files without a name, as they may be large
-/// and are needed in another order than they come.
+/// Both forks and the metadata of a file. The forks are in unnamed files, as they may be large and
+/// are needed in another order than they are read.
 struct Whole {
     meta: Meta,
     data: File,
@@ -75,7 +75,7 @@ fn open(path: &Path) -> Result<BufReader<File>, Failure> {
     Ok(BufReader::with_capacity(256 << 10, file))
 }
 
-/// What a file is; a plain one that has an AppleDouble beside it is one half of that.
+/// Detects the format of a file; a plain one with an AppleDouble beside it is one half of that.
 fn detect(path: &Path) -> Result<Format, Failure> {
     let format = interchange::detect(&mut open(path)?).map_err(|e| unpacking(path, &e))?;
     let has_double = || double_of(path).is_some_and(|double| double.is_file());
@@ -111,7 +111,7 @@ fn read(path: &Path, format: Format) -> Result<Whole, Failure> {
             Reader::open(format, open(&double)?).map_err(|e| unpacking(&double, &e))?;
         let resource = spool(&mut reader, Fork::Resource, &double)?;
         let mut meta = reader.meta().clone();
-        // A file that is a resource fork only may have no other half.
+        // An AppleDouble with only a resource fork may have no data file.
         let data = if plain.is_file() { File::open(&plain)? } else { tempfile::tempfile()? };
         meta.data_bytes = data.metadata()?.len();
         name_it(&mut meta, plain.file_name().map_or(&b""[..], OsStr::as_bytes));
@@ -135,7 +135,7 @@ fn read(path: &Path, format: Format) -> Result<Whole, Failure> {
     Ok(Whole { meta, data, resource })
 }
 
-/// Gives a file that was packed without a name that of the package.
+/// Gives a file that was packed without a name the name of the packed file.
 fn name_it(meta: &mut Meta, name: &[u8]) {
     if meta.name.is_empty() {
         meta.name = match macroman::name_from_unix(name) {
@@ -145,7 +145,7 @@ fn name_it(meta: &mut Meta, name: &[u8]) {
     }
 }
 
-/// The file to write: the one named, or in a directory one of a fitting name.
+/// The path of the new file: the one given, or in a directory one with a suitable name.
 fn target(args: &Convert, meta: &Meta) -> Result<PathBuf, Failure> {
     if !args.to.is_dir() {
         return Ok(args.to.clone());

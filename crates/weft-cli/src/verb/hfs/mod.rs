@@ -1,4 +1,4 @@
-//! `hfs`: what only Macintosh volumes have, one file for each small family of verbs.
+//! `hfs`: operations that only Macintosh volumes have, one file for each small family of verbs.
 
 mod convert;
 pub mod pack;
@@ -48,7 +48,7 @@ fn volume_error(image: &str) -> impl Fn(FsError) -> Failure + '_ {
     move |e| Failure::new(format!("{image}: {e}"))
 }
 
-/// The name of a volume, in MacRoman.
+/// Converts the name of a volume to MacRoman.
 pub fn volume_name(label: &str) -> Result<Vec<u8>, Failure> {
     let name = macroman::encode(label).map_err(|e| Failure::usage(format!("--label: {e}")))?;
     match name.len() {
@@ -79,7 +79,7 @@ fn bless(out: Output, args: &Bless) -> Outcome {
             }
             u32::try_from(node.ino().0).unwrap_or(0)
         };
-        // The folder that is started from, and again where later systems look for it.
+        // The startup folder, stored a second time for later systems.
         (words[0], words[3]) = (id, id);
         volume.set_volume_meta(&meta).map_err(volume_error(&place.image))
     })?;
@@ -98,7 +98,7 @@ fn bless(out: Output, args: &Bless) -> Outcome {
     Ok(DONE)
 }
 
-/// The boot blocks of a volume: the 1024 bytes before its volume information.
+/// Reads the boot blocks of a volume: the 1024 bytes before its volume information.
 fn read_boot_blocks(source: &str) -> Result<[u8; 1024], Failure> {
     let device = weft::source::open_source(source, OpenMode::READ_ONLY)?;
     let image = weft::image::unwrap(source, device)?;
@@ -137,7 +137,7 @@ fn volume(out: Output, args: &Volume) -> Outcome {
         return Err(Failure::usage("say what to set: --created, --modified or --backed-up"));
     }
     refuse_with_journal(&args.image, created, &args.opening)?;
-    // The last change is this one, whenever it is said to have been.
+    // The time of this change is the date to be set, in place of the clock.
     let options = weft::Options {
         clock: modified.map(zone::time_of),
         ..super::change_options(&args.opening)
@@ -162,7 +162,7 @@ fn volume(out: Output, args: &Volume) -> Outcome {
     Ok(DONE)
 }
 
-/// A journal knows its volume by the date that it was made.
+/// Refuses to change the date of creation of a volume with a journal, which knows its volume by it.
 fn refuse_with_journal(
     image: &str,
     created: Option<u32>,
@@ -186,7 +186,7 @@ fn unwrap(out: Output, args: &Unwrap) -> Outcome {
     const RUN_BYTES: usize = 1 << 20;
     let device = weft::source::open_source(&args.image, OpenMode::READ_ONLY)?;
     let image = weft::image::unwrap(&args.image, device)?;
-    // What is damaged is written all the same, and said: there may be no better copy.
+    // Damaged parts are written all the same, and reported: there may be no better copy.
     let wrong = image.verify();
     for what in &wrong {
         out.note(&format!("{}: {what}", args.image));
@@ -201,7 +201,7 @@ fn unwrap(out: Output, args: &Unwrap) -> Outcome {
     while at < len {
         let n = usize::try_from(len - at).unwrap_or(usize::MAX).min(RUN_BYTES);
         image.device.read_at(&mut buffer[..n], at)?;
-        // What is zero is a hole already.
+        // Zeroes are left as a hole.
         if buffer[..n].iter().any(|b| *b != 0) {
             file.write_all_at(&buffer[..n], at).map_err(failed)?;
         }
@@ -216,7 +216,7 @@ fn unwrap(out: Output, args: &Unwrap) -> Outcome {
     Ok(DONE)
 }
 
-/// Paths of volumes, with what stands in each.
+/// Calls `work` for the item at each of the paths.
 fn each_item(
     paths: &[std::ffi::OsString],
     opening: Option<&Opening>,
@@ -241,7 +241,7 @@ fn each_item(
     })
 }
 
-/// A type or creator as people read it.
+/// Formats a type or creator.
 fn code(bytes: [u8; 4]) -> String {
     if bytes == [0; 4] {
         return "-".into();
@@ -252,7 +252,7 @@ fn code(bytes: [u8; 4]) -> String {
     macroman::decode(&bytes)
 }
 
-/// The flags that have names, as `hfs set --flags` takes them.
+/// The named flags, as `hfs set --flags` takes them.
 const FLAGS: [(&str, u16); 10] = {
     use weft::hfs::layout::finder_flags as f;
     [

@@ -61,7 +61,7 @@ pub fn get(
                     .resolve_link(&place.path)
                     .map_err(|e| file_error("read", &place.path, e))?;
                 let own = place.path.split(|b| *b == b'/').rfind(|name| !name.is_empty());
-                // The whole volume goes into the directory, or makes one.
+                // The whole volume goes into the existing directory, or into a new one.
                 let into = into && own.is_some();
                 let sent = PackOut::new(packing, &place.path)
                     .past_damage(|e| damage.pass_error(e))

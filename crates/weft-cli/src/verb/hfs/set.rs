@@ -1,4 +1,4 @@
-//! `hfs set`: every field of the Finder's, dates and lock.
+//! `hfs set`: every field of the Finder, dates and lock.
 
 use super::{FLAGS, each_item};
 use crate::cli::hfs::{MoreFields, Set, YesNo};
@@ -9,10 +9,10 @@ use data_encoding::HEXLOWER_PERMISSIVE;
 use weft::hfs::interchange::Meta;
 use weft::hfs::layout::{DInfo, DXInfo, FInfo, FXInfo, Point, Rect, finder_flags};
 
-/// Where the halves of Finder information keep their flags: at the same place.
+/// The offset of the flags, the same in both halves of Finder information.
 const FLAGS_AT: usize = 8;
 
-/// What to set, read before any volume is touched.
+/// The parsed values to set, read before any volume is opened.
 struct Wish {
     flags: Option<(u16, u16)>,
     location: Option<Point>,
@@ -84,7 +84,7 @@ fn change(meta: &mut Meta, args: &Set, wish: &Wish, is_dir: bool) -> Result<(), 
     Ok(())
 }
 
-/// Sets where icon and window are.
+/// Sets the positions of icon and window.
 fn place(meta: &mut Meta, wish: &Wish, args: &Set, is_dir: bool) {
     let mut half = [0; 16];
     half.copy_from_slice(&meta.finder_info[..16]);
@@ -109,7 +109,7 @@ fn place(meta: &mut Meta, wish: &Wish, args: &Set, is_dir: bool) {
     meta.finder_info[..16].copy_from_slice(&half);
 }
 
-/// Sets what is in the second half, the extended information.
+/// Sets the fields of the second half, the extended information.
 fn extend(meta: &mut Meta, wish: &Wish, more: &MoreFields, is_dir: bool) {
     let mut half = [0; 16];
     half.copy_from_slice(&meta.finder_info[16..]);
@@ -139,7 +139,7 @@ fn extend(meta: &mut Meta, wish: &Wish, more: &MoreFields, is_dir: bool) {
     meta.finder_info[16..].copy_from_slice(&half);
 }
 
-/// `+invisible,-bundle`, or a number: what to clear, and what to set.
+/// Parses `+invisible,-bundle`, or a number: the flags to clear, and those to set.
 fn flags(text: &str) -> Result<(u16, u16), Failure> {
     let number = match text.strip_prefix("0x") {
         Some(hex) => u16::from_str_radix(hex, 16).ok(),

@@ -34,7 +34,7 @@ struct Row {
     shown: String,
 }
 
-/// All fields of the 32 bytes.
+/// All fields of the 32 bytes of Finder information.
 #[derive(Serialize)]
 struct Finder {
     raw: String,

@@ -13,7 +13,7 @@ use weft::mkfs::{Drivers, MacFormat, MacMade, MacOptions, Wrapping, make_mac};
 use weft::transfer::{HostSource, Ownership, VolumeSink};
 use weft::vfs::{Node, Time};
 
-/// 2000-01-01, which a volume is from if nobody says when.
+/// 2000-01-01, the default date of a reproducible volume.
 const REPRODUCIBLE_SECS: i64 = 946_684_800;
 
 #[derive(Serialize)]
@@ -61,7 +61,7 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
     refused_names(out, refused)
 }
 
-/// What the time is, if the volume shall come out the same.
+/// The fixed time of a reproducible volume; `None` otherwise.
 fn clock(args: &cli::Mkfs) -> Result<Option<Time>, Failure> {
     if !args.reproducible {
         return Ok(None);
@@ -75,7 +75,7 @@ fn clock(args: &cli::Mkfs) -> Result<Option<Time>, Failure> {
     Ok(Some(Time { secs, nanos: 0 }))
 }
 
-/// Local time, which must not depend on where a reproducible volume is made.
+/// The offset of local time, which is 0 for a reproducible volume: it must not depend on the host.
 fn offset_secs(args: &cli::Mkfs) -> i32 {
     if args.reproducible { 0 } else { zone::offset_secs() }
 }
@@ -114,7 +114,7 @@ fn options(args: &cli::Mkfs, clock: Option<Time>) -> Result<MacOptions, Failure>
     })
 }
 
-/// Options that only ext has.
+/// Refuses options of ext only.
 fn refuse_ext_options(args: &cli::Mkfs) -> Result<(), Failure> {
     let mfs = args.format == MkfsFormat::Mfs;
     let given = [
@@ -147,7 +147,7 @@ fn refuse_ext_options(args: &cli::Mkfs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Options that ext has not.
+/// Refuses options that ext does not have.
 pub fn refuse_for_ext(args: &cli::Mkfs) -> Result<(), Failure> {
     let given = [
         ("--apm", args.apm),

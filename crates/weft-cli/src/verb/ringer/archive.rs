@@ -1,4 +1,4 @@
-//! `ringer archive`: which archives a cell has, and what is deleted from them.
+//! `ringer archive`: manages the archives of a cell, and deletes unused blocks from them.
 
 use super::{ask, ask_all, failed, the_owners};
 use crate::cli::ringer::{
@@ -14,7 +14,7 @@ use weft::ringer::{ArchiveId, Bytes};
 use weft::ringer_client::archive::{Archive, Opener, sweep as sweep_archive};
 use weft::ringer_net::{Answer, Ask, Observer};
 
-/// How long the archive may take to be claimed.
+/// The time limit for claiming an archive.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// `ringer archive`.
@@ -56,12 +56,12 @@ fn number(archive: &str) -> Result<ArchiveId, Failure> {
     number.map(ArchiveId).map_err(|_| Failure::usage("write the number as `list` shows it"))
 }
 
-/// A number that no other archive has.
+/// Makes a random number for a new archive.
 fn random() -> Result<ArchiveId, Failure> {
     let mut bytes = [0; 8];
     let flags = rustix::rand::GetRandomFlags::empty();
     rustix::rand::getrandom(&mut bytes[..], flags).map_err(|e| Failure::new(e.to_string()))?;
-    // 0 is none.
+    // 0 means no archive.
     Ok(ArchiveId(u64::from_be_bytes(bytes) | 1))
 }
 
@@ -73,7 +73,7 @@ fn add(out: Output, args: &ArchiveAdd) -> Outcome {
     };
     let id = random()?;
     let archive = Archive::new(&args.url, &Opener::default()).map_err(wrong)?;
-    // Only who runs the cell is told, so nobody else marks a store.
+    // Only an administrator gets this answer, so no other member marks a store.
     archives(&args.reaching)?;
     archive.claim(id, status.cell, LIMIT).map_err(wrong)?;
     let info = ArchiveInfo { archive: id, url: Bytes(args.url.clone().into_bytes()) };
@@ -105,7 +105,7 @@ fn remove(out: Output, args: &ArchiveRemove) -> Outcome {
     Ok(DONE)
 }
 
-/// What a sweep came to, as JSON.
+/// The result of a sweep, as JSON.
 #[derive(Debug, Serialize)]
 struct SweptReport {
     archive: String,

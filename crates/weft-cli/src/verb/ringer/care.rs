@@ -14,16 +14,16 @@ use weft::ringer_client::SCRUB_XATTR;
 use weft::ringer_net::{self as net, Observer};
 use weft::ringer_server::backup::{self, Copied};
 
-/// Something is wrong with a copy, or with blocks that nobody else has: as fsck(8) answers.
+/// The exit code for errors in a copy, or for damaged blocks without another copy, as of fsck(8).
 const SOMETHING_WRONG: u8 = 4;
-/// Something was wrong and is healed: as fsck(8) answers.
+/// The exit code for damage that was repaired, as of fsck(8).
 const HEALED: u8 = 1;
-/// It could not be looked: as fsck(8) answers.
+/// The exit code for a check that failed, as of fsck(8).
 const NOT_LOOKED_AT: u8 = 8;
-/// How often it is looked how far a scrub is.
+/// The interval at which the progress of a scrub is read.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A copy of a cell, as JSON.
+/// The result of a copy of a cell, as JSON.
 #[derive(Debug, Serialize)]
 struct CopyReport {
     file: String,
@@ -67,7 +67,7 @@ pub(super) fn backup(out: Output, args: &Backup) -> Outcome {
             .and_then(|mut observer| backup::backup(&mut observer, &args.file));
         match copied {
             Ok(copied) => return report(out, &args.file, &copied, "is a copy of the cell"),
-            // Another one of several servers owns the cell.
+            // Another of several servers may own the cell.
             Err(e @ (net::Error::Standby { .. } | net::Error::Net(_))) => {
                 whys.push(format!("{server}: {e}"));
             }
@@ -95,12 +95,12 @@ struct DamagedBlock {
     inode: u64,
     block: String,
     healed: bool,
-    /// Why not.
+    /// The reason why it was not healed.
     #[serde(skip_serializing_if = "String::is_empty")]
     why: String,
 }
 
-/// What a scrub has found, as JSON.
+/// The result of a scrub, as JSON.
 #[derive(Debug, Serialize)]
 struct ScrubReport {
     blocks: u64,
@@ -115,7 +115,7 @@ pub(super) fn scrub(out: Output, args: &Scrub) -> Outcome {
     let mount = &args.mountpoint;
     let not_looked = |e: Failure| Failure { code: NOT_LOOKED_AT, ..e };
     match set(mount, SCRUB_XATTR, b"start") {
-        // One that is running is as good.
+        // A scrub that is already running serves as well.
         Ok(()) | Err(Errno::BUSY) => {}
         Err(e) => return Err(not_looked(no_cell(mount, e))),
     }

@@ -1,4 +1,4 @@
-//! `ringer attach` and `detach`, and what a mount says of the cells that are attached.
+//! `ringer attach` and `detach`, and the state of attached cells as a mount reports it.
 
 use super::{FoundReport, addresses, ask, copies, no_cell};
 use crate::cli::ringer::{Attach, Detach, Reaching};
@@ -12,7 +12,7 @@ use weft::ringer::{CellId, JUNCTION_XATTR, Junction};
 use weft::ringer_client::{CELLS_XATTR, COMPLETE_XATTR, STORE_XATTR};
 use weft::ringer_net::{Answer, Ask};
 
-/// A cell that a mount has walked into, as JSON.
+/// An attached cell that a mount has entered, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct InnerCell {
     pub(super) cell: String,
@@ -21,7 +21,7 @@ pub(super) struct InnerCell {
     pub(super) servers: String,
     pub(super) changes_not_sent: u64,
     pub(super) conflicts: u64,
-    /// Why it is not connected, if that is known.
+    /// The reason why it is not connected, if known.
     pub(super) why: String,
 }
 
@@ -40,20 +40,20 @@ impl InnerCell {
     }
 }
 
-/// Those of a mount; none elsewhere.
+/// The attached cells of a mount; none for another directory.
 pub(super) fn inside(mountpoint: &Path) -> Vec<InnerCell> {
     let text = copies::get(mountpoint, CELLS_XATTR).unwrap_or_default();
     text.lines().filter_map(InnerCell::parse).collect()
 }
 
-/// The number of the cell whose root a directory is, as its mount says.
+/// The number of the cell whose root a directory is, as its mount reports it.
 pub(super) fn number_at(mountpoint: &Path) -> Result<String, Errno> {
     let text = copies::get(mountpoint, STORE_XATTR)?;
     let number = text.lines().find_map(|line| line.strip_prefix("cell\t")?.parse().ok());
     Ok(CellId(number.unwrap_or(0)).to_string())
 }
 
-/// The number of the cell that a server has.
+/// The number of a server's cell.
 pub(super) fn number_of(reaching: &Reaching) -> Result<CellId, Failure> {
     match ask(reaching, &Ask::Status {})? {
         Answer::Status { status } => Ok(CellId(status.cell)),
@@ -61,16 +61,16 @@ pub(super) fn number_of(reaching: &Reaching) -> Result<CellId, Failure> {
     }
 }
 
-/// How a cell was asked, as JSON.
+/// The outcome of a search in one cell, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct AskedCell {
     cell: String,
-    /// Where it is seen, from the mount's root.
+    /// The path of the cell, from the mount's root.
     path: String,
     /// `complete`, `cut`, `pruned`, `unreachable` or `refused`.
     state: String,
     found: u64,
-    /// Why not all is told, if that is so.
+    /// The reason why not all results are listed, if so.
     why: String,
 }
 
@@ -88,7 +88,7 @@ impl AskedCell {
     }
 }
 
-/// `ringer search` of a mount: the cells that are attached are asked too.
+/// `ringer search` of a mount: attached cells are searched too.
 pub(super) fn search(out: Output, mountpoint: &Path, query: &str, limit: u32) -> Outcome {
     let fails = |e: std::io::Error| Failure::new(format!("{}: {e}", mountpoint.display()));
     copies::get(mountpoint, STORE_XATTR).map_err(|e| no_cell(mountpoint, e))?;
@@ -100,7 +100,7 @@ pub(super) fn search(out: Output, mountpoint: &Path, query: &str, limit: u32) ->
     for link in std::fs::read_dir(&folder).map_err(fails)? {
         let target = match std::fs::read_link(link.map_err(fails)?.path()) {
             Ok(target) => target,
-            // It does not fit any more.
+            // The file no longer matches.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
             Err(e) => return Err(fails(e)),
         };
@@ -151,7 +151,7 @@ pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
     let cell = number_of(&Reaching { server: args.server.clone(), tls_certificates })?;
     let junction = Junction { cell, servers };
     let text = junction.to_string();
-    // Looked at here, for the error says what is wrong.
+    // Checked here, because this error gives the reason.
     Junction::parse(text.as_bytes()).map_err(|e| Failure::usage(e.to_string()))?;
     copies::set(dir, JUNCTION_XATTR, text.as_bytes()).map_err(|e| match e {
         Errno::ACCESS => Failure::new(format!(

@@ -1,5 +1,5 @@
-//! `ringer policy`, `holders`, `pin`, `unpin`, and `status` of a mount: what a mount says and is told
-//! through attributes.
+//! `ringer policy`, `holders`, `pin`, `unpin`, and `status` of a mount, through the attributes of a
+//! mount.
 
 use super::{cells, no_cell};
 use crate::cli::ringer::{Holders, Pin, PolicyArgs, Waits, When};
@@ -16,7 +16,7 @@ use weft::ringer_client::{HOLDERS_XATTR, PIN_XATTR, STORE_XATTR};
 /// The longest attribute, in bytes.
 const XATTR_MAX_BYTES: usize = 64 << 10;
 
-/// The attribute of a file or directory in a mount.
+/// Reads an attribute of a file or directory in a mount.
 pub(super) fn get(path: &Path, name: &[u8]) -> Result<String, Errno> {
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     let mut value = vec![0; XATTR_MAX_BYTES];
@@ -24,7 +24,7 @@ pub(super) fn get(path: &Path, name: &[u8]) -> Result<String, Errno> {
     Ok(String::from_utf8_lossy(value.get(..n).unwrap_or_default()).into_owned())
 }
 
-/// Only in a cell: any other file system would take the attribute, and nothing would come of it.
+/// Sets an attribute, only in a cell: any other file system would accept it without effect.
 pub(super) fn set(path: &Path, name: &[u8], value: &[u8]) -> Result<(), Errno> {
     get(path, HOLDERS_XATTR)?;
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
@@ -36,7 +36,7 @@ pub(super) fn remove(path: &Path, name: &[u8]) -> Result<(), Errno> {
     rustix::fs::removexattr(path, &name)
 }
 
-/// What holds a file, as the mount lists it.
+/// The copies of a file, as the mount lists them.
 struct Listed {
     policy: Policy,
     copies: Vec<CopyReport>,
@@ -46,11 +46,11 @@ struct Listed {
 #[derive(Debug, Serialize)]
 struct CopyReport {
     client: String,
-    /// Whether it is of what the file is now.
+    /// Whether it is of the file's current version.
     current: bool,
-    /// Whether it is that of this mount.
+    /// Whether it is on this mount.
     here: bool,
-    /// Whether it is an archive's; then `client` is the number of that.
+    /// Whether it is an archive's; then `client` is the number of the archive.
     archive: bool,
 }
 
@@ -74,16 +74,16 @@ fn listed(path: &Path) -> Result<Listed, Failure> {
 #[derive(Debug, Serialize)]
 struct PolicyReport {
     directory: String,
-    /// Whether the directory has it itself.
+    /// Whether the policy is set on the directory itself.
     own: bool,
     copies: u32,
     fsync_waits_for: u32,
-    /// `no`, `later`, or `fsync` if that waits for it.
+    /// `no`, `later`, or `fsync` if fsync waits for the archive.
     archive: &'static str,
     versions: u32,
     keep_seconds: u64,
     every_seconds: u64,
-    /// The longest text file whose words are searched for; 0 if none is.
+    /// The longest text file that is indexed for search, in bytes; 0 for none.
     text_bytes: u64,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
             Some(Waits::Copies(n)) => n,
             None => policy.fsync.min(policy.copies),
         };
-        // Checked here, for the error says what is wrong.
+        // Checked here, because this error gives the reason.
         let policy: Policy =
             policy.to_string().parse().map_err(|e| Failure::usage(format!("{e}")))?;
         set(dir, POLICY_XATTR, policy.to_string().as_bytes()).map_err(|e| no_cell(dir, e))?;
@@ -168,7 +168,7 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
     Ok(DONE)
 }
 
-/// Who holds a file, as JSON.
+/// The holders of a file, as JSON.
 #[derive(Debug, Serialize)]
 struct HoldersReport {
     wanted_copies: u32,

@@ -1,5 +1,5 @@
-//! `ringer encrypt` and `ringer key`: encrypted directories, through attributes of the mount. A key is
-//! read from the local store itself, which only its owner may; no attribute tells one.
+//! `ringer encrypt` and `ringer key`: encrypted directories, through attributes of the mount. A key
+//! is read from the local store itself, which only its owner may read; no attribute contains one.
 
 use super::copies::{get, set};
 use super::{no_cell, sharing};
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use weft::ringer::{ENCRYPTION_XATTR, KeyId};
 use weft::ringer_client::{DirectoryKey, ENCRYPT, KEYS_XATTR, SHARED_KEYS_XATTR, parse_keys};
 
-/// The longest text that is taken for a key, in bytes.
+/// The longest text that is read as a key, in bytes.
 const TEXT_MAX_BYTES: u64 = 4096;
 
-/// The key that a directory, or a file, is encrypted with.
+/// The key of an encrypted directory or file.
 pub(super) fn key_of(path: &Path) -> Result<Option<KeyId>, Failure> {
     let text = match get(path, ENCRYPTION_XATTR) {
         Err(Errno::NODATA) => return Ok(None),
@@ -27,7 +27,7 @@ pub(super) fn key_of(path: &Path) -> Result<Option<KeyId>, Failure> {
     key.map(Some).ok_or_else(|| Failure::new(unknown()))
 }
 
-/// A directory that is encrypted, as JSON.
+/// An encrypted directory, as JSON.
 #[derive(Debug, Serialize)]
 struct EncryptedReport {
     directory: String,
@@ -75,12 +75,12 @@ struct KeyReport {
     key: String,
     /// The inode number of the directory that was encrypted with it.
     directory_inode: u64,
-    /// The ids of those whom the directory is shared with; absent if that could not be looked at.
+    /// The ids of the members that the directory is shared with; absent if that could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_with: Option<Vec<String>>,
 }
 
-/// Where the local store of a mount is.
+/// The path of a mount's local store.
 fn store(mountpoint: &Path) -> Result<PathBuf, Failure> {
     let text = get(mountpoint, KEYS_XATTR).map_err(|e| no_cell(mountpoint, e))?;
     let path = text.lines().find_map(|line| line.strip_prefix("store\t"));
@@ -139,7 +139,7 @@ fn import(out: Output, mountpoint: &Path, from: Option<&Path>) -> Outcome {
             .map_err(|e| Failure::new(format!("the key on standard input: {e}"))),
     };
     read?;
-    // Checked here, for the error says what is wrong.
+    // Checked here, because this error gives the reason.
     let key: DirectoryKey = text.parse().map_err(|e| Failure::new(format!("{e}")))?;
     set(mountpoint, KEYS_XATTR, key.to_text().as_bytes()).map_err(|e| match e {
         Errno::KEYREJECTED => Failure::new(format!(

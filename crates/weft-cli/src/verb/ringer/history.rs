@@ -14,7 +14,7 @@ use std::path::Path;
 use weft::ringer_client::{HISTORY_XATTR, RESTORE_XATTR};
 use weft::vfs::Time;
 
-/// What a file was, as JSON.
+/// An earlier version of a file, as JSON.
 #[derive(Debug, Serialize)]
 struct VersionReport {
     version: u64,
@@ -28,10 +28,10 @@ struct VersionReport {
 struct RemovedReport {
     /// Its number, for `restore --removed`.
     removed: u64,
-    /// When it was, in seconds since 1970.
+    /// The time of the removal, in seconds since 1970.
     seconds: i64,
     bytes: u64,
-    /// The path that it had, from the directory that was asked about.
+    /// The path that it had, relative to the directory of the query.
     path: String,
 }
 
@@ -41,7 +41,7 @@ struct HistoryReport {
     versions: Vec<VersionReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     removed: Vec<RemovedReport>,
-    /// Whether that is all.
+    /// Whether the list is complete.
     complete: bool,
 }
 

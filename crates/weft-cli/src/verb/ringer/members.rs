@@ -25,7 +25,7 @@ pub(super) fn init(out: Output, args: &Init) -> Outcome {
     Ok(DONE)
 }
 
-/// `PATH:r` or `PATH:rw`.
+/// Parses `PATH:r` or `PATH:rw`.
 fn grant(text: &str) -> Result<(Bytes, Level), Failure> {
     let bad = || Failure::usage(format!("{text}: write PATH:r or PATH:rw"));
     let (path, level) = text.rsplit_once(':').ok_or_else(bad)?;
@@ -59,7 +59,7 @@ pub(super) fn invite(out: Output, args: &Invite) -> Outcome {
         secret.0.try_into().map_err(|_| Failure::new("the server said something else"))?;
     let server = match &args.server_address {
         Some(text) => address(text)?,
-        // Who has joined can be told of the others.
+        // After joining, the member can learn of the other servers.
         None => addresses(&args.reaching.server)?.swap_remove(0),
     };
     let token = Token { secret, authority, server }.to_string();
@@ -104,7 +104,8 @@ fn join_as(token: &Token, directory: &Path, name: &str) -> Result<(), Failure> {
     })
 }
 
-/// Joins, and puts what comes of it into the directory of the cell's number, which is known after that.
+/// Joins, and moves the certificates into the directory of the cell's number, which is known only
+/// then.
 fn join_by_cell(token: &Token, directory: &Path, name: &str) -> Result<PathBuf, Failure> {
     let joining = directory.join(format!("joining-{}", std::process::id()));
     join_as(token, &joining, name).inspect_err(|_| drop(std::fs::remove_dir(&joining)))?;
@@ -116,7 +117,7 @@ fn join_by_cell(token: &Token, directory: &Path, name: &str) -> Result<PathBuf, 
         Err(e) => return Err(kept(e.to_string())),
     };
     let place = directory.join(cell.to_string());
-    // A directory that is there already is not replaced, if anything is in it.
+    // An existing directory is replaced only if it is empty.
     std::fs::rename(&joining, &place).map_err(|e| kept(format!("{}: {e}", place.display())))?;
     Ok(place)
 }

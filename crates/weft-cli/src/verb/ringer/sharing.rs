@@ -1,4 +1,4 @@
-//! `ringer key id|trust|share|members`: keys that members hand to each other through the cell.
+//! `ringer key id|trust|share|members`: keys that members share through the cell.
 
 use super::copies::{get, set};
 use super::encryption::key_of;
@@ -14,15 +14,15 @@ use weft::ringer_client::{MEMBER_XATTR, MemberId, SHARE, TRUSTED_XATTR};
 /// A member, as JSON.
 #[derive(Debug, Serialize)]
 struct MemberReport {
-    /// Absent where only who has the key knows it.
+    /// Absent if only the holder of the directory's key knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
-    /// What the cell knows of the id.
+    /// The fingerprint of the id, as the cell stores it.
     fingerprint: String,
-    /// The fingerprint of who shared the directory with this member.
+    /// The fingerprint of the member that shared the directory with this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_by: Option<String>,
-    /// Whether it is this mount.
+    /// Whether it is the id of this mount.
     #[serde(skip_serializing_if = "Option::is_none")]
     here: Option<bool>,
 }

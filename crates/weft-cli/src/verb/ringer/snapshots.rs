@@ -1,4 +1,4 @@
-//! `ringer snapshot`: what directories were, through an attribute of the mount.
+//! `ringer snapshot`: snapshots of directories, through an attribute of the mount.
 
 use super::copies::{get, set};
 use super::no_cell;
@@ -15,9 +15,9 @@ use weft::vfs::Time;
 #[derive(Debug, Serialize)]
 struct SnapshotReport {
     name: String,
-    /// When it was made, in seconds since 1970.
+    /// The time of the snapshot, in seconds since 1970.
     seconds: i64,
-    /// How many names are in it.
+    /// The number of names in it.
     names: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `ringer tag`: the tags of files, as desktops keep them.
+//! `ringer tag`: the tags of files, in the format of desktops.
 
 use super::copies::{get, remove, set};
 use super::no_cell;

@@ -1,4 +1,5 @@
-//! `ringer top` and `ringer leases`: who holds what, and what is said and moved meanwhile.
+//! `ringer top` and `ringer leases`: the holders of leases, and the rates of messages and
+//! transfers.
 
 use super::{CellReport, addresses, ask, ask_all, copies, no_cell, the_owners};
 use crate::cli::cache;
@@ -13,7 +14,7 @@ use weft::ringer::{ClientId, Mode};
 use weft::ringer_client::STORE_XATTR;
 use weft::ringer_net::{Answer, Ask, CellStatus, ClientStatus};
 
-/// Whether this is a directory that a cell is mounted on.
+/// Returns true if `name` is a directory that a cell is mounted on.
 pub fn is_mount(name: &str) -> bool {
     Path::new(name).is_dir() && copies::get(Path::new(name), STORE_XATTR).is_ok()
 }
@@ -42,7 +43,7 @@ fn read_server(reaching: &Reaching) -> Result<CellStatus, Failure> {
     }
 }
 
-/// A client in the last interval, as JSON.
+/// The figures of a client in the last interval, as JSON.
 #[derive(Debug, Serialize)]
 struct ClientLine {
     client: String,
@@ -54,7 +55,7 @@ struct ClientLine {
     recalls_per_second: f64,
 }
 
-/// A cell in the last interval, as JSON.
+/// The figures of a cell in the last interval, as JSON.
 #[derive(Debug, Serialize)]
 struct CellLine {
     server: String,
@@ -77,7 +78,7 @@ fn show_server(
 ) -> Result<(), Failure> {
     let old: BTreeMap<ClientId, &ClientStatus> =
         before.clients.iter().map(|c| (c.client, c)).collect();
-    // A server that was started anew counts from nothing.
+    // The counters of a restarted server begin at 0.
     let rate = |then: u64, now: u64| now.saturating_sub(then) as f64 / secs.max(0.001);
     let mut clients: Vec<ClientLine> = now
         .clients
@@ -96,7 +97,7 @@ fn show_server(
             }
         })
         .collect();
-    // The busiest first.
+    // The busiest clients first.
     clients.sort_by(|a, b| b.received_per_second.total_cmp(&a.received_per_second));
     let sum = |of: fn(&ClientLine) -> f64| clients.iter().map(of).sum::<f64>();
     let report = CellLine {
@@ -144,7 +145,7 @@ fn show_server(
     Ok(())
 }
 
-/// What a mount said, by name.
+/// The figures of a mount, by name.
 type Figures = BTreeMap<String, u64>;
 
 fn read_mount(place: &str) -> Result<Figures, Failure> {
@@ -222,7 +223,8 @@ fn show_mount(
 struct LeaseReport {
     client: String,
     inode: u64,
-    /// From the root of the cell; none if it has no name, or the server has not heard of it.
+    /// The path from the root of the cell; none if the inode has no name, or the server does not
+    /// know it.
     path: Option<String>,
     /// `write`, `read`, or `hold` for one that keeps a file without a name.
     mode: &'static str,
@@ -232,7 +234,7 @@ struct LeaseReport {
 #[derive(Debug, Serialize)]
 struct LeasesReport {
     leases: Vec<LeaseReport>,
-    /// How many there are in all.
+    /// The number of all leases.
     total: u64,
 }
 

@@ -17,7 +17,7 @@ use weft::transform::{
     CONVERT_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, Need, Network, Registry, Write, link_content,
 };
 
-/// Does something to each file, and says what they carry then.
+/// Calls `work` for each file, and reports the network that the file has then.
 fn each(
     out: Output,
     args: &Files,
@@ -53,7 +53,7 @@ fn need(purpose: Purpose) -> Need {
     Need { exact_size, random_read, write }
 }
 
-/// The mount tells an errno alone: what is wrong with a network is found here first.
+/// The mount reports only an errno, so a network is checked here first.
 fn checked(registry: &Registry, text: &str, purpose: Option<Purpose>) -> Result<Network, Failure> {
     let network = registry.parse(text)?;
     if let Some(purpose) = purpose {
@@ -68,7 +68,7 @@ pub fn attach(out: Output, args: &Attach) -> Outcome {
     let network = checked(&registry, &args.network, args.purpose)?;
     let is_view = network.text().side == Side::View;
     if !is_view && !args.as_stored {
-        // What is there is written through it.
+        // The existing content is written through the network.
         network.check(&need(Purpose::Write)).map_err(weft::transform::Error::from)?;
     }
     let attribute = if is_view || args.as_stored { NETWORK_ATTRIBUTE } else { CONVERT_ATTRIBUTE };
@@ -83,7 +83,7 @@ pub fn attach(out: Output, args: &Attach) -> Outcome {
 pub fn detach(out: Output, args: &Detach) -> Outcome {
     each(out, &args.files, |target| {
         let explanation = target.explain()?;
-        // A view keeps what it shows in its base.
+        // A view stores nothing of its own: its content is in its base.
         let stored = args.as_stored || explanation.base.is_some() || explanation.write == "none";
         let attribute = if stored { NETWORK_ATTRIBUTE } else { CONVERT_ATTRIBUTE };
         target.set(attribute, b"").map_err(|e| target.failed(&e))?;
@@ -91,7 +91,7 @@ pub fn detach(out: Output, args: &Detach) -> Outcome {
     })
 }
 
-/// The network of a file, to be changed.
+/// The network of a file that is to be changed.
 fn text_of(target: &Target) -> Result<Option<Text>, Failure> {
     let explanation = target.explain()?;
     if let Some(error) = explanation.error {
@@ -106,13 +106,14 @@ fn text_of(target: &Target) -> Result<Option<Text>, Failure> {
     Ok(explanation.network.map(|text| text.parse()).transpose()?)
 }
 
-/// Pushes a network on files for as long as a command runs; its exit code.
+/// Attaches a network to files while a command runs; returns the exit code of the command.
 fn push_during(args: &Push, command: &str) -> Outcome {
     let mut held = Vec::new();
     for name in &args.files.files {
         let path = Path::new(name);
         let failed = |e: std::io::Error| Failure::from(weft::Error::host("open", path, e));
-        // Past the kernel's shortcut to a plain file, on which nothing could be pushed.
+        // O_DIRECT avoids the kernel's passthrough to a plain file, to which nothing can be
+        // attached.
         let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
         let opened = File::options().read(true).custom_flags(direct).open(path);
         let file = opened.map_err(failed)?;
@@ -122,12 +123,12 @@ fn push_during(args: &Push, command: &str) -> Outcome {
     }
     let ended = Command::new("sh").arg("-c").arg(command).status()?;
     drop(held);
-    // As shells say that a signal ended a command.
+    // As shells report a command that was ended by a signal.
     let signal = || ended.signal().map_or(FAILED, |nr| u8::try_from(128 + nr).unwrap_or(FAILED));
     Ok(ended.code().map_or_else(signal, |code| u8::try_from(code).unwrap_or(FAILED)))
 }
 
-/// `push`: at the reader's end.
+/// `push`: adds a stage at the reader's end.
 pub fn push(out: Output, args: &Push) -> Outcome {
     if let Some(command) = &args.during {
         return push_during(args, command);
@@ -145,7 +146,7 @@ pub fn push(out: Output, args: &Push) -> Outcome {
     })
 }
 
-/// `pop`: from the reader's end.
+/// `pop`: removes the stage at the reader's end.
 pub fn pop(out: Output, args: &Pop) -> Outcome {
     each(out, &args.files, |target| {
         let text = text_of(target)?;
@@ -165,7 +166,7 @@ pub fn link(out: Output, args: &Link) -> Outcome {
     let mut file = File::create_new(path).map_err(failed)?;
     let made = || -> Result<(), Failure> {
         let target = Target::find(path.as_os_str(), &args.keys, true)?;
-        // On a mount a rule may have given it a network.
+        // On a mount a rule may have given the new file a network.
         target.set(NETWORK_ATTRIBUTE, b"").map_err(|e| target.failed(&e))?;
         file.write_all(link_content(&args.base, &network).as_bytes()).map_err(failed)?;
         file.sync_all().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The files that networks are attached to, wherever they are: each is spoken to by extended
+//! The files that networks are attached to, wherever they are: each is controlled by extended
 //! attributes, those of a mount by system calls, the others in this process.
 
 use super::networks;
@@ -12,9 +12,9 @@ use weft::transform::{EXPLAIN_ATTRIBUTE, Explanation, TransformFs};
 use weft::vfs::{Error as Fault, FileSystem, Walker, XattrSet};
 use weft::{HOST_DIRECTORY, Options, Stack, Tree};
 
-/// A file, and how it is reached.
+/// A file, and the way to access it.
 pub struct Target {
-    /// As the user named it.
+    /// The name that the user gave.
     pub shown: String,
     place: Place,
 }
@@ -26,7 +26,7 @@ enum Place {
     Opened { fs: Arc<TransformFs>, path: Vec<u8>, _open: Open },
 }
 
-/// What must stay open as long as the tree is used.
+/// The objects that must stay open while the tree is used.
 enum Open {
     Volume(#[expect(dead_code, reason = "held")] Stack),
     Directory(#[expect(dead_code, reason = "held")] Tree),
@@ -41,7 +41,7 @@ fn on_host(e: rustix::io::Errno) -> Fault {
 }
 
 impl Target {
-    /// Finds a file. `write`: something about it is going to be changed.
+    /// Finds a file. `write`: the file is going to be changed.
     pub fn find(name: &OsStr, keys: &Keys, write: bool) -> Result<Self, Failure> {
         let shown = name.to_string_lossy().into_owned();
         let path = Path::new(name);
@@ -81,7 +81,7 @@ impl Target {
         }
     }
 
-    /// Sets an attribute; whatever it does is durable when this returns.
+    /// Sets an attribute; its effect is durable when this returns.
     pub fn set(&self, name: &[u8], value: &[u8]) -> Answer<()> {
         match &self.place {
             Place::Mounted(path) => {
@@ -96,20 +96,20 @@ impl Target {
         }
     }
 
-    /// What is known of it.
+    /// Reads the explanation of the file.
     pub fn explain(&self) -> Result<Explanation, Failure> {
         let json = self.get(EXPLAIN_ATTRIBUTE).map_err(|e| self.failed(&e))?;
         serde_json::from_slice(&json)
             .map_err(|e| Failure::new(format!("{}: an unknown answer: {e}", self.shown)))
     }
 
-    /// Why something about it did not work.
+    /// Makes the failure of a call on the file.
     pub fn failed(&self, e: &Fault) -> Failure {
         const EPERM: i32 = 1;
         const EBUSY: i32 = 16;
         let mut why = e.to_string();
         if e.errno() == EBUSY && matches!(self.place, Place::Mounted(_)) {
-            // The mount says no more than the number.
+            // The mount returns only the number.
             why += "; somebody has pushed stages on the file, or has it open past weft: wait until \
                     it is closed, or mount with -o nopassthrough";
         }
@@ -120,7 +120,7 @@ impl Target {
         Failure::new(format!("{}: {why}", self.shown))
     }
 
-    /// Lets go of it.
+    /// Closes the file's tree, if one was opened for it.
     pub fn close(self) -> Result<(), Failure> {
         match self.place {
             Place::Mounted(_) => Ok(()),

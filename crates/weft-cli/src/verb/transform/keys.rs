@@ -19,7 +19,7 @@ pub fn run(out: Output, verb: &KeysVerb) -> Outcome {
     }
 }
 
-/// Where a key of this name is kept.
+/// The path of a key with this name.
 fn place(name: &str) -> Result<PathBuf, Failure> {
     if name.contains('/') {
         return Ok(name.into());
@@ -43,7 +43,8 @@ fn new(out: Output, args: &NewKey) -> Outcome {
         (true, _) => {
             let keys = KeyPlace::File(path.clone()).keys()?;
             let content = std::fs::read(&path).map_err(failed)?;
-            // A file of 32 bytes has no lines to put another before.
+            // A file of 32 bytes has no lines: it is rewritten as a line, so that another can be
+            // added.
             if keys.len() == 1 && content.len() == KEY_BYTES {
                 HEXLOWER.encode(&content).into_bytes()
             } else {
@@ -70,7 +71,7 @@ fn new(out: Output, args: &NewKey) -> Outcome {
     Ok(DONE)
 }
 
-/// Writes a file that only its owner reads, atomically.
+/// Writes a file that only its owner can read, atomically.
 fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
     let fresh = path.with_extension("fresh");
     let mut file =

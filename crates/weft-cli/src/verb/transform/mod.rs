@@ -32,7 +32,7 @@ pub fn run(out: Output, verb: &Transform) -> Outcome {
     }
 }
 
-/// Where the user's keys are, if there is a home.
+/// The directory of the user's keys, if there is a home.
 fn user_keys() -> Option<PathBuf> {
     if let Some(directory) = std::env::var_os("WEFT_KEYS") {
         return Some(directory.into());
@@ -42,14 +42,14 @@ fn user_keys() -> Option<PathBuf> {
     configuration.or_else(home).map(|directory| key_directory(&directory))
 }
 
-/// Where compiled modules are kept, if there is a home.
+/// The directory of compiled modules, if there is a home.
 fn user_cache() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     cache.or_else(home).map(|directory| directory.join("weft/wasm"))
 }
 
-/// Networks with the keys of a command line and the user's own.
+/// Networks with the keys of a command line and those of the user.
 fn networks(keys: &Keys) -> Networks {
     Networks {
         keys: keys.keys.clone(),

@@ -12,7 +12,7 @@ use weft::transform::store::{Limits, MemoryBase, open};
 use weft::transform::text::Side;
 use weft::transform::{Io, Network};
 
-/// Which way data passes: a store network as it is written, a view as it is read.
+/// The direction of the data: a store network runs as on a write, a view as on a read.
 fn direction(network: &Network, inverse: bool) -> Io {
     match (network.text().side, inverse) {
         (Side::Store, false) | (Side::View, true) => Io::Write,
@@ -50,7 +50,7 @@ pub fn run(out: Output, args: &Run) -> Outcome {
     Ok(DONE)
 }
 
-/// A network whose stored form has a header that is written last: all of it is held in memory.
+/// Runs a network whose stored form has a header that is written last, with all of it in memory.
 fn in_memory(
     network: &Network,
     io: Io,

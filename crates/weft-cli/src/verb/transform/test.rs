@@ -1,4 +1,4 @@
-//! `transform test`: what is stored through a network must read back the same.
+//! `transform test`: checks that data stored through a network reads back the same.
 
 use super::networks;
 use crate::cli::transform::Test;
@@ -9,7 +9,7 @@ use weft::transform::store::{Limits, MemoryBase, open};
 use weft::transform::text::Side;
 use weft::transform::{Error, Need, Network, Write};
 
-/// What came of one sample.
+/// The result for one sample.
 #[derive(Debug, Serialize)]
 struct Tried {
     sample: String,
@@ -19,8 +19,8 @@ struct Tried {
     error: Option<String>,
 }
 
-/// Samples that catch what goes wrong: nothing, single bytes, lengths about those of blocks, text,
-/// noise, zeroes.
+/// Samples for common errors: empty, single bytes, lengths around those of blocks, text, noise,
+/// zeroes.
 fn samples() -> Vec<(String, Vec<u8>)> {
     let text = b"a line of text that repeats itself, \xc3\xa4\xc3\xb6\xc3\xbc included\n";
     let mut word = 1_u64;
@@ -45,7 +45,7 @@ fn samples() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Stores a sample and reads it back, in another open file, in pieces of odd length.
+/// Stores a sample and reads it back, through a second open file, in pieces of odd length.
 fn there_and_back(network: &Network, sample: &[u8]) -> Result<(usize, bool), Error> {
     let base = MemoryBase::default();
     let mut store = open(Box::new(base.clone()), network, &Limits::default())?;

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use weft::cache::parse_metrics;
 
-/// What the mount said: by labels, the figures by name.
+/// The figures of a mount: by labels, then by name.
 type Figures = BTreeMap<String, BTreeMap<String, f64>>;
 
 fn metrics(mount: &str) -> PathBuf {
     Path::new(mount).join(".weft/metrics")
 }
 
-/// Whether this is the directory of a mount with networks.
+/// Returns true if `name` is the directory of a mount with networks.
 pub fn is_mount(name: &str) -> bool {
     metrics(name).is_file()
 }
