@@ -148,7 +148,8 @@ mod tests {
     #[test]
     fn sizes_overflow_into_errors() {
         assert_eq!(parse_size("16383P").unwrap(), 16383 << 50);
-        for bad in ["16384P", "99999999999999999999", "1.5G", "G", "1X", "0x10", ""] {
+        assert_eq!(parse_size("1.5G").unwrap(), 3 << 29);
+        for bad in ["16384P", "99999999999999999999", "1.5.5G", "-1G", "G", "1X", "0x10", ""] {
             assert!(parse_size(bad).is_err(), "{bad:?}");
         }
     }

@@ -62,12 +62,15 @@ impl Default for Limits {
     }
 }
 
-/// What a case works with: a fresh device.
+/// A function that is lent a device.
+type Borrower<'a> = &'a mut dyn FnMut(&dyn BlockDevice);
+
+/// The fresh device that a case works with.
 struct Bench<'a> {
     device: &'a dyn BlockDevice,
     limits: &'a Limits,
-    /// Hands another one to a function.
-    with_fresh: &'a dyn Fn(&mut dyn FnMut(&dyn BlockDevice)),
+    /// Lends another fresh device to a function.
+    with_fresh: &'a dyn Fn(Borrower<'_>),
 }
 
 impl Bench<'_> {
@@ -161,7 +164,7 @@ pub fn run_filter<F: BlockDevice>(make: impl Fn(Arc<Probe>) -> F, limits: &Limit
 fn device_cases<D: BlockDevice>(make: &impl Fn() -> D, limits: &Limits) -> Vec<&'static str> {
     let run = |case: &Case<fn(&Bench<'_>)>| {
         failure(case.name, limits, || {
-            let with_fresh = |work: &mut dyn FnMut(&dyn BlockDevice)| work(&make());
+            let with_fresh = |work: Borrower<'_>| work(&make());
             (case.run)(&Bench { device: &make(), limits, with_fresh: &with_fresh });
         })
     };
@@ -218,7 +221,7 @@ mod tests {
     fn memory_conforms() {
         let limits = Limits { holes: true, ..Limits::default() };
         run(|| MemoryDevice::new((1 << 20) + 700), &limits);
-        run(|| Probe::new(), &limits);
+        run(Probe::new, &limits);
     }
 
     #[test]

@@ -44,9 +44,9 @@ pub(super) fn past_the_end_is_refused(bench: &Bench<'_>) {
         let halves = bytes.split_at(bytes.len() / 2);
         let halves = [IoSlice::new(halves.0), IoSlice::new(halves.1)];
         let range = format!("{len_bytes} bytes at {offset} of {len}");
-        refused_as_past_the_end(device.read_at(&mut bytes.clone(), offset), "read", &range);
+        refused_as_past_the_end(&device.read_at(&mut bytes.clone(), offset), "read", &range);
         let extent = device.extent_at(offset, len_bytes).map(drop);
-        refused_as_past_the_end(extent, "extent", &range);
+        refused_as_past_the_end(&extent, "extent", &range);
         for (change, call) in [
             (device.write_at(&bytes, offset), "write"),
             (device.write_vectored_at(&halves, offset), "vectored write"),
@@ -55,14 +55,14 @@ pub(super) fn past_the_end_is_refused(bench: &Bench<'_>) {
         ] {
             match change {
                 Err(Error::ReadOnly) if !bench.is_writable() => {}
-                result => refused_as_past_the_end(result, call, &range),
+                result => refused_as_past_the_end(&result, call, &range),
             }
         }
     }
     assert_same(&content(device), &before, "the device after what it refused");
 }
 
-fn refused_as_past_the_end(result: Result<()>, call: &str, range: &str) {
+fn refused_as_past_the_end(result: &Result<()>, call: &str, range: &str) {
     assert!(matches!(result, Err(Error::OutOfRange { .. })), "{call} of {range}: {result:?}");
 }
 

@@ -9,10 +9,10 @@ use weft::networks::{KeyPlace, KeySource};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Transformations")]
 pub struct Transforming {
-    /// Enable networks of transformations: by these rules (gitignore patterns with a network each),
-    /// by rules files .weftattributes in the tree, and by their attribute user.weft.network; - for
-    /// no rules beside those
-    #[arg(long, value_name = "RULES")]
+    /// Enable networks of transformations: by the rules in this file (gitignore patterns with a network
+    /// each), by rules files .weftattributes in the tree, and by the attribute user.weft.network of
+    /// files. Without a value, or with -, by the latter two alone; what follows must be another option
+    #[arg(long, value_name = "RULES", num_args = 0..=1, default_missing_value = "-")]
     pub transform: Option<PathBuf>,
     /// Rules that win for a file that both match: those of the mount, or its attribute and the
     /// rules files in the tree
