@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// An opened volume and the order of its writes.
 pub(crate) type Opened = (Order, Arc<dyn Volume>);
+/// A check, with or without repair.
+type Check = fn(&str, &Image, &check::Options<'_>) -> Result<Checked>;
 
 /// The functions of weft for one format. The first argument of each is the name of the volume for
 /// messages.
@@ -28,7 +30,7 @@ pub(crate) struct Row {
     pub(crate) info: fn(&str, &Image) -> Result<VolumeInfo>,
     /// Checks a volume, and repairs it if the options say so; `None` for a format that weft only
     /// reads.
-    pub(crate) check: Option<fn(&str, &Image, &check::Options<'_>) -> Result<Checked>>,
+    pub(crate) check: Option<Check>,
 }
 
 /// All formats, in the order in which they are tried.
