@@ -264,7 +264,7 @@ fn a_cell_that_was_rolled_back_is_refused() {
     assert!(error.to_string().contains("older"), "{error}");
     let stale = wait_for("a lookup is refused", || match b.lookup(b.root(), b"new") {
         Err(e) if e.errno() == 116 => Ok(e),
-        other => Err(other),
+        other => Err(format!("{other:?}")),
     });
     assert!(stale.to_string().contains("older"), "{stale}");
     // One that knows nothing comes in.
