@@ -1,11 +1,11 @@
-//! What can go wrong with a network or with the data that passes through it.
+//! Errors of networks and of the data that passes through them.
 
 use crate::Refusal;
 
 /// The result of the calls of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a network could not be made, attached or run.
+/// The reason why a network could not be built, attached or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,7 +14,7 @@ pub enum Error {
     Text {
         /// Byte offset in the text.
         at: usize,
-        /// What was expected there.
+        /// The syntax that was expected there.
         message: String,
     },
     /// No stage has this name.
@@ -30,10 +30,10 @@ pub enum Error {
     Parameter {
         /// The stage.
         stage: String,
-        /// Which parameter, and what it may be.
+        /// The parameter, and its valid values.
         message: String,
     },
-    /// The caller handed in no key of this name.
+    /// The caller supplied no key of this name.
     #[error("stage {stage}: no key named \"{key}\"")]
     MissingKey {
         /// The stage.
@@ -51,7 +51,7 @@ pub enum Error {
         /// The id of the key that sealed the data, in hex.
         found: String,
     },
-    /// The network cannot do what is asked of it.
+    /// The network does not support the required access.
     #[error("{0}")]
     Refused(#[from] Box<Refusal>),
     /// Stored data that the stage did not write, or that was changed since.
@@ -59,9 +59,9 @@ pub enum Error {
     Corrupt {
         /// The stage.
         stage: &'static str,
-        /// The first byte that cannot be had, in the output of the stage.
+        /// The first byte that cannot be produced, in the output of the stage.
         offset: u64,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// Data that would expand beyond a limit.
@@ -69,21 +69,21 @@ pub enum Error {
     Limit {
         /// The stage.
         stage: &'static str,
-        /// Where, in the output of the stage.
+        /// The position in the output of the stage.
         offset: u64,
-        /// Which limit.
+        /// The limit.
         what: String,
     },
-    /// A frame too long to be held in memory: it is decoded as a stream, and not written.
+    /// A frame too long to be held in memory: it can be decoded as a stream, but not written.
     #[error(
         "stage {stage}: a frame of more than {max_bytes} bytes at byte {offset}: to be read at any place, it must be written again with shorter ones"
     )]
     LongFrame {
         /// The stage.
         stage: &'static str,
-        /// Where the frame begins, in the output of the stage.
+        /// The start of the frame in the output of the stage.
         offset: u64,
-        /// The longest frame that is held in memory.
+        /// Maximum length of a frame that is held in memory, in bytes.
         max_bytes: u64,
     },
     /// Input that the stage cannot represent in its output.
@@ -91,17 +91,17 @@ pub enum Error {
     Input {
         /// The stage.
         stage: &'static str,
-        /// Where, in the input of the stage.
+        /// The position in the input of the stage.
         offset: u64,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
-    /// A stage took longer for a block than it may.
+    /// A stage exceeded the deadline for a block.
     #[error("stage {stage}: no answer within {millis} ms")]
     Deadline {
-        /// The stage that was at work.
+        /// The stage that was running.
         stage: &'static str,
-        /// The deadline.
+        /// The deadline, in milliseconds.
         millis: u64,
     },
     /// The file system below failed.
@@ -135,7 +135,7 @@ const EOPNOTSUPP: i32 = 95;
 const ENOKEY: i32 = 126;
 
 impl Error {
-    /// The same error, `by` bytes further on in the output.
+    /// Returns the error with its offset in the output advanced by `by` bytes.
     pub(crate) fn moved(self, by: u64) -> Self {
         match self {
             Self::Corrupt { stage, offset, what } => {

@@ -1,8 +1,9 @@
-//! From the pipe of a view, whose tees may have names, to layers.
+//! Translation of the pipe of a view, whose tees may have names, to layers.
 //!
-//! The pipe is walked from left to right. The path of a place is all layers from the stored file to
-//! there; a branch keeps the path of its end. A merge looks where the paths that lead to it part, and
-//! makes one layer of what they are from there on. What comes before stays one.
+//! The pipe is walked from left to right. The path of a position is the list of layers from the
+//! stored file up to it; a branch keeps the path of its end. A merge finds the point where the
+//! paths that lead to it diverge, and makes one layer of their parts from there on. Their common
+//! part stays a single path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use crate::stages::merge::{self, Merge, Told};
 use crate::text::{Element, Side, StageText};
 use crate::{Direction, Error, Layer, Result};
 
-/// The layers of the pipe of a view.
+/// Returns the layers of the pipe of a view.
 pub(crate) fn layers(registry: &Registry, pipe: &[Element]) -> Result<Vec<Layer>> {
     let mut graph = Graph { registry, names: BTreeSet::new(), branches: BTreeMap::new() };
     graph.collect(pipe)?;
@@ -30,12 +31,12 @@ struct Graph<'a> {
     registry: &'a Registry,
     /// All branches that the text names.
     names: BTreeSet<&'a str>,
-    /// Those that have been walked.
+    /// The branches that have been walked.
     branches: BTreeMap<&'a str, Branch>,
 }
 
 struct Branch {
-    /// From the stored file to its end.
+    /// The layers from the stored file to the end of the branch.
     path: Vec<Layer>,
     merged: bool,
 }
@@ -54,7 +55,7 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// The path behind `pipe`, which begins where `path` ends.
+    /// Returns `path` extended by the layers of `pipe`, which begins where `path` ends.
     fn walk(&mut self, pipe: &'a [Element], mut path: Vec<Layer>) -> Result<Vec<Layer>> {
         for element in pipe {
             match element {

@@ -1,4 +1,4 @@
-//! Keys by name, handed in by the caller and wiped when dropped.
+//! Keys by name, supplied by the caller and wiped on drop.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,14 +14,14 @@ pub const KEY_BYTES: usize = 32;
 pub struct Key(Arc<Zeroizing<[u8; KEY_BYTES]>>);
 
 impl Key {
-    /// A key of these bytes.
+    /// Creates a key of these bytes.
     #[must_use]
     pub fn new(bytes: [u8; KEY_BYTES]) -> Self {
         Self(Arc::new(Zeroizing::new(bytes)))
     }
 
-    /// Reads a key as people keep it in a file or a variable: 64 hex digits (white space around
-    /// them does not count), or 32 bytes.
+    /// Parses the content of a key file or variable: 64 hex digits (surrounding white space is
+    /// ignored), or 32 raw bytes.
     #[must_use]
     pub fn from_file_content(content: &[u8]) -> Option<Self> {
         let hex = content.trim_ascii();
@@ -38,7 +38,7 @@ impl Key {
         Some(key)
     }
 
-    /// The key's id: says which key sealed a file, and nothing else of the key.
+    /// The key's id: identifies the key that sealed a file, and reveals nothing else of the key.
     #[must_use]
     pub fn id(&self) -> [u8; 16] {
         let hash = blake3::derive_key("weft 2026 key id", &self.0[..]);
@@ -47,7 +47,7 @@ impl Key {
         id
     }
 
-    /// A key for one file and one use.
+    /// Derives a key for one file and one purpose.
     pub(crate) fn derive(&self, purpose: &str, file_id: &[u8; 16]) -> Zeroizing<[u8; KEY_BYTES]> {
         let mut hasher = blake3::Hasher::new_derive_key(purpose);
         hasher.update(&self.0[..]);
@@ -62,8 +62,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Keys by name. A name may have several keys: the first seals new files, all can open old ones,
-/// and so a key is rotated by putting a new one before the old.
+/// Keys by name. A name may have several keys: the first seals new files, all can open existing
+/// ones, so a key is rotated by putting a new one before the old.
 #[derive(Debug, Clone, Default)]
 pub struct KeyRing {
     keys: BTreeMap<String, Vec<Key>>,

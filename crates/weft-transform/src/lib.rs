@@ -1,12 +1,12 @@
-//! Transformations of files as they are read and written: compressed, encrypted, seen as another
-//! format, one after the other without copies in between.
+//! Transformations of files as they are read and written: compression, encryption and conversion
+//! to other formats, chained without copies in between.
 //!
-//! - A [`Transform`] is a stage with its parameters; its [`Shape`] says what it can do.
-//! - A [`Network`] is a chain of stages, parsed from a [`text`] by a [`Registry`], and checked for
-//!   what is asked of it before it is used.
+//! - A [`Transform`] is a stage with its parameters; its [`Shape`] determines its capabilities.
+//! - A [`Network`] is a chain of stages, parsed from a [`text`] by a [`Registry`], and checked
+//!   against the required access ([`Need`]) before it is used.
 //! - [`exec`] runs networks over memory and streams.
-//! - [`store`] opens stored files through networks, to be read and written anywhere.
-//! - [`TransformFs`] is a file system over another, whose files carry networks.
+//! - [`store`] opens stored files through networks, for reads and writes at any offset.
+//! - [`TransformFs`] is a file system stacked on another, with networks attached to its files.
 //!
 //! ```
 //! use weft_transform::{Context, Registry, exec::Fused, Io};

@@ -1,26 +1,26 @@
-//! What a transformation is, and what it declares of itself.
+//! The transformation traits, and the capabilities that a transformation declares.
 //!
-//! A [`Transform`] has a *forward* function, the one its name says (`zstd` compresses), and mostly
-//! an *inverse*. What else it can do follows from its [`Shape`]: how output bytes depend on input
-//! bytes decides whether it can run in place, at any offset, in parallel, and on a file that is
-//! written in the middle. The executor and the stacked files know shapes, not stages.
+//! A [`Transform`] has a *forward* function, the one it is named after (`zstd` compresses), and
+//! mostly an *inverse*. Its other capabilities follow from its [`Shape`]: the way output bytes
+//! depend on input bytes decides whether it can run in place, at any offset, in parallel, and on a
+//! file that is written in the middle. The executor and the stacked files know shapes, not stages.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// Which of a stage's two functions.
+/// One of a stage's two functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// The one that the stage is named after.
+    /// The function that the stage is named after.
     Forward,
-    /// The one that undoes it.
+    /// The function that undoes the forward function.
     Inverse,
 }
 
 impl Direction {
-    /// The other one.
+    /// Returns the opposite direction.
     #[must_use]
     pub fn opposite(self) -> Self {
         match self {
@@ -30,10 +30,10 @@ impl Direction {
     }
 }
 
-/// What is known of the size of the output.
+/// The knowledge of the output size that is available in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeRule {
-    /// That of the input.
+    /// The size of the input.
     Preserved,
     /// `output` bytes for every `input` bytes begun.
     Ratio {
@@ -44,63 +44,63 @@ pub enum SizeRule {
     },
     /// Exact, from an index or header that the stored form carries.
     Indexed,
-    /// Known only when everything was read.
+    /// Known only after all of the output has been read.
     Unknown,
 }
 
 impl SizeRule {
-    /// Whether the size is known without reading everything.
+    /// Returns true if the size is known without reading all of the output.
     #[must_use]
     pub fn is_exact(self) -> bool {
         self != Self::Unknown
     }
 }
 
-/// How a stage can be read.
+/// The access patterns with which a stage can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// From the beginning on.
+    /// From the beginning only.
     Sequential,
-    /// Any block by itself.
+    /// Any block, independently of the others.
     Random,
 }
 
-/// What writes a stage can serve, the least first.
+/// The writes that a stage supports, in ascending order of capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Write {
     /// None.
     None,
-    /// Any, but the stored file is written anew when it is committed.
+    /// Any, but the whole stored file is rewritten on commit.
     Rewrite,
     /// Any, in place, at the cost of the blocks written.
     InPlace,
 }
 
-/// What happens to data that a stage cannot process.
+/// The policy for data that a stage cannot process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
     /// The read or write fails, at the exact offset.
     Fail,
-    /// A replacement is put in its place (as a character set does, when asked to).
+    /// The data is replaced (as the character set stage does, if configured so).
     Replace,
 }
 
-/// What a stage says of itself in one direction.
+/// The capabilities that a stage declares for one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declares {
     /// The size of its output.
     pub size: SizeRule,
-    /// How its output can be read.
+    /// The access with which its output can be read.
     pub access: Access,
-    /// What writes it can serve, if reading runs this direction.
+    /// The writes that it supports, if reading runs this direction.
     pub write: Write,
-    /// Whether it can be undone.
+    /// Whether it has an inverse.
     pub invertible: bool,
     /// Whether the same input always gives the same output.
     pub deterministic: bool,
-    /// Whether it notices every change of its input since the opposite direction made it.
+    /// Whether it detects every change of its input since the opposite direction produced it.
     pub guards: bool,
-    /// What happens to data that it cannot process.
+    /// The policy for data that it cannot process.
     pub on_error: OnError,
 }
 
@@ -109,22 +109,23 @@ pub trait Transform: fmt::Debug + Send + Sync {
     /// The name in the network text.
     fn name(&self) -> &'static str;
 
-    /// What it can do.
+    /// Returns the shape, which determines the stage's capabilities.
     fn shape(&self) -> Shape<'_>;
 
-    /// Whether `Inverse` exists.
+    /// Returns true if the stage has an inverse.
     fn invertible(&self) -> bool {
         true
     }
 
-    /// What beside its text decides what it makes, so that its output can be kept on disk; `None` if
-    /// that is not to be known, or its output is not for a disk.
+    /// Returns all that determines the output besides the stage's text, as a part of the key under
+    /// which the output is cached on disk; `None` if that cannot be known, or the output must not
+    /// be kept on disk.
     fn kept_as(&self) -> Option<Vec<u8>> {
         Some(Vec::new())
     }
 
-    /// This and the stage that runs behind it as one stage that works in place, to be run forward,
-    /// where that spares something. By default not.
+    /// Combines this stage and the one that runs after it into one stage that works in place, to be
+    /// run forward, where that saves work. The default returns `None`.
     fn joined(
         &self,
         direction: Direction,
@@ -135,17 +136,18 @@ pub trait Transform: fmt::Debug + Send + Sync {
         None
     }
 
-    /// What a neighbour's [`joined`](Self::joined) may look for, to know a stage of its own kind.
+    /// Returns a value that a neighbour's [`joined`](Self::joined) may downcast to recognize a
+    /// stage of its own type.
     fn as_neighbour(&self) -> Option<&dyn std::any::Any> {
         None
     }
 
-    /// What happens to data that it cannot process.
+    /// The policy for data that it cannot process.
     fn on_error(&self) -> OnError {
         OnError::Fail
     }
 
-    /// What it declares in a direction: follows from the shape.
+    /// Returns the declared capabilities for a direction, which follow from the shape.
     fn declares(&self, direction: Direction) -> Declares {
         let invertible = self.invertible();
         let on_error = self.on_error();
@@ -192,18 +194,18 @@ impl Declares {
     }
 }
 
-/// How output bytes depend on input bytes.
+/// The way output bytes depend on input bytes.
 pub enum Shape<'a> {
     /// Byte *n* of the output depends on byte *n* of the input and on *n*: runs in place, at any
     /// offset, in any order.
     Bytes(&'a dyn ByteMap),
-    /// Blocks of fixed length, each with a seal that binds it to its place in its file.
+    /// Blocks of fixed length, each with a seal that binds it to its position in its file.
     Sealed(&'a dyn Seal),
-    /// Frames that are encoded each by itself, one behind the other.
+    /// A sequence of frames, each encoded independently.
     Framed(&'a dyn FrameCodec),
-    /// From the beginning to the end.
+    /// A sequential transformation, from the beginning to the end.
     Stream(&'a dyn StreamCodec),
-    /// Several paths from one file, put together.
+    /// Several paths from one file, merged.
     Merged(&'a crate::stages::Merge),
 }
 
@@ -219,31 +221,31 @@ impl fmt::Debug for Shape<'_> {
     }
 }
 
-/// A transformation of bytes in their place.
+/// An in-place transformation of bytes.
 pub trait ByteMap: Send + Sync {
     /// Transforms `block`, whose first byte is byte `offset` of the file.
     ///
     /// # Errors
-    /// What the stage cannot process. Bytes before it have been transformed.
+    /// Data that the stage cannot process. The bytes before it have been transformed.
     fn apply(&self, direction: Direction, offset: u64, block: &mut [u8]) -> Result<()>;
 }
 
 /// The seal of the blocks of one file. See [`crate::store`] for the format around it.
 pub trait Sealer: Send + Sync {
-    /// Appends the sealed form of `plain`, block `index` of the file, to `out`: always
-    /// [`Seal::overhead_bytes`] longer.
+    /// Appends the sealed form of `plain`, block `index` of the file, to `out`. The sealed form is
+    /// [`Seal::overhead_bytes`] longer than `plain`.
     ///
     /// # Errors
-    /// No randomness to be had.
+    /// No random numbers are available.
     fn seal(&self, index: u64, plain: &[u8], out: &mut Vec<u8>) -> Result<()>;
 
     /// Opens block `index` into `out`, which has the length of the plain block.
     ///
     /// # Errors
-    /// A sentence that says what is wrong; `out` is then not to be used.
+    /// A description of the damage; the content of `out` must then not be used.
     fn open(&self, index: u64, sealed: &[u8], out: &mut [u8]) -> Result<(), &'static str>;
 
-    /// The tag of something else that belongs to the file: its header, its log.
+    /// Returns the authentication tag of other data that belongs to the file: its header, its log.
     fn tag(&self, what: &[u8]) -> [u8; 16];
 }
 
@@ -255,13 +257,13 @@ pub trait Seal: Send + Sync {
     fn algorithm(&self) -> u8;
     /// Bytes of plain data in a block: a power of two from 4 KiB to 1 MiB.
     fn block_bytes(&self) -> u32;
-    /// How much longer a sealed block is.
+    /// Bytes by which a sealed block is longer than its plain form.
     fn overhead_bytes(&self) -> usize;
-    /// Whether sealing the same twice gives the same.
+    /// Returns true if sealing the same data twice gives the same result.
     fn is_deterministic(&self) -> bool;
     /// The id of the key that new files are sealed with (zeroes without a key).
     fn key_id(&self) -> [u8; 16];
-    /// The sealer of the file `file_id`, sealed with the key `key_id`.
+    /// Returns the sealer of the file `file_id`, which is sealed with the key `key_id`.
     ///
     /// # Errors
     /// [`Error::WrongKey`] if there is no such key.
@@ -273,24 +275,24 @@ pub trait Seal: Send + Sync {
 pub struct Frame {
     /// Length in the encoded file, in bytes.
     pub stored_bytes: u64,
-    /// Length of what it decodes to, in bytes.
+    /// Length of the decoded data, in bytes.
     pub plain_bytes: u64,
 }
 
-/// A format of frames, each encoded by itself.
+/// A format of frames, each encoded independently.
 pub trait FrameCodec: Send + Sync {
     /// The stage's name, for errors.
     fn stage(&self) -> &'static str;
 
-    /// Bytes of plain data that a frame is made of when this codec writes.
+    /// Bytes of plain data in each frame that this codec writes.
     fn frame_bytes(&self) -> usize;
 
-    /// What is known of the size of what a file decodes to.
+    /// Returns how the decoded size of a file is known.
     fn size_rule(&self) -> SizeRule {
         SizeRule::Indexed
     }
 
-    /// Whether a changed frame is always noticed.
+    /// Returns true if decoding detects every change of a frame.
     fn guards(&self) -> bool;
 
     /// Encodes one frame, appended to `out`.
@@ -299,38 +301,39 @@ pub trait FrameCodec: Send + Sync {
     /// [`Error::Input`].
     fn encode(&self, plain: &[u8], out: &mut Vec<u8>) -> Result<()>;
 
-    /// Decodes one frame of which `out.len()` bytes must come.
+    /// Decodes one frame into `out`; its plain length must be `out.len()`.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A description of the damage.
     fn decode(&self, stored: &[u8], out: &mut [u8]) -> Result<(), String>;
 
-    /// Appends what stands behind the last frame: an index, an end mark.
+    /// Appends the trailer that follows the last frame: an index, an end mark.
     fn finish(&self, frames: &[Frame], out: &mut Vec<u8>);
 
-    /// The first bytes of a frame of so many stored bytes that decodes to nothing, and of which the
-    /// rest may be anything; `None` if the format has no such frame.
+    /// Returns the first bytes of a padding frame of `stored_bytes` bytes, which decodes to nothing
+    /// and whose remaining bytes are arbitrary; `None` if the format has no such frame.
     fn pad(&self, stored_bytes: u64) -> Option<Vec<u8>> {
         let _ = stored_bytes;
         None
     }
 
-    /// Finds the frames of an encoded file, from its index or by walking through it. The frames
-    /// stand one behind the other from byte 0 on. `None` if only decoding all of the file tells: then
-    /// [`decoder`](Self::decoder) says which frames it comes past ([`Stream::take_frames`]).
+    /// Finds the frames of an encoded file, from its index or by walking through it. The frames are
+    /// contiguous from byte 0 on. Returns `None` if they can be found only by decoding the whole
+    /// file: then the [`decoder`](Self::decoder) reports the frames it passes
+    /// ([`Stream::take_frames`]).
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Limit`].
     fn index(&self, file: &mut dyn crate::store::Store) -> Result<Option<Vec<Frame>>>;
 
-    /// A decoder of the whole format from beginning to end, for streams.
+    /// Returns a decoder of the whole format from beginning to end, for streams.
     ///
     /// # Errors
-    /// No memory for it.
+    /// Out of memory.
     fn decoder(&self) -> Result<Box<dyn Stream>>;
 }
 
-/// A transformation that starts at the beginning.
+/// A transformation that must start at the beginning.
 pub trait StreamCodec: Send + Sync {
     /// Starts one pass.
     ///
@@ -339,57 +342,60 @@ pub trait StreamCodec: Send + Sync {
     fn start(&self, direction: Direction) -> Result<Box<dyn Stream>>;
 }
 
-/// How many bytes a [`Stream`] appends in one call, at most about.
+/// The approximate maximum of bytes that a [`Stream`] appends in one call.
 pub const STEP_BYTES: usize = 256 << 10;
 
 /// One pass through a sequential transformation.
 pub trait Stream: Send {
-    /// Takes some of `input`, appends what comes of it to `out` (which is handed in empty), and
-    /// returns how many bytes it took. It takes fewer than all (even none) only if it appended about [`STEP_BYTES`]; the
-    /// caller comes again with the rest.
+    /// Consumes some of `input`, appends the result to `out` (which the caller passes in empty),
+    /// and returns the number of bytes consumed. It consumes less than all of `input` (even none)
+    /// only if it appended about [`STEP_BYTES`]; the caller then calls it again with the rest.
     ///
     /// # Errors
-    /// What the stage cannot process, after it appended what comes before. The offset is in its
-    /// output.
+    /// Data that the stage cannot process, after the output of the data before it was appended. The
+    /// offset is in the stage's output.
     fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize>;
 
-    /// The input is at its end. Appends about [`STEP_BYTES`] at most; `true` when all is out.
+    /// Ends the input. Appends about [`STEP_BYTES`] at most, and returns `true` once all output is
+    /// appended.
     ///
     /// # Errors
-    /// As [`push`](Self::push); also an input that ends too early.
+    /// As [`push`](Self::push); also a truncated input.
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool>;
 
-    /// Asks for places where a pass can begin again: from now on [`push`](Self::push) also returns,
-    /// with input left, at the first such place that is at least `every` bytes of output, or of input,
-    /// behind the one before. By default there are none.
+    /// Requests restart points: from now on [`push`](Self::push) also returns, with input left, at
+    /// the first point that is at least `every` bytes of output, or of input, after the previous
+    /// one. The default offers none.
     fn offer_points(&mut self, every: u64) {
         let _ = every;
     }
 
-    /// The place where the pass stands, if `push` has just returned for it.
+    /// Returns the restart point at the current position, if `push` has just returned for it.
     fn point(&self) -> Option<Box<dyn Point>> {
         None
     }
 
-    /// The frames that have ended since the last call, once places were asked for. By default none.
+    /// Returns the frames that have ended since the last call, once restart points were requested.
+    /// The default returns none.
     fn take_frames(&mut self) -> Vec<Frame> {
         Vec::new()
     }
 }
 
-/// A place in a pass where another can begin, given the input from there on.
+/// A restart point: a position in a pass from which another pass can begin, given the input from
+/// there on.
 pub trait Point: Send {
-    /// How much memory it takes, in bytes.
+    /// The memory that it takes, in bytes.
     fn held_bytes(&self) -> usize;
 
-    /// A pass from there on, as if it had come there from the beginning.
+    /// Returns a pass that continues from this point as if it had run from the beginning.
     ///
     /// # Errors
-    /// No memory for it.
+    /// Out of memory.
     fn resume(&self) -> Result<Box<dyn Stream>>;
 }
 
-/// The error of a stage that has no inverse.
+/// Returns the error of a stage that has no inverse.
 pub(crate) fn no_inverse(stage: &str) -> Error {
     Error::Parameter { stage: stage.to_owned(), message: "has no inverse".to_owned() }
 }

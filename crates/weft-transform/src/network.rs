@@ -1,4 +1,4 @@
-//! Networks of stages, and whether they can do what is asked of them.
+//! Networks of stages, and the check that they support the required access.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use crate::meter::NetworkMeter;
 use crate::text::{Element, Text};
 use crate::{Access, Declares, Direction, Shape, Transform, Write};
 
-/// A stage in its place in a network.
+/// A stage at its position in a network.
 #[derive(Debug, Clone)]
 pub struct Layer {
     /// The stage.
     pub stage: Arc<dyn Transform>,
-    /// Which of its functions reading runs; writing runs the other.
+    /// The function that reading runs; writing runs the opposite one.
     pub on_read: Direction,
 }
 
 impl Layer {
-    /// What the stage declares for reading.
+    /// Returns the capabilities that the stage declares for reading.
     #[must_use]
     pub fn declares(&self) -> Declares {
         self.stage.declares(self.on_read)
     }
 
-    /// Whether each read gives the same while what it reads is the same. What is random in sealing is
-    /// gone when it is opened again.
+    /// Returns true if repeated reads of unchanged input return the same data. Randomness in
+    /// sealing does not matter here: opening removes it.
     pub(crate) fn reads_the_same_again(&self) -> bool {
         self.on_read == Direction::Inverse || self.declares().deterministic
     }
 
-    /// Which of the stage's functions runs.
+    /// Returns the function of the stage that `io` runs.
     #[must_use]
     pub fn direction(&self, io: Io) -> Direction {
         match io {
@@ -40,7 +40,7 @@ impl Layer {
     }
 }
 
-/// Which way data passes through a network.
+/// The way data passes through a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Io {
     /// From the stored file to the reader.
@@ -56,7 +56,7 @@ pub struct Network {
     /// From the stored file up to the reader.
     layers: Vec<Layer>,
     meter: Option<Arc<NetworkMeter>>,
-    /// All stages in one, if all of them work in place.
+    /// All stages fused into one, if all of them work in place.
     in_place: Option<Arc<Fused>>,
 }
 
@@ -66,12 +66,12 @@ impl Network {
         Self { text, layers, meter, in_place }
     }
 
-    /// All stages in one, as they are read, if all of them work in place.
+    /// Returns all stages fused into one, in read order, if all of them work in place.
     pub(crate) fn in_place(&self) -> Option<Arc<Fused>> {
         self.in_place.clone()
     }
 
-    /// Counts something that a file with this network did.
+    /// Updates the counters of this network, if it has any.
     pub(crate) fn count(&self, what: impl FnOnce(&NetworkMeter)) {
         if let Some(meter) = &self.meter {
             what(meter);
@@ -90,7 +90,7 @@ impl Network {
         &self.layers
     }
 
-    /// What the whole network can do.
+    /// Returns the access that the whole network supports.
     #[must_use]
     pub fn can(&self) -> Need {
         let declares = || self.layers.iter().map(Layer::declares);
@@ -103,20 +103,20 @@ impl Network {
         }
     }
 
-    /// Whether each read gives the same bytes while the stored file does not change.
+    /// Returns true if repeated reads return the same bytes while the stored file does not change.
     #[must_use]
     pub fn is_deterministic(&self) -> bool {
         self.layers.iter().all(Layer::reads_the_same_again)
     }
 
-    /// A hash of all that decides what is read through the network, so that its output can be kept
-    /// on disk; `None` if it is not to be.
+    /// Returns a hash of all that determines the network's output besides the stored file, as a
+    /// part of the key under which the output is cached on disk; `None` if it must not be cached.
     pub(crate) fn kept_as(&self) -> Option<blake3::Hash> {
         if !self.is_deterministic() {
             return None;
         }
         let mut hasher = blake3::Hasher::new();
-        // Another version may make something else.
+        // Another version may produce another output.
         hasher.update(concat!("weft ", env!("CARGO_PKG_VERSION"), "\n").as_bytes());
         hasher.update(self.text.to_string().as_bytes());
         for layer in &self.layers {
@@ -126,16 +126,16 @@ impl Network {
         Some(hasher.finalize())
     }
 
-    /// Checks that the network can do what is asked.
+    /// Checks that the network supports the access `need`.
     ///
     /// # Errors
-    /// A [`Refusal`] that names the first stage in the way, why, and the nearest network that
-    /// would do.
+    /// A [`Refusal`] that names the first stage that does not, the reason, and the nearest network
+    /// that would.
     pub fn check(&self, need: &Need) -> Result<(), Box<Refusal>> {
         let Some((at, reason)) = self.obstacle(need) else { return Ok(()) };
         let stage = self.layers[at].stage.name();
         if self.layers.iter().any(|layer| matches!(layer.stage.shape(), Shape::Merged(_))) {
-            // Layers and elements of the text are not one to one.
+            // Layers and elements of the text do not correspond one to one.
             let nearest = self.text.identity();
             return Err(Box::new(Refusal { stage, reason, nearest }));
         }
@@ -143,7 +143,7 @@ impl Network {
         while let Some((at, _)) = nearest.obstacle(need) {
             let index = nearest.layers.len() - 1 - at;
             nearest.layers.remove(at);
-            // The text of a store network runs the other way.
+            // The text of a store network has the opposite order.
             let place = if nearest.text.side == crate::text::Side::Store { index } else { at };
             nearest.text.pipe.remove(place);
         }
@@ -153,7 +153,7 @@ impl Network {
         Err(Box::new(Refusal { stage, reason, nearest: nearest.text }))
     }
 
-    /// The first layer in the way of `need`, from the stored file up.
+    /// Returns the first layer, from the stored file up, that does not support `need`.
     fn obstacle(&self, need: &Need) -> Option<(usize, Reason)> {
         let mut rewriters = 0;
         for (at, layer) in self.layers.iter().enumerate() {
@@ -192,24 +192,24 @@ impl fmt::Display for Network {
     }
 }
 
-/// What is asked of a network, or what it can do.
+/// The access that a caller requires of a network, or that a network supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// The size is known before everything was read.
+    /// The size is known before all of the output was read.
     pub exact_size: bool,
-    /// Any block can be read by itself.
+    /// Any block can be read independently.
     pub random_read: bool,
-    /// Which writes.
+    /// The kind of writes.
     pub write: Write,
 }
 
-/// Why a network cannot do what is asked.
+/// The reason why a network does not support an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// Writing needs an inverse.
     #[error("it has no inverse to write through")]
     NoInverse,
-    /// Reading what was stored through it needs an inverse.
+    /// Reading a file stored through it needs an inverse.
     #[error("it has no inverse to read through, and works in a view only")]
     UnreadableWithoutInverse,
     /// The size of the output is known only at its end.
@@ -221,7 +221,7 @@ pub enum Reason {
     /// Reading works, writing does not.
     #[error("files cannot be written through it in this direction")]
     NotWritable,
-    /// Writes in the middle rewrite the file.
+    /// Writes in the middle rewrite the whole stored file.
     #[error("writing in the middle writes the stored file anew")]
     RewritesOnly,
     /// Only one stage of a chain may rewrite.
@@ -230,18 +230,18 @@ pub enum Reason {
     /// It keeps a header with the length, so its output must be a file.
     #[error("its stored form has a header that is written last, which a stream cannot have")]
     NeedsFile,
-    /// Its branches each read all.
+    /// Each of its branches reads the whole stored file.
     #[error("its branches each read what is stored, which of a stream can be read once")]
     ReadsAgain,
 }
 
-/// Why a network was refused.
+/// The refusal of a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("stage {stage}: {reason} (\"{nearest}\" would do)")]
 pub struct Refusal {
-    /// The stage in the way.
+    /// The first stage that does not support the access.
     pub stage: &'static str,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
     /// The nearest network that would do.
     pub nearest: Text,

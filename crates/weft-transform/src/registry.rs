@@ -11,17 +11,17 @@ use crate::stages::{self, LogSink, Program};
 use crate::text::{Element, Side, StageText, Text};
 use crate::{Direction, Error, Layer, Meters, Network, Result, Transform};
 
-/// What stages take from their surroundings, handed in by the caller: the library itself reads no
-/// environment and opens no file.
+/// The resources that stages use, supplied by the caller: the library itself reads no environment
+/// variable and opens no file.
 #[derive(Clone, Default)]
 pub struct Context {
     /// Keys by name.
     pub keys: KeyRing,
-    /// Where `log to=NAME` writes, by name.
+    /// The sinks that `log to=NAME` writes to, by name.
     pub logs: BTreeMap<String, Arc<dyn LogSink>>,
-    /// What `exec program=NAME` runs, by name.
+    /// The programs that `exec program=NAME` runs, by name.
     pub programs: BTreeMap<String, Program>,
-    /// What `wasm module=NAME` runs, by name.
+    /// The modules that `wasm module=NAME` runs, by name.
     #[cfg(feature = "wasm")]
     pub modules: BTreeMap<String, Arc<crate::wasm::Guest>>,
 }
@@ -33,7 +33,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Makes a stage from its parameters.
+/// A function that builds a stage from its parameters.
 pub type Make = fn(&mut Parameters<'_>, &Context) -> Result<Arc<dyn Transform>>;
 
 /// A stage that can be named in a network text.
@@ -41,11 +41,11 @@ pub type Make = fn(&mut Parameters<'_>, &Context) -> Result<Arc<dyn Transform>>;
 pub struct StageInfo {
     /// Its name.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// Its function, in one line.
     pub summary: &'static str,
-    /// Its parameters: name, and what it is with its default.
+    /// Its parameters: each a name, and a description with the default.
     pub parameters: &'static [(&'static str, &'static str)],
-    /// How it is made.
+    /// Its constructor.
     pub make: Make,
 }
 
@@ -54,12 +54,12 @@ pub struct StageInfo {
 pub struct Registry {
     stages: BTreeMap<&'static str, StageInfo>,
     context: Context,
-    /// Where networks that are made are counted.
+    /// The counters of the networks that this registry builds.
     meters: Option<Arc<Meters>>,
 }
 
 impl Registry {
-    /// The stages that weft supplies.
+    /// Returns a registry of the stages that weft supplies.
     #[must_use]
     pub fn new(context: Context) -> Self {
         let stages = stages::SUPPLIED.iter().flat_map(|list| list.iter());
@@ -67,13 +67,13 @@ impl Registry {
         Self { stages, context, meters: None }
     }
 
-    /// Counts what networks do that are made from now on.
+    /// Counts the activity of the networks that are built from now on.
     #[must_use]
     pub fn counting(self, meters: Arc<Meters>) -> Self {
         Self { meters: Some(meters), ..self }
     }
 
-    /// Adds a stage, or puts it in the place of one with the same name.
+    /// Adds a stage, or replaces the one with the same name.
     pub fn add(&mut self, info: StageInfo) {
         self.stages.insert(info.name, info);
     }
@@ -83,7 +83,7 @@ impl Registry {
         self.stages.values()
     }
 
-    /// Makes the network of a text.
+    /// Builds the network that a text describes.
     ///
     /// # Errors
     /// [`Error::Text`], [`Error::UnknownStage`], [`Error::Parameter`], [`Error::MissingKey`].
@@ -91,7 +91,7 @@ impl Registry {
         self.network(&text.parse()?)
     }
 
-    /// Makes the network of a text that is parsed already.
+    /// Builds the network of a parsed text.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -111,14 +111,15 @@ impl Registry {
         pipe.iter().map(|element| self.layer(side, element)).collect()
     }
 
-    /// The layer of an element that is by itself.
+    /// Builds the layer of an element that is not part of a named branch or a merge.
     pub(crate) fn layer(&self, side: Side, element: &Element) -> Result<Layer> {
         match element {
             Element::Stage(stage) => {
                 let inverse = (side == Side::Store) != stage.inverted;
                 let on_read = if inverse { Direction::Inverse } else { Direction::Forward };
                 let made = self.stage(stage)?;
-                // In a store network it is what writing does, which can be left out.
+                // In a store network only writing needs the inverse, and a network may be
+                // read-only.
                 if stage.inverted && side == Side::View && !made.invertible() {
                     return Err(crate::model::no_inverse(made.name()));
                 }
@@ -128,7 +129,7 @@ impl Registry {
                 stage: "tee".to_owned(),
                 message: format!("the branch \"{name}\" can be merged in a view only"),
             }),
-            // What a branch sees is what passes to its right, whichever way that is.
+            // A branch gets the data that passes to its right, in either direction.
             Element::Tee { name: None, branch } => {
                 let branch = self.layers(Side::View, branch)?;
                 let tee: Arc<dyn Transform> = Arc::new(stages::Tee::new(branch)?);
@@ -146,7 +147,7 @@ impl Registry {
         Ok(Parameters { info, left: text.parameters.clone() })
     }
 
-    /// Makes one stage.
+    /// Builds one stage.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -157,7 +158,7 @@ impl Registry {
         Ok(stage)
     }
 
-    /// A stage whose name is at most two letters off.
+    /// Returns the known stage whose name is closest, at an edit distance of at most two.
     fn nearest(&self, name: &str) -> Option<String> {
         let distances = self.stages.keys().map(|known| (strsim::levenshtein(known, name), known));
         let (distance, known) = distances.min()?;
@@ -170,7 +171,7 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     parse_size::Config::new().with_binary().parse_size(text).ok()
 }
 
-/// The parameters of a stage while it is made: what is not taken is unknown.
+/// The parameters of a stage under construction: those that it does not take are unknown.
 #[derive(Debug)]
 pub struct Parameters<'a> {
     info: &'a StageInfo,
@@ -178,27 +179,27 @@ pub struct Parameters<'a> {
 }
 
 impl Parameters<'_> {
-    /// An error about these parameters.
+    /// Returns an error about these parameters.
     #[must_use]
     pub fn error(&self, message: impl Into<String>) -> Error {
         Error::Parameter { stage: self.info.name.to_owned(), message: message.into() }
     }
 
-    /// The text of a parameter.
+    /// Takes the text of a parameter.
     pub fn text(&mut self, name: &str) -> Option<String> {
         let at = self.left.iter().position(|(given, _)| given == name)?;
         Some(self.left.remove(at).1)
     }
 
-    /// The text of a parameter that must be given.
+    /// Takes the text of a required parameter.
     ///
     /// # Errors
-    /// [`Error::Parameter`] if it is not.
+    /// [`Error::Parameter`] if it is missing.
     pub fn required(&mut self, name: &str) -> Result<String> {
         self.text(name).ok_or_else(|| self.error(format!("needs {name}=...")))
     }
 
-    /// A number within a range.
+    /// Takes a number within a range.
     ///
     /// # Errors
     /// [`Error::Parameter`].
@@ -216,7 +217,7 @@ impl Parameters<'_> {
         }
     }
 
-    /// A number of bytes with an optional unit, `64K` or `2 MiB` (powers of 1024).
+    /// Takes a number of bytes with an optional unit, `64K` or `2 MiB` (powers of 1024).
     ///
     /// # Errors
     /// [`Error::Parameter`].
@@ -229,7 +230,7 @@ impl Parameters<'_> {
         })
     }
 
-    /// One of several words.
+    /// Takes one of several words.
     ///
     /// # Errors
     /// [`Error::Parameter`].
