@@ -83,7 +83,7 @@ pub enum Error {
         stage: &'static str,
         /// The start of the frame in the output of the stage.
         offset: u64,
-        /// The longest frame that is held in memory.
+        /// Maximum length of a frame that is held in memory, in bytes.
         max_bytes: u64,
     },
     /// Input that the stage cannot represent in its output.

@@ -1,4 +1,4 @@
-//! Keys by name, handed in by the caller and wiped when dropped.
+//! Keys by name, supplied by the caller and wiped on drop.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ pub const KEY_BYTES: usize = 32;
 pub struct Key(Arc<Zeroizing<[u8; KEY_BYTES]>>);
 
 impl Key {
-    /// A key of these bytes.
+    /// Creates a key of these bytes.
     #[must_use]
     pub fn new(bytes: [u8; KEY_BYTES]) -> Self {
         Self(Arc::new(Zeroizing::new(bytes)))

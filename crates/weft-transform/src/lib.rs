@@ -5,7 +5,7 @@
 //! - A [`Network`] is a chain of stages, parsed from a [`text`] by a [`Registry`], and checked
 //!   against the required access ([`Need`]) before it is used.
 //! - [`exec`] runs networks over memory and streams.
-//! - [`store`] opens stored files through networks, to be read and written anywhere.
+//! - [`store`] opens stored files through networks, for reads and writes at any offset.
 //! - [`TransformFs`] is a file system stacked on another, with networks attached to its files.
 //!
 //! ```

@@ -1,7 +1,8 @@
-//! What networks do, counted: for each network its reads and writes, for each of its stages the
-//! bytes that went through and the time that took.
+//! Counters of network activity: for each network its reads and writes, for each of its stages the
+//! bytes processed and the time taken.
 //!
-//! A stage is counted by a wrapper around it that has the same shape: nothing else knows of it.
+//! A stage is counted by a wrapper of the same shape around it, which is transparent to all other
+//! code.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -16,10 +17,10 @@ use crate::{
     Shape, SizeRule, Stream, StreamCodec, Transform,
 };
 
-/// Networks that are counted, at most: whoever may set attributes can think of any number.
+/// Maximum number of counted networks: a user who may set attributes can create arbitrarily many.
 const NETWORKS_MAX: usize = 1000;
 
-/// A number that only grows.
+/// A monotonic counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -33,21 +34,21 @@ impl Counter {
     }
 }
 
-/// All networks that were used since the tree was opened.
+/// The counters of all networks used since the tree was opened.
 #[derive(Debug, Default)]
 pub struct Meters {
     networks: Mutex<BTreeMap<String, Arc<NetworkMeter>>>,
 }
 
-/// What files did that carry one network.
+/// The counters of the files that carry one network.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkMeter {
     pub(crate) opens: Counter,
-    /// Of these, how many found what the kernel had cached still right.
+    /// Opens that found the kernel's cached data still valid.
     pub(crate) opens_cached: Counter,
-    /// And how many the kernel reads from the file of the output cache by itself.
+    /// Opens for which the kernel reads the file of the output cache directly.
     pub(crate) opens_past: Counter,
-    /// Openings that found the output in the cache on disk, and that did not.
+    /// Opens that found the output in the cache on disk, and those that did not.
     pub(crate) outputs_found: Counter,
     pub(crate) outputs_missed: Counter,
     pub(crate) reads: Counter,
@@ -58,7 +59,7 @@ pub(crate) struct NetworkMeter {
     stages: Vec<Arc<StageMeter>>,
 }
 
-/// What one stage did.
+/// The counters of one stage.
 #[derive(Debug)]
 pub(crate) struct StageMeter {
     name: &'static str,
@@ -68,7 +69,7 @@ pub(crate) struct StageMeter {
     errors: Counter,
 }
 
-/// A meter for each stage: for a merge those of its branches, and behind them its own.
+/// Appends a meter for each stage: for a merge those of its branches, followed by its own.
 fn meters_of(layers: &[Layer], meters: &mut Vec<Arc<StageMeter>>) {
     for layer in layers {
         if let Shape::Merged(merge) = layer.stage.shape() {
@@ -84,7 +85,7 @@ fn meters_of(layers: &[Layer], meters: &mut Vec<Arc<StageMeter>>) {
     }
 }
 
-/// Lets stages count, in the order of [`meters_of`].
+/// Wraps each stage in its meter, in the order of [`meters_of`].
 fn count_layers(layers: &mut [Layer], meters: &mut std::slice::Iter<'_, Arc<StageMeter>>) {
     for layer in layers {
         let merged = match layer.stage.shape() {
@@ -105,7 +106,7 @@ fn count_layers(layers: &mut [Layer], meters: &mut std::slice::Iter<'_, Arc<Stag
 }
 
 impl StageMeter {
-    /// Counts a read by `work`, which says how many bytes it was.
+    /// Runs and counts a read by `work`, which returns the number of bytes read.
     pub(crate) fn count_read<E>(
         &self,
         work: impl FnOnce() -> Result<usize, E>,
@@ -115,7 +116,7 @@ impl StageMeter {
         read
     }
 
-    /// Runs `work`, which takes or makes so many plain bytes.
+    /// Runs and counts `work`, which processes `bytes` plain bytes.
     fn count<T, E>(&self, bytes: usize, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let began = Instant::now();
         let result = work();
@@ -130,7 +131,8 @@ impl StageMeter {
 }
 
 impl Meters {
-    /// Counts what `layers`, the network `text`, do from now on; `None` if there are too many.
+    /// Counts the activity of `layers`, the layers of the network `text`, from now on; returns
+    /// `None` if too many networks are counted already.
     pub(crate) fn count(&self, text: &str, layers: &mut [Layer]) -> Option<Arc<NetworkMeter>> {
         let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
         if !networks.contains_key(text) {
@@ -152,7 +154,7 @@ impl Meters {
         networks.iter().map(|(text, meter)| (text.clone(), meter.clone())).collect()
     }
 
-    /// Everything in the text form of Prometheus (its exposition format 0.0.4).
+    /// Formats all counters in the Prometheus text exposition format 0.0.4.
     #[must_use]
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
@@ -181,7 +183,7 @@ impl Meters {
         text
     }
 
-    /// Everything as a table for people.
+    /// Formats all counters as a human-readable table.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = String::new();
@@ -252,7 +254,7 @@ fn escaped(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// A stage that is counted.
+/// A wrapper that counts the activity of a stage.
 struct Metered {
     inner: Arc<dyn Transform>,
     meter: Arc<StageMeter>,
@@ -275,7 +277,7 @@ impl Transform for Metered {
             Shape::Sealed(inner) => Shape::Sealed(self.is(inner)),
             Shape::Framed(inner) => Shape::Framed(self.is(inner)),
             Shape::Stream(inner) => Shape::Stream(self.is(inner)),
-            // It counts by itself, as it is opened with its branches.
+            // A merge counts itself, because it is opened together with its branches.
             Shape::Merged(inner) => Shape::Merged(inner),
         }
     }
@@ -284,7 +286,7 @@ impl Transform for Metered {
         self.inner.invertible()
     }
 
-    /// What is joined is counted as one, by the first.
+    /// Joined stages are counted as one, on the meter of the first.
     fn joined(
         &self,
         direction: Direction,
@@ -313,7 +315,7 @@ impl Transform for Metered {
 }
 
 impl Metered {
-    /// This, in the place of its inner stage, which has the shape that is asked for.
+    /// Returns `self` in place of the inner stage, which has the requested shape.
     fn is<T: ?Sized>(&self, _: &T) -> &Self {
         self
     }
@@ -372,7 +374,7 @@ impl Stream for MeteredStream {
     }
 }
 
-/// A place where what is counted begins again.
+/// A restart point of a counted stream.
 struct MeteredPoint {
     inner: Box<dyn Point>,
     meter: Arc<StageMeter>,
@@ -389,7 +391,7 @@ impl Point for MeteredPoint {
     }
 }
 
-/// The codec inside, of a stage of that shape.
+/// Evaluates to the inner codec of the given shape, or returns `$else`.
 macro_rules! inner {
     ($self:ident, $shape:ident, $else:expr) => {
         match $self.inner.shape() {

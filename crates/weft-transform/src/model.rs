@@ -94,13 +94,13 @@ pub struct Declares {
     pub access: Access,
     /// The writes that it supports, if reading runs this direction.
     pub write: Write,
-    /// Whether it can be undone.
+    /// Whether it has an inverse.
     pub invertible: bool,
     /// Whether the same input always gives the same output.
     pub deterministic: bool,
-    /// Whether it notices every change of its input since the opposite direction made it.
+    /// Whether it detects every change of its input since the opposite direction produced it.
     pub guards: bool,
-    /// What happens to data that it cannot process.
+    /// The policy for data that it cannot process.
     pub on_error: OnError,
 }
 
@@ -142,7 +142,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
         None
     }
 
-    /// What happens to data that it cannot process.
+    /// The policy for data that it cannot process.
     fn on_error(&self) -> OnError {
         OnError::Fail
     }
@@ -221,7 +221,7 @@ impl fmt::Debug for Shape<'_> {
     }
 }
 
-/// A transformation of bytes in their place.
+/// An in-place transformation of bytes.
 pub trait ByteMap: Send + Sync {
     /// Transforms `block`, whose first byte is byte `offset` of the file.
     ///

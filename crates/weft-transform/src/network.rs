@@ -143,7 +143,7 @@ impl Network {
         while let Some((at, _)) = nearest.obstacle(need) {
             let index = nearest.layers.len() - 1 - at;
             nearest.layers.remove(at);
-            // The text of a store network runs the other way.
+            // The text of a store network has the opposite order.
             let place = if nearest.text.side == crate::text::Side::Store { index } else { at };
             nearest.text.pipe.remove(place);
         }

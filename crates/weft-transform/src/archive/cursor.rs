@@ -1,37 +1,38 @@
-//! A store as the parsers of archives read it: from one header to the next, with what comes behind.
+//! A reader of a store for the archive parsers, which read from one header to the next, with
+//! prefetch.
 //!
-//! As long as headers follow each other closely, more is read ahead each time; where they are far apart,
-//! little more than a header.
+//! While headers follow each other closely, the prefetch doubles with each read; where they are far
+//! apart, it is little more than a header.
 
 use std::io::{Error as IoError, Read, Result as IoResult, Seek, SeekFrom};
 
 use crate::store::Store;
 
-/// Bytes that are read at a time: at least, and at most.
+/// Minimum and maximum bytes of one read.
 const AHEAD: (usize, usize) = (2 << 10, 128 << 10);
 
-/// See the module.
+/// A cursor over a store; see the module page.
 pub(super) struct Cursor {
     store: Box<dyn Store>,
-    /// Where the archive begins for its parser, to which positions are relative.
+    /// The byte at which the archive begins for its parser; positions are relative to it.
     base: u64,
     at: u64,
-    /// From the base on.
+    /// Length from `base` on, in bytes.
     len: u64,
-    /// What was read, and from which byte of the store on.
+    /// The prefetched data, and its offset in the store.
     window: Vec<u8>,
     window_at: u64,
     ahead: usize,
 }
 
 impl Cursor {
-    /// All of a store, which is so long.
+    /// Returns a cursor over all of a store of `len` bytes.
     pub(super) fn new(store: Box<dyn Store>, len: u64) -> Self {
         let (window, ahead) = (Vec::new(), AHEAD.0);
         Self { store, base: 0, at: 0, len, window, window_at: 0, ahead }
     }
 
-    /// Its rest, as an archive of its own.
+    /// Returns the part from byte `start` of the store on, as an archive of its own.
     pub(super) fn rest_from(self, start: u64) -> Self {
         let len = (self.base + self.len).saturating_sub(start);
         Self { base: start, at: 0, len, ..self }
@@ -77,7 +78,7 @@ impl Read for Cursor {
                 return Ok(got);
             }
             if self.fill(at).is_err() {
-                // What lies ahead may be damaged, and this not.
+                // The prefetched part may be damaged while the requested part is not.
                 let got = self.store.read_at(at, buf).map_err(IoError::other)?;
                 self.at += got as u64;
                 return Ok(got);

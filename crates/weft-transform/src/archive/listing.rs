@@ -1,9 +1,9 @@
-//! What is in an archive, in little memory.
+//! A compact listing of an archive's members.
 //!
-//! An item takes 64 bytes, its name (or where a link leads) its own length in one run of bytes for all,
-//! and its place in its directory 4 bytes. While the archive is read a table of hashes finds items by
-//! directory and name, in 8 bytes for each on average; then each directory is sorted by name, and the
-//! table goes. All of it is bounded by [`LISTING_MAX_BYTES`].
+//! An item takes 64 bytes, its name (or link target) its own length in one byte array shared by
+//! all, and its entry in its directory 4 bytes. While the archive is read a hash table finds items
+//! by directory and name, in 8 bytes for each on average; then each directory is sorted by name,
+//! and the table is dropped. All of it is bounded by [`LISTING_MAX_BYTES`].
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -12,14 +12,14 @@ use weft_vfs::{FileKind, Time};
 use super::corrupt;
 use crate::{Error, Result};
 
-/// What a listing may take, in bytes: some ten million files.
+/// Maximum memory of a listing, in bytes: some ten million files.
 pub(super) const LISTING_MAX_BYTES: usize = 1 << 30;
-/// Directories one in the other, at most.
+/// Maximum depth of nested directories.
 const DEPTH_MAX: usize = 128;
-/// The parent of what is in no directory any more.
+/// The parent of an item that is no longer in a directory.
 const NOWHERE: u32 = u32::MAX;
 
-/// Something in an archive.
+/// A member of an archive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
     pub(crate) kind: FileKind,
@@ -29,7 +29,7 @@ pub(crate) struct Item {
     name_at: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// What is in a directory: where that begins in the order of all, and how many there are.
+    /// The children of a directory: the index of the first in `Listing.order`, and their number.
     first: u32,
     count: u32,
     pub(super) mtime_secs: i64,
@@ -37,23 +37,23 @@ pub(crate) struct Item {
     pub(super) data: Data,
 }
 
-/// Where the bytes of a file are.
+/// The location of a file's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Data {
     None,
-    /// As they are, from this byte of the archive on.
+    /// Stored unencoded, from this byte of the archive on.
     Plain(u64),
-    /// The entry of this number of a zip.
+    /// The zip entry of this number.
     Packed(u32),
-    /// The sparse file of this number of a tar.
+    /// The sparse file of this number in a tar archive.
     Sparse(u32),
-    /// Of a symbolic link: where it leads is so long, from this byte of the names on.
+    /// The target of a symbolic link: its offset in the names, and its length in bytes.
     Target(u32, u32),
-    /// In a form that is not read here.
+    /// Not readable, for the given reason.
     Unknown(Unknown),
 }
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unknown {
     LinkToNothing,
@@ -105,20 +105,20 @@ impl Item {
     }
 }
 
-/// What is in an archive: the first is its root.
+/// The members of an archive: the first is its root.
 #[derive(Debug)]
 pub(super) struct Listing {
     items: Vec<Item>,
-    /// Names of items, and where links lead.
+    /// The names of items and the targets of links.
     names: Vec<u8>,
-    /// Once all is listed: the items of each directory, by name.
+    /// Once the listing is complete: the items of each directory, sorted by name.
     order: Vec<u32>,
     table: Table,
     max_bytes: usize,
 }
 
-/// Items by directory and name: their numbers, by a hash that nobody can aim at. The root is in no
-/// directory, and 0 stands for none.
+/// A hash table of item numbers by directory and name. The hash is randomized, so that an attacker
+/// cannot provoke collisions. The root is in no directory, and 0 marks an empty slot.
 #[derive(Debug, Default)]
 struct Table {
     slots: Vec<u32>,
@@ -127,16 +127,17 @@ struct Table {
 }
 
 impl Table {
-    /// The slots in which an item may be.
+    /// Returns the slots in which an item may be, in probing order.
     fn way(&self, parent: u32, name: &[u8]) -> impl Iterator<Item = usize> + use<> {
         let mask = self.slots.len().wrapping_sub(1);
-        // The lower bits serve.
+        // The lower bits of the hash suffice.
         let start = self.hasher.hash_one((parent, name)) as usize;
         (0..self.slots.len()).map(move |step| start.wrapping_add(step) & mask)
     }
 }
 
-/// The parts of a name that lead to something; `None` if it leads out.
+/// Returns the components of a name; `None` if it contains `..`, an invalid component, or too many
+/// components.
 fn parts(name: &[u8]) -> Option<impl DoubleEndedIterator<Item = &[u8]>> {
     let parts = || name.split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".");
     let fits = |part: &[u8]| part != b".." && part.len() <= 255 && !part.contains(&0);
@@ -167,7 +168,7 @@ impl Listing {
         item.map(|item| self.bytes(item.name_at, item.name_len.into())).unwrap_or_default()
     }
 
-    /// Where a symbolic link leads.
+    /// Returns the target of a symbolic link.
     pub(super) fn target(&self, nr: usize) -> &[u8] {
         match self.item(nr).map(|item| item.data) {
             Some(Data::Target(at, len)) => self.bytes(at, len),
@@ -175,27 +176,28 @@ impl Listing {
         }
     }
 
-    /// What is in a directory, by name, once all is listed.
+    /// Returns the items of a directory in name order, once the listing is complete.
     fn order_of(&self, nr: usize) -> &[u32] {
         let range =
             self.item(nr).map(|item| item.first as usize..(item.first + item.count) as usize);
         range.and_then(|range| self.order.get(range)).unwrap_or_default()
     }
 
-    /// The same from the item of a number on.
+    /// Returns the items of a directory with their names, in name order, without the first `skip`,
+    /// once the listing is complete.
     pub(super) fn children(&self, nr: usize, skip: usize) -> impl Iterator<Item = (usize, &[u8])> {
         let listed = self.order_of(nr).get(skip..).unwrap_or_default();
         listed.iter().map(|nr| (*nr as usize, self.name(*nr)))
     }
 
-    /// What a name in a directory is, once all is listed.
+    /// Returns the item `name` of a directory, once the listing is complete.
     pub(super) fn child(&self, nr: usize, name: &[u8]) -> Option<usize> {
         let order = self.order_of(nr);
         let found = order.binary_search_by(|child| self.name(*child).cmp(name)).ok()?;
         Some(order[found] as usize)
     }
 
-    /// The same before.
+    /// Returns the item `name` of a directory, while the listing is being built.
     fn listed(&self, parent: u32, name: &[u8]) -> Option<u32> {
         let nrs = self.table.way(parent, name).map(|slot| self.table.slots[slot]);
         nrs.take_while(|nr| *nr != 0).find(|nr| self.is_called(*nr, parent, name))
@@ -205,14 +207,14 @@ impl Listing {
         self.items[nr as usize].parent == parent && self.name(nr) == name
     }
 
-    /// What a whole name is, as far as was listed.
+    /// Returns the item with a full path, while the listing is being built.
     pub(super) fn find(&self, name: &[u8]) -> Option<&Item> {
         let nr = parts(name)?.try_fold(0, |at, part| self.listed(at, part))?;
         self.item(nr as usize)
     }
 
-    /// Adds an item under a name; directories on the way are made. A later one of the same name
-    /// takes the place of an earlier one.
+    /// Adds an item under a path, creating missing parent directories. A later item of the same
+    /// name replaces an earlier one.
     pub(super) fn add(&mut self, name: &[u8], mut item: Item) -> Result<()> {
         let Some(mut way) = parts(name) else { return Ok(()) };
         let Some(last) = way.next_back() else {
@@ -241,13 +243,13 @@ impl Listing {
         Ok(())
     }
 
-    /// Keeps bytes that belong to an item.
+    /// Stores bytes of an item among the names, and returns their offset.
     fn keep(&mut self, bytes: &[u8]) -> Result<u32> {
         let held = self.items.len() * (size_of::<Item>() + 4)
             + self.table.slots.len() * 4
             + self.names.len()
             + bytes.len();
-        // Items are numbered by 32 bits, and so are the bytes of names.
+        // Items have 32-bit numbers, and the bytes of names 32-bit offsets.
         if held > self.max_bytes {
             let max_bytes = self.max_bytes;
             let what = format!("an archive whose list takes more than {max_bytes} bytes");
@@ -258,7 +260,7 @@ impl Listing {
         Ok(at)
     }
 
-    /// Where a symbolic link leads, for its item.
+    /// Stores the target of a symbolic link, and returns it as an item's data.
     pub(super) fn add_target(&mut self, target: &[u8]) -> Result<Data> {
         let at = self.keep(target)?;
         Ok(Data::Target(at, u32::try_from(target.len()).unwrap_or(0)))
@@ -269,7 +271,7 @@ impl Listing {
             self.grow();
         }
         item.name_at = self.keep(name)?;
-        // Checked where the name was taken apart.
+        // The length was checked when the name was split.
         item.name_len = u8::try_from(name.len()).unwrap_or(u8::MAX);
         item.parent = parent;
         let nr = u32::try_from(self.items.len()).map_err(|_| corrupt(0, "too many files"))?;
@@ -300,7 +302,7 @@ impl Listing {
         }
     }
 
-    /// All is listed: puts directories in order.
+    /// Completes the listing: sorts the directories.
     pub(super) fn finish(mut self) -> Self {
         self.table = Table::default();
         self.items.shrink_to_fit();
@@ -320,14 +322,14 @@ impl Listing {
         for nr in 1..self.items.len() {
             let parent = self.items[nr].parent as usize;
             if let Some(directory) = self.items.get_mut(parent) {
-                // Below the number of items.
+                // The number fits: items have 32-bit numbers.
                 order[(directory.first + directory.count) as usize] = nr as u32;
                 directory.count += 1;
             }
         }
         for directory in self.items.iter().filter(|item| item.count > 1) {
             let (first, count) = (directory.first as usize, directory.count as usize);
-            // Mostly in order already.
+            // The items are mostly sorted already.
             order[first..first + count].sort_by(|a, b| self.name(*a).cmp(self.name(*b)));
         }
         self.order = order;
@@ -363,7 +365,7 @@ mod tests {
         listing.add(b"d/../out", file(4))?;
         listing.add(b"f", file(5))?;
         assert_eq!(listing.find(b"/d/./x").map(|item| item.len_bytes), Some(3));
-        // A file in the place of a directory, and a directory in the place of that.
+        // A file replaces a directory, and a directory replaces that file.
         listing.add(b"e/gone", file(6))?;
         listing.add(b"e", file(7))?;
         listing.add(b"e/there", file(8))?;

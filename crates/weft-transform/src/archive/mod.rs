@@ -1,8 +1,8 @@
-//! Archives as trees: what is in them, and the bytes of each file.
+//! Archives as directory trees: their members, and the content of each file.
 //!
-//! An archive is listed once, when it is opened. Nothing in it leads out of it: names are taken
-//! apart at their slashes, and what is `..` is left out. A file that is packed is taken out as a
-//! whole, and counts only with the checksum that the archive has of it.
+//! An archive is listed once, when it is opened. No name can escape the tree: names are split at
+//! slashes, and members with `..` in their names are skipped. A compressed file is extracted as a
+//! whole, and served only if it matches the checksum in the archive.
 
 mod cursor;
 mod listing;
@@ -18,14 +18,14 @@ use self::listing::{Data, Listing};
 use crate::store::{Store, measured_len};
 use crate::{Error, Result};
 
-/// The longest file that is taken out as a whole, in bytes: it is held in memory.
+/// Maximum size of a file that is extracted as a whole, in bytes: it is held in memory.
 const PACKED_MAX_BYTES: u64 = 64 << 20;
 
 fn corrupt(offset: u64, what: impl Into<String>) -> Error {
     Error::Corrupt { stage: "tree", offset, what: what.into() }
 }
 
-/// An archive that was listed.
+/// A listed archive.
 pub(crate) struct Archive {
     listing: Listing,
     content: Content,
@@ -38,7 +38,7 @@ enum Content {
 }
 
 impl Archive {
-    /// Lists the archive in `store`; `None` if it is none.
+    /// Lists the archive in `store`; returns `None` if it is not an archive.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Limit`], and those of the file below.
@@ -62,7 +62,7 @@ impl Archive {
         }))
     }
 
-    /// An error if something was left out of the list, as it makes no sense.
+    /// Returns an error if damaged members were left out of the listing.
     pub(crate) fn check_whole(&self) -> Result<()> {
         match &self.damage {
             Some(damage) => Err(corrupt(0, format!("not all is listed: {damage}"))),
@@ -74,22 +74,23 @@ impl Archive {
         self.listing.item(nr)
     }
 
-    /// Where a symbolic link leads.
+    /// Returns the target of a symbolic link.
     pub(crate) fn target(&self, nr: usize) -> &[u8] {
         self.listing.target(nr)
     }
 
-    /// What a name in a directory is.
+    /// Returns the number of the item `name` in the directory `nr`.
     pub(crate) fn child(&self, nr: usize, name: &[u8]) -> Option<usize> {
         self.listing.child(nr, name)
     }
 
-    /// What is in a directory by name, but for the first so many.
+    /// Returns the items of the directory `nr` with their names, in name order, without the first
+    /// `skip`.
     pub(crate) fn children(&self, nr: usize, skip: usize) -> impl Iterator<Item = (usize, &[u8])> {
         self.listing.children(nr, skip)
     }
 
-    /// Reads from a file; fewer bytes than asked only at its end.
+    /// Reads from a file; returns fewer bytes than `buf` holds only at its end.
     pub(crate) fn read(&mut self, nr: usize, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let Some(item) = self.listing.item(nr) else { return Ok(0) };
         let left = item.len_bytes.saturating_sub(offset);
@@ -106,7 +107,7 @@ impl Archive {
             },
             (Data::Packed(entry), Content::Zip(packed)) => {
                 let whole = packed.file(entry as usize, item.len_bytes)?;
-                // Its length is that of the item.
+                // Its length is the item's.
                 let from = usize::try_from(offset).unwrap_or(usize::MAX);
                 let bytes = whole.get(from..from.saturating_add(len));
                 buf.copy_from_slice(bytes.ok_or_else(|| corrupt(offset, "a file cut short"))?);
@@ -118,7 +119,7 @@ impl Archive {
     }
 }
 
-/// What an error of a parser is about.
+/// Converts an error of an archive parser.
 fn parsed(e: &dyn std::fmt::Display) -> Error {
     corrupt(0, e.to_string())
 }

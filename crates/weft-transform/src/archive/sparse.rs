@@ -1,6 +1,7 @@
 //! Sparse members of a tar archive: GNU's own form, and the three that PAX headers describe.
 //!
-//! What says where the pieces belong is read when the member is, as it may stand in front of its data.
+//! The map of the pieces is read together with the member, because it may precede the member's
+//! data.
 //! The forms: <https://www.gnu.org/software/tar/manual/html_node/Sparse-Formats.html>.
 
 use super::corrupt;
@@ -8,37 +9,38 @@ use crate::Result;
 use crate::store::{Store, read_exact};
 
 const BLOCK: u64 = 512;
-/// Pieces of a member, at most.
+/// Maximum number of pieces of a member.
 const PIECES_MAX: usize = 1 << 20;
-/// Entries of GNU's header, and of each block that continues it.
+/// Bytes of an entry of GNU's map, and the number of entries in each continuation block.
 const GNU_ENTRY: usize = 24;
 const GNU_MORE: usize = 21;
 
-/// Where a piece belongs, and how long it is.
+/// The offset of a piece in the file, and its length, in bytes.
 type Piece = (u64, u64);
 
-/// Where it is said what the pieces are.
+/// The location of the map of the pieces.
 #[derive(Debug, Clone)]
 pub(super) enum Map {
-    /// In headers: all of them.
+    /// In headers, complete.
     Known(Vec<Piece>),
-    /// In GNU's header, and in blocks behind it.
+    /// In GNU's header, and continued in the blocks that follow it.
     Continued(Vec<Piece>),
     /// In front of the data, as decimal numbers on lines (PAX, version 1.0).
     Lines,
 }
 
-/// A member, whose data begins (or what says where it belongs) at this byte of the archive.
+/// A sparse member, whose data (or the map in front of it) begins at byte `start` of the archive.
 #[derive(Debug)]
 pub(super) struct Sparse {
     pub(super) start: u64,
     pub(super) len_bytes: u64,
     pub(super) map: Map,
-    /// Once it was read: where each piece belongs, its length, and where it is stored.
+    /// Once the map was read: the offset of each piece in the file, its length, and its offset in
+    /// the archive.
     pieces: Option<Vec<(u64, u64, u64)>>,
 }
 
-/// A number of a header of GNU's: octal, or binary behind a set bit.
+/// Parses a number of a GNU header: octal, or binary if the first bit is set.
 fn gnu_number(field: &[u8]) -> Option<u64> {
     if field.first()? & 0x80 != 0 {
         return Some(u64::from_be_bytes(field.get(field.len() - 8..)?.try_into().ok()?));
@@ -47,7 +49,7 @@ fn gnu_number(field: &[u8]) -> Option<u64> {
     if text.is_empty() { Some(0) } else { u64::from_str_radix(text, 8).ok() }
 }
 
-/// The entries of a header of GNU's; an empty one is the last.
+/// Parses the map entries of a GNU header, up to the first empty one.
 pub(super) fn gnu_pieces(entries: &[u8]) -> Option<Vec<Piece>> {
     let used = entries.chunks_exact(GNU_ENTRY).take_while(|entry| entry[0] != 0);
     used.map(|entry| Some((gnu_number(&entry[..12])?, gnu_number(&entry[12..])?))).collect()
@@ -91,7 +93,7 @@ impl Sparse {
         Ok(all)
     }
 
-    /// The pieces, and where the data begins behind the lines.
+    /// Returns the pieces, and the offset of the data behind the lines.
     fn load_lines(&self, store: &mut dyn Store) -> Result<Option<(Vec<Piece>, u64)>> {
         let (mut numbers, mut number, mut at) = (Vec::new(), None::<u64>, self.start);
         loop {
@@ -123,7 +125,7 @@ impl Sparse {
         }
     }
 
-    /// Reads from the member; `buf` is within it.
+    /// Reads from the member; the range must lie within it.
     pub(super) fn read(
         &mut self,
         store: &mut dyn Store,
@@ -140,7 +142,7 @@ impl Sparse {
         for (at, len, stored) in pieces[first..].iter().take_while(|(at, ..)| *at < end) {
             let (from, upto) = ((*at).max(offset), (at + len).min(end));
             if from < upto {
-                // Within the buffer.
+                // The range lies within the buffer.
                 let part = &mut buf[(from - offset) as usize..(upto - offset) as usize];
                 read_exact(store, "tree", stored + (from - at), part)?;
             }

@@ -1,7 +1,8 @@
-//! tar, by the `tar` crate: ustar with the extensions of GNU and PAX for long names and sparse files.
+//! tar, by the `tar` crate: ustar with the extensions of GNU and PAX for long names and sparse
+//! files.
 //!
-//! A member that makes no sense cannot be read, and a header that makes none is left out: others go on
-//! behind it, from the next header that has its checksum on.
+//! A malformed member is listed but cannot be read, and a malformed header is skipped: the listing
+//! continues at the next header whose checksum is correct.
 
 use tar::{Archive, Entry, EntryType, Header};
 use weft_vfs::FileKind;
@@ -14,14 +15,14 @@ use crate::Result;
 use crate::store::Store;
 
 const BLOCK: u64 = 512;
-/// Bytes that are looked through at a time for the next header.
+/// Bytes that are searched at a time for the next header.
 const SCANNED_BYTES: usize = 64 << 10;
 
 pub(super) struct Listed {
     pub(super) listing: Listing,
     pub(super) store: Box<dyn Store>,
     pub(super) sparse: Vec<Sparse>,
-    /// What is wrong with it, where anything was left out.
+    /// The first defect, if members were left out.
     pub(super) damage: Option<String>,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn list(cursor: Cursor) -> Result<Listed> {
     Ok(Listed { listing, store, sparse, damage })
 }
 
-/// The first block from `at` on that is a header with its checksum.
+/// Returns the first block from `at` on that is a header with a correct checksum.
 fn next_header(store: &mut dyn Store, mut at: u64) -> Result<Option<u64>> {
     at = at / BLOCK * BLOCK;
     let mut buf = vec![0; SCANNED_BYTES];
@@ -89,7 +90,7 @@ fn next_header(store: &mut dyn Store, mut at: u64) -> Result<Option<u64>> {
     }
 }
 
-/// What PAX headers say of a sparse file: its name, its length, and its map.
+/// Parses the PAX headers of a sparse file: its name, its length, and its map.
 fn pax_sparse(entry: &mut Entry<'_, Cursor>) -> Option<(Option<Vec<u8>>, u64, Map)> {
     let (mut name, mut len_bytes, mut version) = (None, None, (0, 0));
     let (mut pieces, mut offset) = (Vec::new(), 0);
@@ -114,7 +115,7 @@ fn pax_sparse(entry: &mut Entry<'_, Cursor>) -> Option<(Option<Vec<u8>>, u64, Ma
     Some((name, len_bytes?, map))
 }
 
-/// A member, and its name.
+/// Converts an entry to a member and its name.
 fn item(
     entry: &mut Entry<'_, Cursor>,
     base: u64,
@@ -132,10 +133,11 @@ fn item(
         EntryType::Regular | EntryType::Continuous | EntryType::Link | EntryType::GNUSparse => {
             FileKind::Regular
         }
-        // Devices and pipes: nobody reads them out of an archive. A name that leads out is left out.
+        // Devices and pipes cannot be read from an archive. A name of `..` makes the listing skip
+        // them.
         _ => return Ok((b"..".to_vec(), Item::new(FileKind::Regular, 0))),
     };
-    // One whose mode makes no sense is its owner's.
+    // An entry with an invalid mode is accessible to its owner only.
     let usual = if kind == FileKind::Directory { 0o700 } else { 0o600 };
     let mut item = Item::new(kind, (header.mode().unwrap_or(usual) & 0o7777) as u16);
     let id = |id: std::io::Result<u64>| id.ok().and_then(|id| u32::try_from(id).ok());
@@ -150,13 +152,13 @@ fn item(
             item.data = listing.add_target(&target)?;
         }
         EntryType::Link => {
-            // Another name of a file that came before.
+            // A hard link to an earlier file.
             let of = entry.link_name_bytes().unwrap_or_default().into_owned();
             match listing.find(&of) {
                 Some(there) if there.kind == FileKind::Regular => item = *there,
                 _ => {
                     item.data = Data::Unknown(Unknown::LinkToNothing);
-                    // Reading is tried, and fails.
+                    // A length above 0, so that reads are attempted, and fail.
                     item.len_bytes = 1;
                 }
             }

@@ -1,4 +1,4 @@
-//! What it takes to list an archive, by what is read of it.
+//! The reads that listing an archive takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::store::MemoryStore;
 
-/// Calls, and bytes.
+/// The number of calls, and of bytes.
 #[derive(Default)]
 struct Counts(AtomicU64, AtomicU64);
 
@@ -37,7 +37,7 @@ fn tarred(count: usize, len: usize) -> Vec<u8> {
     tar.into_inner().expect("a tar")
 }
 
-/// Lists an archive: how many calls and bytes that took.
+/// Lists an archive, and returns the number of calls and of bytes that it took.
 fn listed(stored: Vec<u8>, files: usize) -> (u64, u64) {
     let counts = Arc::<Counts>::default();
     let store = Box::new(Counted(MemoryStore::new(stored), counts.clone()));
@@ -62,7 +62,7 @@ fn of_large_members_little_more_than_the_headers_is_read() {
     assert!(calls <= 220 && bytes <= 100 * (4 << 10), "{calls} calls, {bytes} bytes");
 }
 
-/// What lies ahead of a header, and cannot be read, is not asked for to list it.
+/// An unreadable block beyond a header does not prevent the listing.
 #[test]
 fn a_member_that_cannot_be_read_is_listed() {
     struct Bad(MemoryStore);
@@ -79,7 +79,7 @@ fn a_member_that_cannot_be_read_is_listed() {
             self.0.read_at(offset, buf)
         }
     }
-    // A header and 3072 bytes each.
+    // Each member takes a header and 3072 bytes.
     let bad = Bad(MemoryStore::new(tarred(40, 3000)));
     let mut archive = Archive::open(Box::new(bad)).expect("an archive").expect("an archive");
     let d = archive.child(0, b"d").expect("listed");

@@ -11,10 +11,10 @@ use super::listing::{Data, Item, Listing, Unknown};
 use super::{PACKED_MAX_BYTES, corrupt, parsed};
 use crate::{Error, Result};
 
-/// The files of a zip, taken out one at a time.
+/// The files of a zip archive, extracted one at a time.
 pub(super) struct Packed {
     archive: ZipArchive<Cursor>,
-    /// The one taken out last.
+    /// The file extracted last, with its number.
     last: Option<(usize, Vec<u8>)>,
 }
 
@@ -54,7 +54,8 @@ pub(super) fn list(cursor: Cursor) -> Result<(Listing, Packed)> {
     Ok((listing.finish(), Packed { archive, last: None }))
 }
 
-/// Seconds since 1970, as if the time were UTC: zip does not say. 0 if there is no such time.
+/// Returns the seconds since 1970, taking the time as UTC, because zip does not record the zone; 0
+/// if the time is invalid.
 fn seconds(time: zip::DateTime) -> i64 {
     let date = Month::try_from(time.month())
         .and_then(|month| Date::from_calendar_date(time.year().into(), month, time.day()))
@@ -63,7 +64,7 @@ fn seconds(time: zip::DateTime) -> i64 {
 }
 
 impl Packed {
-    /// All of a file, which has so many bytes; its checksum is right.
+    /// Extracts a file of `len_bytes` bytes, verifying its checksum.
     pub(super) fn file(&mut self, nr: usize, len_bytes: u64) -> Result<&[u8]> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != nr) {
             if len_bytes > PACKED_MAX_BYTES {
@@ -73,7 +74,7 @@ impl Packed {
             self.last = None;
             let entry = self.archive.by_index(nr).map_err(|e| parsed(&e))?;
             let mut whole = Vec::new();
-            // To its end, where its checksum is; and not further than it says.
+            // Reading to the end verifies the checksum; no more is read than the declared length.
             entry.take(len_bytes + 1).read_to_end(&mut whole).map_err(|e| parsed(&e))?;
             if whole.len() as u64 != len_bytes {
                 return Err(corrupt(0, "a file of another length than the archive says"));

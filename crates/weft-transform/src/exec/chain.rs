@@ -1,9 +1,9 @@
-//! Any network over a stream, in one thread.
+//! Execution of any network over a stream, in one thread.
 //!
-//! Neighbouring stages that work in place are one segment, run on the block where it lies. A
-//! sequential stage takes the block and emits others of about [`STEP_BYTES`](crate::STEP_BYTES),
-//! each of which passes through all later segments before the next is made: so memory is bounded by
-//! a block for each segment, whatever the data expands to.
+//! Neighbouring stages that work in place form one segment, which transforms the block in place. A
+//! sequential stage consumes the block and emits others of about [`STEP_BYTES`](crate::STEP_BYTES),
+//! each of which passes through all later segments before the next is produced. Memory is thus
+//! bounded by one block for each segment, however far the data expands.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Chain {
     }
 }
 
-/// Where the blocks of a chain go.
+/// The callback that receives the output blocks of a chain.
 pub type Emit<'a> = dyn FnMut(&mut [u8]) -> Result<()> + 'a;
 
 impl Chain {
@@ -94,7 +94,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Passes a block on, which is changed on the way; what comes out goes to `emit`.
+    /// Passes a block, which is modified, through the chain; the output goes to `emit`.
     ///
     /// # Errors
     /// That of a stage or of `emit`. The pass is over then.
@@ -102,7 +102,7 @@ impl Chain {
         feed(&mut self.segments, block, emit)
     }
 
-    /// The input is at its end: passes on what the stages still hold.
+    /// Ends the input: passes on the data that the stages still hold.
     ///
     /// # Errors
     /// As [`push`](Self::push).

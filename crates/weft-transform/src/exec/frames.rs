@@ -1,10 +1,10 @@
-//! A codec of frames as a stream.
+//! A frame codec as a stream.
 
 use std::sync::Arc;
 
 use crate::{Frame, Result, STEP_BYTES, Shape, Stream, Transform};
 
-/// Cuts a stream into frames and encodes each.
+/// Splits a stream into frames and encodes each.
 pub(crate) struct FrameEncoder {
     stage: Arc<dyn Transform>,
     pending: Vec<u8>,
@@ -12,7 +12,7 @@ pub(crate) struct FrameEncoder {
 }
 
 impl FrameEncoder {
-    /// `stage` has the shape `Framed`.
+    /// Returns an encoder by `stage`, which must have the shape `Framed`.
     pub(crate) fn new(stage: Arc<dyn Transform>) -> Self {
         Self { stage, pending: Vec::new(), frames: Vec::new() }
     }

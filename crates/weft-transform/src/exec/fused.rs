@@ -1,22 +1,22 @@
-//! Stages that work in place, one after the other on each block.
+//! In-place stages, run one after the other on each block.
 
 use crate::exec::BLOCK_BYTES;
 use crate::{Direction, Io, Layer, Result, Shape, Transform};
 use std::sync::Arc;
 
-/// The fewest bytes for which a second thread is worth its start.
+/// The minimum number of bytes for which starting another thread pays off.
 const PARALLEL_MIN_BYTES: usize = 2 << 20;
 
-/// A run of stages that work in place.
+/// A sequence of stages that work in place.
 #[derive(Debug, Clone, Default)]
 pub struct Fused {
-    /// In the order in which they are run.
+    /// The stages, in execution order.
     stages: Vec<(Arc<dyn Transform>, Direction)>,
 }
 
 impl Fused {
-    /// The stages of these layers (given from the stored file up) in the order of `io`; `None` if
-    /// one of them does not work in place.
+    /// Fuses the stages of these layers (given from the stored file up) in the order of `io`;
+    /// `None` if one of them does not work in place.
     #[must_use]
     pub fn new(layers: &[Layer], io: Io) -> Option<Self> {
         let in_place = |layer: &&Layer| matches!(layer.stage.shape(), Shape::Bytes(_));
@@ -32,13 +32,13 @@ impl Fused {
         Some(fused)
     }
 
-    /// Whether there is nothing to run.
+    /// Returns true if there are no stages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stages.is_empty()
     }
 
-    /// Adds the stage that runs last.
+    /// Appends a stage, which runs last.
     pub(crate) fn push(&mut self, stage: Arc<dyn Transform>, direction: Direction) {
         if let Some((last, last_direction)) = self.stages.last_mut()
             && let Some(joined) = last.joined(*last_direction, &*stage, direction)
@@ -57,7 +57,7 @@ impl Fused {
         self.apply_named(offset, data, &mut |_| {})
     }
 
-    /// As [`apply`](Self::apply), telling the name of each stage before it runs.
+    /// As [`apply`](Self::apply), calling `enter` with the name of each stage before it runs.
     pub(crate) fn apply_named(
         &self,
         mut offset: u64,
@@ -76,7 +76,7 @@ impl Fused {
         Ok(())
     }
 
-    /// As [`apply`](Self::apply), over large data with up to `threads` threads.
+    /// As [`apply`](Self::apply), on up to `threads` threads if `data` is large.
     ///
     /// # Errors
     /// That of the first piece that failed.

@@ -3,7 +3,7 @@
 //! - [`Fused`] runs stages that work in place over cache-sized blocks: all stages on one block,
 //!   then the next block, so that a further stage costs its arithmetic and no memory traffic.
 //! - [`Chain`] runs any network over a stream, block by block.
-//! - [`run`] copies a reader to a writer through a network, independent blocks in parallel.
+//! - [`run`] copies a reader to a writer through a network, with independent blocks in parallel.
 
 mod chain;
 mod frames;
@@ -18,5 +18,5 @@ pub use pool::Pool;
 pub use run::{RunOptions, run};
 
 /// Bytes of a block: small enough that it stays in the second-level cache while all stages pass
-/// over it, large enough that calls cost nothing beside it.
+/// over it, large enough that the cost of the calls is negligible.
 pub const BLOCK_BYTES: usize = 128 << 10;

@@ -1,4 +1,4 @@
-//! A fixed number of threads with a bounded queue, for blocks that do not depend on each other.
+//! A thread pool of fixed size with a bounded queue, for independent blocks.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +8,10 @@ use crate::{Error, Result};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that run jobs in the order in which they were handed in.
+/// A thread pool that runs jobs in the order of submission.
 ///
-/// Dropping the pool lets the jobs that were handed in end, without waiting for them: so a stage
-/// that hangs holds up nobody but its own reader, and that one until its deadline.
+/// Dropping the pool lets the submitted jobs finish without waiting for them: a hung stage blocks
+/// only its own reader, until that reader's deadline.
 #[derive(Debug)]
 pub struct Pool {
     queue: SyncSender<Job>,
@@ -19,10 +19,10 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of this many threads (at least one), whose queue holds two jobs for each.
+    /// Starts a pool of `threads` threads (at least one), whose queue holds two jobs for each.
     ///
     /// # Errors
-    /// A thread that cannot be started.
+    /// A thread cannot be started.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         let threads = threads.max(1);
         let (queue, jobs) = sync_channel::<Job>(2 * threads);
@@ -31,7 +31,7 @@ impl Pool {
             let jobs = jobs.clone();
             let work = move || {
                 while let Some(job) = next(&jobs) {
-                    // A job that panics drops its end of the answer, which its waiter notices.
+                    // A job that panics drops its sender, which the waiting caller detects.
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
                 }
             };
@@ -40,13 +40,13 @@ impl Pool {
         Ok(Self { queue, threads })
     }
 
-    /// How many threads it has.
+    /// The number of threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Hands in a job; waits while the queue is full.
+    /// Submits a job; blocks while the queue is full.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Progress) -> Result<T> + Send + 'static,
@@ -55,10 +55,10 @@ impl Pool {
         let progress = Arc::new(Progress { stage: Mutex::new("network") });
         let seen = progress.clone();
         let work: Job = Box::new(move || {
-            // The waiter may have given up.
+            // The caller may have stopped waiting.
             let _ = sender.send(job(&seen));
         });
-        // The threads live as long as the queue.
+        // Sending cannot fail: the threads live as long as the queue.
         let _ = self.queue.send(work);
         Pending { answer, progress }
     }
@@ -68,7 +68,7 @@ fn next(jobs: &Mutex<Receiver<Job>>) -> Option<Job> {
     jobs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
-/// Which stage a job is at: what a missed deadline is blamed on.
+/// The stage that a job is running, named in the error of a missed deadline.
 #[derive(Debug)]
 pub(crate) struct Progress {
     stage: Mutex<&'static str>,
@@ -84,7 +84,7 @@ impl Progress {
     }
 }
 
-/// A job that was handed in.
+/// A submitted job.
 #[derive(Debug)]
 pub(crate) struct Pending<T> {
     answer: Receiver<Result<T>>,
@@ -92,7 +92,7 @@ pub(crate) struct Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Waits for the answer, `deadline` at most.
+    /// Waits for the result, for at most `deadline`.
     pub(crate) fn wait(self, deadline: Option<Duration>) -> Result<T> {
         let stage = || self.progress.stage();
         let answer = match deadline {

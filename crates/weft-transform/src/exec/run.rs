@@ -1,8 +1,8 @@
-//! A reader to a writer through a network.
+//! Copying from a reader to a writer through a network.
 //!
-//! The head of the network that treats blocks independently (stages in place, then perhaps one
-//! encoder of frames) runs on the pool, a bounded number of blocks ahead; the rest runs in the
-//! caller's thread, in order. The caller's thread also reads and writes.
+//! The head of the network that processes blocks independently (in-place stages, then perhaps one
+//! frame encoder) runs on the pool, a bounded number of blocks ahead; the rest runs in the caller's
+//! thread, in order. The caller's thread also reads and writes.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -13,19 +13,19 @@ use super::pool::Pending;
 use super::{BLOCK_BYTES, Chain, Fused, Pool};
 use crate::{Direction, Frame, Io, Layer, Network, Result, Shape, Transform};
 
-/// How to run a network over a stream.
+/// The options for running a network over a stream.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RunOptions<'a> {
-    /// Where independent blocks are processed; `None` for the caller's thread alone.
+    /// The pool that processes independent blocks; `None` to use the caller's thread alone.
     pub pool: Option<&'a Pool>,
-    /// How long the stages may take for one block on the pool.
+    /// The time limit of the stages for one block on the pool.
     pub deadline: Option<Duration>,
 }
 
-/// Copies `input` to `output` through a network. Returns how many bytes were written.
+/// Copies `input` to `output` through a network. Returns the number of bytes written.
 ///
 /// # Errors
-/// That of a stage, of the reader or of the writer. What was written before it is right.
+/// The error of a stage, of the reader or of the writer. The output written before it is correct.
 pub fn run(
     network: &Network,
     io: Io,
@@ -69,7 +69,7 @@ pub fn run(
     Ok(written)
 }
 
-/// Reads until `block` is full or the input at its end.
+/// Reads until `block` is full or the input ends.
 fn fill(input: &mut dyn Read, block: &mut [u8]) -> Result<usize> {
     let mut len = 0;
     while len < block.len() {
@@ -83,16 +83,16 @@ fn fill(input: &mut dyn Read, block: &mut [u8]) -> Result<usize> {
     Ok(len)
 }
 
-/// What can be done to each block by itself.
+/// The stages that process each block independently.
 #[derive(Debug, Default)]
 struct Head {
     fused: Fused,
-    /// Of the shape `Framed`, run forward.
+    /// A stage of the shape `Framed`, run forward.
     encoder: Option<Arc<dyn Transform>>,
 }
 
 impl Head {
-    /// Takes the head off `layers`, which are in the order of the data.
+    /// Splits the head off `layers`, which are in the order in which data passes them.
     fn split(layers: &mut Vec<Layer>, io: Io) -> Self {
         let mut head = Self::default();
         while let Some(layer) = layers.first() {
@@ -122,14 +122,14 @@ impl Head {
     }
 }
 
-/// Blocks on their way through the pool, in order.
+/// Processes blocks on the pool ahead of the caller, and returns them in order.
 struct Ahead<'a> {
     pool: &'a Pool,
     head: Arc<Head>,
     deadline: Option<Duration>,
 }
 
-/// A block back from the pool: its content now, and how long it was before.
+/// A processed block: its content, and its length in bytes before processing.
 type Done = (Vec<u8>, u64);
 
 impl Ahead<'_> {
@@ -142,7 +142,8 @@ impl Ahead<'_> {
         let block_bytes = self.head.block_bytes();
         let mut flying: VecDeque<Pending<Done>> = VecDeque::new();
         let mut frames = Vec::new();
-        // A new block costs a page fault for each of its pages, which is dearer than a cheap stage.
+        // Blocks are reused: a new one costs a page fault for each of its pages, which is more
+        // expensive than a cheap stage.
         let mut spare = Vec::new();
         let mut offset = 0;
         let mut at_end = false;

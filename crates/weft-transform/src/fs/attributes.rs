@@ -1,4 +1,4 @@
-//! Extended attributes, and the three that attach networks.
+//! Extended attributes, and the three that attach, convert and explain networks.
 
 use weft_vfs::{Error, FileKind, Result, XattrSet};
 
@@ -10,7 +10,7 @@ use super::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, Trans
 use crate::{Need, Write};
 
 impl TransformFs {
-    /// The value of an attribute, those of ours among them.
+    /// Returns the value of an attribute, weft's own included.
     pub(super) fn attribute(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
         if name == EXPLAIN_ATTRIBUTE {
             let json = serde_json::to_vec(&self.explain(node.ino)?);
@@ -29,7 +29,7 @@ impl TransformFs {
         }
     }
 
-    /// The names of the attributes that are kept.
+    /// Returns the names of the stored attributes.
     pub(super) fn attributes(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
         let view = locked(&node.file).view().cloned();
         let Some(view) = view else { return self.ground.below.listxattr(node.below()) };
@@ -42,7 +42,7 @@ impl TransformFs {
         Ok(names)
     }
 
-    /// Sets an attribute, or does what one of ours says.
+    /// Sets an attribute, or executes one of weft's own.
     pub(super) fn set_attribute(
         &self,
         node: &Node,
@@ -68,7 +68,7 @@ impl TransformFs {
         set
     }
 
-    /// Removes an attribute; without that of a network, the rules count.
+    /// Removes an attribute; without the network attribute, the rules apply.
     pub(super) fn remove_attribute(&self, node: &Node, name: &[u8]) -> Result<()> {
         if node.view.is_some() || name == ACCESS_LIST && locked(&node.file).is_view() {
             return Err(Error::ReadOnly);
@@ -97,12 +97,13 @@ impl TransformFs {
         Ok(())
     }
 
-    /// What a file carries does not change while more is pushed on it.
+    /// Fails with [`Error::Busy`] while stages are pushed on a file: its network cannot change
+    /// then.
     fn check_nothing_pushed(node: &Node) -> Result<()> {
         if locked(&node.pushed).is_empty() { Ok(()) } else { Err(Error::Busy) }
     }
 
-    /// The text of a network as it is kept, and what it means for the inode of `node`.
+    /// Parses a network for the inode of `node`, and returns it with the text that is stored.
     fn checked_network(&self, node: &Node, value: &[u8]) -> Result<(Attached, String)> {
         if node.kind != FileKind::Regular {
             return Err(Error::Invalid("only regular files carry networks"));
@@ -116,7 +117,7 @@ impl TransformFs {
         } else {
             self.of_attribute(value)
         };
-        // One form for all: what is kept is the canonical text.
+        // The canonical text is stored.
         let text = match &attached {
             Attached::Plain => String::new(),
             Attached::Network(network) => network.to_string(),
@@ -127,7 +128,7 @@ impl TransformFs {
         Ok((attached, text))
     }
 
-    /// Attaches a network; what is stored must make sense to it.
+    /// Attaches a network; the stored content must be valid for it.
     fn set_network(&self, node: &Node, value: &[u8], how: XattrSet) -> Result<()> {
         let (attached, text) = self.checked_network(node, value)?;
         let old = locked(&node.file).attached.clone();
@@ -152,7 +153,7 @@ impl TransformFs {
         result
     }
 
-    /// Attaches a network and keeps the content: what is stored is written anew.
+    /// Attaches a network and keeps the content: the stored file is rewritten.
     fn convert_network(&self, node: &Node, value: &[u8]) -> Result<()> {
         if value == LINK {
             return Err(Error::Invalid("a link is attached, not written anew"));
@@ -174,7 +175,7 @@ impl TransformFs {
         Ok(())
     }
 
-    /// Readers see other bytes from now on.
+    /// Announces that readers see other content from now on.
     pub(super) fn reattached(&self, node: &Node) {
         self.changed(node);
         if let Some(sink) = &*locked(&self.sink) {

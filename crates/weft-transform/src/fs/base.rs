@@ -13,28 +13,28 @@ use super::reach::ACCESS_LIST;
 use crate::Result;
 use crate::store::{Base, FreshId, Store};
 
-/// How the names of files begin that are to take the place of others. They are not listed, and
-/// cannot be named from above.
+/// The prefix of the names of temporary files, which replace others. They are not listed, and
+/// clients cannot name them.
 pub(super) const FRESH_PREFIX: &[u8] = b".weft-fresh-";
 
-/// Where a file stands in the file system below.
+/// The location of a file in the file system below.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The inode there now.
+    /// The current inode.
     pub(super) ino: Ino,
-    /// A directory that has it, as of the last look.
+    /// A directory that contains it, as of the last lookup.
     pub(super) parent: Ino,
-    /// Its name in there.
+    /// Its name in that directory.
     pub(super) name: Vec<u8>,
-    /// It has no name any more.
+    /// The file has no name any more.
     pub(super) unlinked: bool,
 }
 
-/// A place that others see change.
+/// A location shared by a node and those that access its file.
 pub(super) type SharedPlace = Arc<Mutex<Place>>;
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is kept under these locks is whole after each statement.
+    // The data under these locks is consistent after each statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -74,28 +74,28 @@ impl Store for FileStore {
         Ok(self.fs.fsync(self.ino, true)?)
     }
 
-    // Never dirty: what was written went to the file system, whose business it is.
+    // Never dirty: writes go directly to the file system below.
 }
 
-/// A file of the file system below, and those made to take its place.
+/// A file of the file system below, and the temporary files that replace it.
 pub(super) struct FileBase {
     pub(super) fs: Arc<dyn FileSystem>,
     pub(super) place: SharedPlace,
-    /// Part of the names of fresh files: another for each mount.
+    /// Part of the names of temporary files, different for each mount.
     pub(super) session: u32,
-    /// The other part: the number of fresh files that the mount has made. The names of the first 2^40
-    /// fit into the 31 bytes of HFS.
+    /// The other part: the number of temporary files that the mount has created. The names of the
+    /// first 2^40 fit into the 31 bytes of HFS.
     pub(super) fresh_names: Arc<AtomicU64>,
     /// Held while names change.
     pub(super) names: Arc<Mutex<()>>,
-    /// Where the inode below is known by its number.
+    /// The nodes, which map inode numbers below to files.
     pub(super) nodes: Arc<Mutex<Nodes>>,
-    /// The file may be one that nothing was written to yet.
+    /// The file may be new, with nothing written to it yet.
     pub(super) is_new: bool,
     pub(super) fresh: Vec<Fresh>,
 }
 
-/// A file made beside.
+/// A temporary file.
 pub(super) struct Fresh {
     id: u64,
     ino: Ino,
@@ -114,7 +114,7 @@ impl FileBase {
         let _names = locked(&names);
         let place = locked(&self.place).clone();
         if place.unlinked {
-            // Nobody can see it by name: the content lives on without one, like the file.
+            // The file has no name: neither does its new content.
             self.fs.unlink(fresh.parent, &fresh.name)?;
         } else {
             let there = self.fs.lookup(place.parent, &place.name)?;
@@ -125,7 +125,7 @@ impl FileBase {
             }
             copy_attributes(&*self.fs, &there.attr, fresh.ino)?;
             self.fs.fsync(fresh.ino, false)?;
-            // Whoever looks the name up meanwhile finds the same file by either inode.
+            // A concurrent lookup of the name finds the same node by either inode.
             locked(&self.nodes).alias(place.ino, fresh.ino);
             let flags = RenameFlags::empty();
             let renamed =
@@ -142,7 +142,7 @@ impl FileBase {
         drop(nodes);
         self.fs.forget(place.ino, 1);
         if !place.unlinked {
-            // Until then a crash may bring the old file back, whole.
+            // Until then a crash may restore the old file, intact.
             if let Err(e) = self.fs.fsync_dir(place.parent) {
                 tracing::warn!("the directory of a file written anew is not durable: {e}");
             }
@@ -151,11 +151,12 @@ impl FileBase {
     }
 }
 
-/// Gives `to` the owner, mode, times and extended attributes of another file.
+/// Copies the owner, mode, times and extended attributes of another file to `to`.
 fn copy_attributes(fs: &dyn FileSystem, from: &Attr, to: Ino) -> Result<()> {
     match fs.listxattr(from.ino) {
         Ok(names) => {
-            // The directory may have handed one down that the file does not have.
+            // `to` may have inherited an access list from the directory that the file does not
+            // have.
             if fs.has_acls() && !names.iter().any(|name| name == ACCESS_LIST) {
                 match fs.removexattr(to, ACCESS_LIST) {
                     Ok(()) | Err(Fault::NoAttribute) => {}
@@ -196,7 +197,7 @@ impl Base for FileBase {
         let name = [FRESH_PREFIX, suffix.as_bytes()].concat();
         let caller = Caller { uid: old.uid, gid: old.gid, ..Caller::default() };
         let make = |parent| self.fs.mknod(&caller, parent, &name, FileKind::Regular, 0o600, 0);
-        // The directory of a file without a name may be gone too.
+        // The directory of a file without a name may have been removed too.
         let (parent, made) = match make(place.parent) {
             Err(_) if place.unlinked => (self.fs.root(), make(self.fs.root())?),
             made => (place.parent, made?),

@@ -1,4 +1,5 @@
-//! The calls of the file plug: those of a few lines here, the others by what they are about.
+//! The calls of [`FileSystem`]: the short ones are implemented here, the others in the modules for
+//! their subjects.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use super::shown::is_shown;
 use super::trees::Trees;
 use super::{Open, TransformFs, join};
 
-/// Announcements from below, with the numbers seen from above.
+/// Forwards invalidations from below, with the inode numbers of this file system.
 struct Upward {
     nodes: Arc<std::sync::Mutex<Nodes>>,
     sink: Arc<dyn Invalidate>,
@@ -42,7 +43,7 @@ impl Invalidate for Upward {
 }
 
 impl TransformFs {
-    /// What rules and views say counts from the next look on.
+    /// Announces a change of a file to its views, and to the cached rules if it is a rules file.
     pub(super) fn touched(&self, node: &Node) {
         self.changed(node);
         self.rules_may_differ(node);
@@ -55,7 +56,7 @@ impl TransformFs {
         }
     }
 
-    /// The inode below that has the flags of `ino`; what is only shown has none.
+    /// Returns the inode below that has the flags of `ino`; synthetic inodes and views have none.
     fn flagged(&self, ino: Ino) -> Result<Ino> {
         if is_shown(ino) {
             return Err(Error::UnknownCommand);
@@ -67,7 +68,7 @@ impl TransformFs {
         Ok(node.below())
     }
 
-    /// The inode below that `ino` is; what is only shown is none.
+    /// Returns the inode below of `ino`; `None` for synthetic inodes.
     pub(super) fn inode_below(&self, ino: Ino) -> Option<Ino> {
         if is_shown(ino) {
             return None;
@@ -75,7 +76,7 @@ impl TransformFs {
         self.node(ino).ok().map(|node| node.below())
     }
 
-    /// Writes to a file; `cached` as [`FileSystem::write_cached`] has it.
+    /// Writes to a file; `cached` is true for [`FileSystem::write_cached`].
     fn write_file(
         &self,
         ino: Ino,
@@ -105,7 +106,7 @@ impl TransformFs {
         Ok(taken)
     }
 
-    /// What a durable handle promises of each write.
+    /// Makes a write durable if the handle was opened for synchronous writes.
     fn after_write(&self, node: &Node, open: Option<Open>) -> Result<()> {
         let durable = OpenFlags::SYNC | OpenFlags::DSYNC;
         match open {
@@ -115,11 +116,11 @@ impl TransformFs {
     }
 }
 
-/// How often a name is looked up that another inode takes again and again.
+/// Maximum number of lookups of a name whose inode keeps changing.
 const LOOKUPS: usize = 100;
 
-// Not a layer: a file that is written anew is another inode below, so that no call may go there
-// with the number that it has here.
+// Not a layer: a file that is rewritten gets another inode below, so no call may be passed down
+// with the inode number of this file system.
 #[deny(clippy::missing_trait_methods, reason = "a default would not reach below")]
 impl FileSystem for TransformFs {
     fn root(&self) -> Ino {
@@ -143,7 +144,7 @@ impl FileSystem for TransformFs {
                 below => below?,
             };
             let entry = self.found(&parent, name, below, false)?;
-            // Without a name: the file was written anew, or removed, since it was found.
+            // The inode has no name any more: the file was rewritten or removed since the lookup.
             if entry.attr.nlink > 0 || matches!(name, b"." | b"..") {
                 return Ok(entry);
             }
@@ -181,7 +182,7 @@ impl FileSystem for TransformFs {
         if locked(&node.file).is_view() {
             return Err(Error::ReadOnly);
         }
-        // A change of the mode or owner alone is none of the content: who reads a tree goes on.
+        // A change of only mode or owner does not change the content: readers of a tree can go on.
         if set.size_bytes.is_some() || set.mtime.is_some() {
             self.touched(&node);
         } else {
@@ -278,7 +279,7 @@ impl FileSystem for TransformFs {
         self.create_file(caller, parent, name, perm, flags)
     }
 
-    // A file's path says by what rules it is transformed, and this one would have none.
+    // The path of a file determines the rules that apply to it, and this one would have none.
     fn create_unnamed(&self, _: &Caller, _: Ino, _: u16) -> Result<Entry> {
         Err(Error::Unsupported("files without a name"))
     }
@@ -415,7 +416,7 @@ impl FileSystem for TransformFs {
         self.inode_below(ino).is_some_and(below)
     }
 
-    // All who read the file see it through its network, and a log in there tells of them.
+    // All readers see the file through its network, and a log stage in it records their reads.
     fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool {
         let below = |ino| self.ground.below.is_owners_to_set(ino, name);
         matches!(name, super::NETWORK_ATTRIBUTE | super::CONVERT_ATTRIBUTE)
@@ -433,7 +434,7 @@ impl FileSystem for TransformFs {
             return Err(Error::Invalid("an empty range"));
         }
         let keep_size = match mode {
-            // Space is taken when what is stored is known, not before.
+            // Space cannot be allocated before the stored form is known.
             FallocateMode::Allocate { .. } => return Err(Error::Unsupported("fallocate")),
             FallocateMode::PunchHole => true,
             FallocateMode::ZeroRange { keep_size } => keep_size,
@@ -486,8 +487,8 @@ impl FileSystem for TransformFs {
         self.commanded(caller, ino, handle, request, data)
     }
 
-    // The locks of a file that is written anew would stay behind with its old inode below. So locks
-    // are the kernel's, and hold on this mount.
+    // The locks of a file that is rewritten would stay with its old inode below. So locks are kept
+    // by the kernel, and are valid on this mount only.
 
     fn has_locks(&self) -> bool {
         false

@@ -1,11 +1,12 @@
-//! Which network a file carries.
+//! Determination of the network of a file.
 //!
-//! On a mount for several users, a rules file of the tree is used only if all of them may read it, as its
-//! effects and its errors reveal its content. It applies to a file that some users may not read only if
-//! the owner of the rules file is the owner of that file or root, so that only stages which the owner
-//! trusts run over the file for other users. A file for which the rules file may not be used is unusable
-//! (`EACCES`) and never read as plain. An error of a rules file names the line and quotes none of its
-//! text: the owner of a directory can rename any file in it to `.weftattributes`.
+//! On a mount for several users, a rules file of the tree is used only if all of them may read it,
+//! as its effects and its errors reveal its content. It applies to a file that some users may not
+//! read only if the owner of the rules file is the owner of that file or root, so that only stages
+//! which the owner trusts run over the file for other users. A file for which the rules file may
+//! not be used is unusable (`EACCES`) and never read as plain. An error of a rules file names the
+//! line and quotes none of its text: the owner of a directory can rename any file in it to
+//! `.weftattributes`.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -22,13 +23,13 @@ use super::{LINK, NETWORK_ATTRIBUTE, Source, TransformFs, join};
 use crate::Network;
 use crate::text::{Element, Text};
 
-/// The rules files of directories by path, as far as they were looked for.
+/// The rules files of directories by path, loaded on demand.
 #[derive(Default)]
 pub(super) struct RulesCache {
     directories: HashMap<Vec<u8>, Loaded>,
 }
 
-/// `None` if there is none; an error if it cannot be used.
+/// A loaded rules file: `None` if there is none; an error if it cannot be used.
 type Loaded = Result<Option<Arc<RulesFile>>, Arc<Error>>;
 
 /// A rules file of the tree.
@@ -37,18 +38,18 @@ struct RulesFile {
     owner: u32,
 }
 
-/// A rule about a path.
+/// The rule that matches a path.
 pub(super) struct Found {
     /// `None` for no network.
     pub(super) network: Option<Text>,
     pub(super) source: Source,
-    /// The owner of the rules file, of one in the tree.
+    /// The owner of the rules file, if it is in the tree.
     owner: Option<u32>,
 }
 
 impl TransformFs {
-    /// What the inode `below` at `path` carries. A `new` file that a rule is about gets the
-    /// attribute.
+    /// Determines what is attached to the inode `below` at `path`. A `new` file that a rule matches
+    /// gets the attribute.
     pub(super) fn decide(&self, below: Ino, path: &[u8], new: bool) -> Attached {
         if self.of_mount(path).is_some() {
             return self.decide_by_rules(below, path, new);
@@ -78,10 +79,10 @@ impl TransformFs {
     }
 
     fn decide_by_rules(&self, below: Ino, path: &[u8], new: bool) -> Attached {
-        // A new one is its maker's, and holds nothing.
+        // A new file belongs to its creator, and has no content.
         let (attached, text) = self.of_rules(path, (!new).then_some(below));
         if text.as_ref().is_some_and(is_link) {
-            // A new one is empty, and is written as it is.
+            // A new link is empty, and is written as a plain file.
             return if new { Attached::Plain } else { self.of_link(below, path) };
         }
         if let Some(text) = text.filter(|_| new && self.options.pin) {
@@ -90,8 +91,8 @@ impl TransformFs {
         attached
     }
 
-    /// What the rules of the mount say of a file, `None` for no network, where they go before all that
-    /// lies in the tree.
+    /// Returns the ruling of the rules of the mount about a file, `Some(None)` for no network;
+    /// `None` if no rule matches, or if the tree takes precedence.
     pub(super) fn of_mount(&self, path: &[u8]) -> Option<Option<&Text>> {
         if self.options.trust == Trust::Tree {
             return None;
@@ -100,15 +101,16 @@ impl TransformFs {
         Some(ruling.network)
     }
 
-    /// True if the rules of the mount give two names the same network, or none.
+    /// Returns true if the rules of the mount give two names the same network, or none.
     pub(super) fn ruled_alike(&self, one: &[u8], other: &[u8]) -> bool {
         one == other || self.of_mount(one).flatten() == self.of_mount(other).flatten()
     }
 
-    /// Whether the rules of the mount leave it to others what a file carries, or say the same.
+    /// Checks that the rules of the mount have no rule for a file, or name the same network as
+    /// `text`.
     pub(super) fn check_rules_of_mount(&self, path: &[u8], text: &str) -> Result<()> {
         let Some(ruled) = self.of_mount(path) else { return Ok(()) };
-        // Compared as they are kept.
+        // The canonical texts are compared.
         let ruled = match ruled {
             Some(ruled) if is_link(ruled) => String::from_utf8_lossy(LINK).into_owned(),
             Some(ruled) => self.registry.network(ruled).map_err(Error::from)?.to_string(),
@@ -122,13 +124,13 @@ impl TransformFs {
         Err(Error::Io { errno: Error::NotPermitted.errno(), message })
     }
 
-    /// Whether the rules file in a directory is one: not if the rules of the mount have a network for
-    /// it, as for any other file.
+    /// Returns true if a rules file in `directory` is used as such: it is not if the rules of the
+    /// mount give it a network, as to any other file.
     fn has_rules_file(&self, directory: &[u8]) -> bool {
         !matches!(self.of_mount(&join(directory, RULES_NAME)), Some(Some(_)))
     }
 
-    /// What a link says.
+    /// Attaches the view that a link describes.
     pub(super) fn of_link(&self, below: Ino, path: &[u8]) -> Attached {
         match self.link_view(below, path) {
             Ok(view) => Attached::View(view),
@@ -136,7 +138,7 @@ impl TransformFs {
         }
     }
 
-    /// What an attribute says.
+    /// Attaches the network of an attribute.
     pub(super) fn of_attribute(&self, text: &[u8]) -> Attached {
         if text.is_empty() {
             return Attached::Plain;
@@ -151,7 +153,8 @@ impl TransformFs {
         }
     }
 
-    /// What the rules say of a path, and the text; of an inode below with some content.
+    /// Attaches the network of the rules about a path, and returns it with the rule's text. `below`
+    /// is the inode of an existing file, for which the owner of the rule is checked.
     pub(super) fn of_rules(&self, path: &[u8], below: Option<Ino>) -> (Attached, Option<Text>) {
         let found = self.find_rule(path, false).and_then(|found| {
             if let (Some(found), Some(below)) = (&found, below) {
@@ -170,7 +173,7 @@ impl TransformFs {
         }
     }
 
-    /// The network of a rule; of a rules file of the tree the error names the line alone.
+    /// Builds the network of a rule; for a rules file of the tree the error names only the line.
     pub(super) fn network_of_rule(&self, text: &Text, source: &Source) -> Result<Network> {
         self.registry.network(text).map_err(|e| match source {
             Source::RulesFile { directory, line } => {
@@ -195,7 +198,7 @@ impl TransformFs {
         Err(Arc::new(Error::Io { errno: Error::Access.errno(), message: message.to_owned() }))
     }
 
-    /// The nearest rule about a path, or about a view by name if `view`.
+    /// Returns the nearest rule that matches a path, or a view by name if `view`.
     pub(super) fn find_rule(&self, path: &[u8], view: bool) -> Result<Option<Found>, Arc<Error>> {
         let ruling = |rules: &Rules, path: &[u8]| {
             let path = Path::new(OsStr::from_bytes(path));
@@ -208,7 +211,7 @@ impl TransformFs {
         let invalid = Error::Invalid("").errno();
         let of_mount = || -> Result<_, Arc<Error>> {
             let found = ruling(&self.options.rules, path).transpose();
-            // One with an error is not mounted with.
+            // Rules of the mount with an error are refused when mounting.
             let found = found.map_err(|line| unusable_line(b"", line, invalid))?;
             Ok(found.map(|(network, line)| {
                 let source = Source::MountRules { line };
@@ -238,7 +241,7 @@ impl TransformFs {
         of_mount()
     }
 
-    /// The rules file in a directory.
+    /// Returns the rules file in a directory, from the cache or loaded.
     fn rules_of(&self, directory: &[u8]) -> Loaded {
         if let Some(loaded) = locked(&self.rules).directories.get(directory) {
             return loaded.clone();
@@ -294,12 +297,13 @@ impl TransformFs {
         Ok(Some(Arc::new(RulesFile { rules: rules?, owner: attr.uid })))
     }
 
-    /// What rules say may have changed.
+    /// Drops the cached rules files, which may have changed.
     pub(super) fn forget_rules(&self) {
         locked(&self.rules).directories.clear();
     }
 
-    /// Writes down the network that a file was made with, where attributes can be.
+    /// Records the network of a file in its attribute, if the file system below supports
+    /// attributes.
     pub(super) fn pin(&self, below: Ino, text: &Text) {
         let text = text.to_string();
         match self.ground.below.setxattr(below, NETWORK_ATTRIBUTE, text.as_bytes(), XattrSet::Any) {
@@ -309,7 +313,7 @@ impl TransformFs {
     }
 }
 
-/// The error of a line of a rules file in a directory of the tree.
+/// Returns the error about a line of a rules file in a directory of the tree.
 fn unusable_line(directory: &[u8], line: usize, errno: i32) -> Error {
     let message = format!(
         "line {line} of {} in /{} cannot be used: {}",
@@ -320,7 +324,7 @@ fn unusable_line(directory: &[u8], line: usize, errno: i32) -> Error {
     Error::Io { errno, message }
 }
 
-/// Whether a rule says that files are links.
+/// Returns true if a rule declares files to be links.
 pub(super) fn is_link(text: &Text) -> bool {
     match &text.pipe[..] {
         [Element::Stage(stage)] => stage.name.as_bytes() == LINK && stage.parameters.is_empty(),
@@ -328,7 +332,7 @@ pub(super) fn is_link(text: &Text) -> bool {
     }
 }
 
-/// Whether a path names a rules file.
+/// Returns true if a path names a rules file.
 pub(super) fn is_rules_file(path: &[u8]) -> bool {
     path.rsplit(|&b| b == b'/').next() == Some(RULES_NAME)
 }

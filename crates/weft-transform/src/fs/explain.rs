@@ -1,4 +1,4 @@
-//! Why a file is as it is: which rule applied, and what each stage declares.
+//! Explanation of a file's network: the rule that applied, and the capabilities of each stage.
 
 use serde::{Deserialize, Serialize};
 use weft_vfs::{Error, FileKind, Ino, Result};
@@ -8,58 +8,58 @@ use super::file::Attached;
 use super::{LINK, NETWORK_ATTRIBUTE, TransformFs};
 use crate::{Layer, Network};
 
-/// Where it is said which network a file carries.
+/// The source that determines the network of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Source {
-    /// Nowhere.
+    /// None: the file has no network.
     Nothing,
-    /// In its extended attribute.
+    /// The extended attribute.
     Attribute,
-    /// In a rules file of the tree.
+    /// A rules file of the tree.
     RulesFile {
-        /// The directory that it is in, relative to the root.
+        /// The directory of the rules file, relative to the root.
         directory: String,
         /// The line, from 1 on.
         line: usize,
     },
-    /// In the rules of the mount.
+    /// The rules of the mount.
     MountRules {
         /// The line, from 1 on.
         line: usize,
     },
-    /// In its name: it is a view.
+    /// The file's name: it is a view.
     Name,
-    /// In its content: it is a link.
+    /// The file's content: it is a link.
     Link,
 }
 
-/// All that is known of what a file carries.
+/// The network of a file, its source and its capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The path in the tree.
     pub path: String,
-    /// The canonical text of the network, if it carries one that can be used.
+    /// The canonical text of the network, if the file has a usable one.
     pub network: Option<String>,
-    /// Where that is said.
+    /// The source that determines the network.
     pub source: Source,
-    /// Why it cannot be used.
+    /// The reason why the network cannot be used.
     pub error: Option<String>,
     /// The path of the base of a view or link.
     pub base: Option<String>,
-    /// Whether the length is known before everything was read.
+    /// Whether the length is known before all of the file was read.
     pub exact_size: bool,
-    /// Whether any block can be read by itself.
+    /// Whether any block can be read independently.
     pub random_read: bool,
-    /// `none`, `rewrite` (the stored file is written anew) or `in-place`.
+    /// `none`, `rewrite` (the stored file is rewritten) or `in-place`.
     pub write: String,
-    /// Whether each read gives the same bytes while what is stored does not change.
+    /// Whether repeated reads return the same bytes while the stored file does not change.
     pub deterministic: bool,
     /// The stages, from the stored file to the reader.
     pub stages: Vec<StageExplanation>,
 }
 
-/// What a stage declares for reading.
+/// The capabilities that a stage declares for reading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageExplanation {
     /// Its name.
@@ -72,17 +72,17 @@ pub struct StageExplanation {
     pub access: String,
     /// `none`, `rewrite` or `in-place`.
     pub write: String,
-    /// Whether it can be undone.
+    /// Whether it has an inverse.
     pub invertible: bool,
     /// Whether the same input always gives the same output.
     pub deterministic: bool,
-    /// Whether it notices every change of what is stored.
+    /// Whether it detects every change of the stored data.
     pub guards: bool,
     /// `fail` or `replace`.
     pub on_error: String,
 }
 
-/// A name in lower case with hyphens, of a type whose `Debug` is a bare word.
+/// Formats a value whose `Debug` output is a bare word, in lower case with hyphens.
 fn word(value: impl std::fmt::Debug) -> String {
     let mut word = String::new();
     for c in format!("{value:?}").chars().take_while(char::is_ascii_alphanumeric) {
@@ -95,7 +95,7 @@ fn word(value: impl std::fmt::Debug) -> String {
 }
 
 impl StageExplanation {
-    /// What a layer declares.
+    /// Returns the capabilities that a layer declares.
     #[must_use]
     pub fn of(layer: &Layer) -> Self {
         let declares = layer.declares();
@@ -114,7 +114,7 @@ impl StageExplanation {
 }
 
 impl Explanation {
-    /// What there is to say of a network.
+    /// Returns the explanation of a network, without path and source.
     #[must_use]
     pub fn of(network: &Network) -> Self {
         let can = network.can();
@@ -146,10 +146,10 @@ impl Explanation {
 }
 
 impl TransformFs {
-    /// Says which network a file carries, why, and what its stages can do.
+    /// Explains the network of a file: its source, and the capabilities of its stages.
     ///
     /// # Errors
-    /// [`Error::Invalid`] of what is no regular file.
+    /// [`Error::Invalid`] if the inode is not a regular file.
     pub fn explain(&self, ino: Ino) -> Result<Explanation> {
         let node = self.node(ino)?;
         if node.kind != FileKind::Regular {

@@ -1,4 +1,4 @@
-//! A regular file: the network it carries, and its content through it.
+//! A regular file: its network, and its content through that network.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,26 +14,26 @@ use crate::meter::NetworkMeter;
 use crate::store::{Limits, Store, known_len, open};
 use crate::{Error, Need, Network, Result, Write};
 
-/// What a file carries.
+/// The network or view attached to a file.
 #[derive(Debug, Clone)]
 pub(super) enum Attached {
-    /// Nothing: it is read and written as it is.
+    /// None: the file is read and written unchanged.
     Plain,
     /// A network.
     Network(Arc<Network>),
     /// A view of another file.
     View(Arc<View>),
-    /// Something that is no network, or not one that can be made here: why. Nothing of the file
-    /// can be read then, rather than what is stored.
+    /// An invalid network, or one that cannot be built here, with the reason. The file then cannot
+    /// be read at all, rather than its stored form.
     Unusable(Arc<Fault>),
 }
 
-/// See [`File::in_place`].
+/// The parameters of an in-place read; see [`File::in_place`].
 pub(super) struct InPlaceRead {
     pub(super) stages: Arc<Fused>,
     /// The inode below.
     pub(super) stored: Ino,
-    /// Of the file, and of its base: a change is a change of one of them.
+    /// The versions of the file and of its base: every change increments one of them.
     pub(super) versions: (u64, u64),
 }
 
@@ -42,29 +42,29 @@ pub(super) struct File {
     pub(super) attached: Attached,
     /// Opened when first needed.
     store: Option<Box<dyn Store>>,
-    /// What the stored file looked like when the content was opened.
+    /// The state of the stored file when the content was opened.
     seen: Option<Seen>,
-    /// What the stored file looked like when a front last opened it.
+    /// The state of the stored file when a front end last opened it.
     opened: Option<Seen>,
-    /// What a front has cached is of something that the file was before; until it is opened.
+    /// The front end's cached content is outdated; reset when the file is opened.
     pub(super) cached_is_old: bool,
-    /// How often it was changed from above.
+    /// The number of changes made through this file system.
     pub(super) version: u64,
-    /// What the cache of outputs has of it.
+    /// The state of the file's output in the output cache.
     pub(super) output: Output,
-    /// mtime and ctime of what is not committed yet, which the file system below does not know.
+    /// mtime and ctime of the uncommitted changes, which the file system below does not know.
     stamp: Option<(Time, Time)>,
-    /// Nothing was written to it yet: an empty stored file is no damage.
+    /// Nothing was written to the file yet: an empty stored file is not damage.
     is_new: bool,
 }
 
-/// What changes of a stored file when somebody else writes it.
+/// The attributes of a stored file that change when another process writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen {
     ino: Ino,
     size_bytes: u64,
     mtime: Time,
-    /// Of the base of a view: how often it was changed from above.
+    /// For a view, the version of its base.
     pub(super) version: u64,
 }
 
@@ -74,7 +74,7 @@ impl Seen {
     }
 }
 
-/// What a file needs of its surroundings.
+/// The context that operations on a file need.
 pub(super) struct Around<'a> {
     pub(super) fs: &'a Arc<dyn FileSystem>,
     pub(super) place: &'a SharedPlace,
@@ -90,7 +90,7 @@ impl Around<'_> {
     }
 }
 
-/// The same error again: that of the file system has no `Clone`.
+/// Copies an error, because the error type of the file system has no `Clone`.
 pub(super) fn again(fault: &Fault) -> Fault {
     Fault::Io { errno: fault.errno(), message: fault.to_string() }
 }
@@ -110,19 +110,19 @@ impl File {
         }
     }
 
-    /// Lets go of the content; what is not committed is lost. What was attached.
+    /// Drops the content; uncommitted data is lost. Returns what was attached.
     pub(super) fn close(&mut self) -> Attached {
         self.replace(Attached::Plain)
     }
 
-    /// Attaches something else, as if the file had just been found; what was attached.
+    /// Attaches something else, as if the file had just been found; returns what was attached.
     pub(super) fn replace(&mut self, attached: Attached) -> Attached {
         let fresh = self.next(attached);
         std::mem::replace(self, fresh).attached
     }
 
-    /// The same file with something else attached. A notice of that reaches the kernel later than who
-    /// opens the file next.
+    /// Returns the state of the same file with something else attached. The kernel's cached content
+    /// is marked as outdated, because the notice may reach the kernel after the next open.
     fn next(&self, attached: Attached) -> Self {
         Self { version: self.version + 1, cached_is_old: true, ..Self::new(attached) }
     }
@@ -142,7 +142,7 @@ impl File {
         self.view().is_some()
     }
 
-    /// The network, if the file carries a usable one.
+    /// Returns the network, if the file has a usable one.
     pub(super) fn network(&self) -> Result<&Arc<Network>, Fault> {
         match &self.attached {
             Attached::Network(network) => Ok(network),
@@ -152,7 +152,8 @@ impl File {
         }
     }
 
-    /// The attributes of what is stored (or of the base of a view), and what to know it again by.
+    /// Returns the attributes of the stored file (or of the base of a view), and the state by which
+    /// changes are detected.
     pub(super) fn look(&self, around: &Around<'_>) -> Result<(Attr, Seen), Fault> {
         let (attr, version) = match self.view() {
             Some(view) => view.base_attr()?,
@@ -161,7 +162,8 @@ impl File {
         Ok((attr, Seen::of(&attr, version)))
     }
 
-    /// Whether what a front has cached of the file, which is being opened, is still right.
+    /// Returns true if a front end's cached content of the file, which is being opened, is still
+    /// valid.
     pub(super) fn is_as_last_opened(&mut self, around: &Around<'_>) -> Result<bool, Fault> {
         let seen = self.look(around)?.1;
         Ok(self.opened.replace(seen).is_none_or(|before| before == seen))
@@ -176,13 +178,13 @@ impl File {
                     open(Box::new(base), &self.network()?.clone(), around.limits)?
                 }
             });
-            // Opening may have finished a commit that a crash cut short.
+            // Opening may have finished a commit that a crash interrupted.
             self.seen = Some(self.look(around)?.1);
         }
         self.store.as_mut().ok_or(Fault::Invalid("just opened"))
     }
 
-    /// Makes an empty stored file one that this network knows as empty.
+    /// Initializes an empty stored file as an empty file of this network.
     pub(super) fn begin(&mut self, around: &Around<'_>) -> Result<(), Fault> {
         if !matches!(self.attached, Attached::Network(_)) {
             return Ok(());
@@ -198,8 +200,8 @@ impl File {
         begun
     }
 
-    /// Why the file, whose stored file is empty, cannot be opened, if it cannot: a kernel that sees a
-    /// length of 0 asks for no bytes of it, and so is never told.
+    /// Checks that a file whose stored file is empty can be opened: a kernel that sees a length of
+    /// 0 requests no bytes, and so would never get the error.
     pub(super) fn check_empty(&mut self, around: &Around<'_>) -> Result<(), Fault> {
         match &self.attached {
             Attached::Network(_) if around.attr()?.size_bytes == 0 => self.store(around).map(drop),
@@ -208,31 +210,33 @@ impl File {
         }
     }
 
-    /// The attributes with the size that a reader sees, and whether it is known; of a file that
-    /// cannot be opened the size is that of the stored file, so that reading it is tried, and fails.
+    /// Returns the attributes with the size that a reader sees, and whether it is known; for a file
+    /// that cannot be opened the size is that of the stored file, so that reads are attempted, and
+    /// fail.
     ///
-    /// Of what is made from another file that not all may read, the content is not looked at, and the
-    /// length told only if that of the other file says it ([`super::reach`]).
+    /// For a file derived from another that not all users may read, the content is not accessed,
+    /// and the length is reported only if it follows from that of the other file
+    /// ([`super::reach`]).
     pub(super) fn attr(&mut self, around: &Around<'_>) -> weft_vfs::Result<(Attr, bool)> {
         let view = self.view().cloned();
         let may_look = || match &view {
-            // Who has it open was told, and reads no further than it is long.
+            // Clients that have it open know the length, and read no further than that.
             Some(view) if around.cached_opens.load(Ordering::Acquire) == 0 => view.all_may_read(),
             _ => Ok(true),
         };
         let mut size = if may_look()? { self.content_len(around)? } else { None };
-        // Opening may have finished a commit that a crash cut short.
+        // Opening may have finished a commit that a crash interrupted.
         let (mut attr, seen) = self.look(around)?;
         self.notice(seen);
         if let Some(view) = &view {
             attr = shown(attr);
             view.reach.restrict(&mut attr, || view.base_has_list());
-            // Perhaps not any more.
+            // The permissions may have changed meanwhile.
             if !may_look()? {
                 size = view.len_by_base()?;
                 if view.is_behind_closed_directories() {
-                    // stat(2) of the base is refused to users who may not search these directories, so
-                    // stat(2) of the link tells them nothing of the base either.
+                    // stat(2) of the base is refused to users who may not search these directories,
+                    // so stat(2) of the link reveals nothing of the base to them either.
                     let link = around.attr()?;
                     attr.blocks_512 = link.blocks_512;
                     (attr.atime, attr.mtime) = (link.atime, link.mtime);
@@ -247,8 +251,9 @@ impl File {
         Ok((attr, size.is_some()))
     }
 
-    /// The length that its readers find; `None` if only reading to the end would tell. Of a file that
-    /// cannot be opened that of the stored file, so that reading it is tried, and fails.
+    /// Returns the length that readers find; `None` if it can be determined only by reading to the
+    /// end. For a file that cannot be opened it is that of the stored file, so that reads are
+    /// attempted, and fail.
     pub(super) fn content_len(&mut self, around: &Around<'_>) -> weft_vfs::Result<Option<u64>> {
         let (stored, seen) = self.look(around)?;
         self.notice(seen);
@@ -263,7 +268,7 @@ impl File {
         }
     }
 
-    /// Somebody may have changed the stored file behind our back: what is known of it counts no more.
+    /// Drops the opened content if another process has changed the stored file.
     fn notice(&mut self, seen: Seen) {
         if self.seen.is_some_and(|before| before != seen) && !self.is_dirty() {
             self.store = None;
@@ -292,9 +297,9 @@ impl File {
         });
     }
 
-    /// What reading takes, of a network that works in place on a file without one: nothing of this
-    /// file's state, and so no lock while it is read. It counts if [`in_place`](Self::in_place) is
-    /// the same afterwards.
+    /// Returns the parameters of a read through a network that works in place on a plain file. The
+    /// read uses none of this file's state, and so needs no lock; it is valid if
+    /// [`in_place`](Self::in_place) returns the same afterwards.
     pub(super) fn in_place(&self, place: &SharedPlace) -> Option<InPlaceRead> {
         let (stages, stored, base_version) = match &self.attached {
             Attached::Network(network) => (network.in_place()?, locked(place).ino, 0),
@@ -310,14 +315,14 @@ impl File {
         Some(InPlaceRead { stages, stored, versions: (self.version, base_version) })
     }
 
-    /// Counts something that the file did.
+    /// Updates the counters of the file's network.
     pub(super) fn count(&self, what: impl FnOnce(&NetworkMeter)) {
         if let Ok(network) = self.network() {
             network.count(what);
         }
     }
 
-    /// Whether the file can be written: what keeps it from that is told otherwise.
+    /// Checks that the file can be written; the error gives the reason.
     pub(super) fn check_writable(&self, around: &Around<'_>) -> weft_vfs::Result<()> {
         if self.is_view() {
             return Err(Fault::ReadOnly);
@@ -365,8 +370,8 @@ impl File {
         around: &Around<'_>,
         set: &SetAttr,
     ) -> weft_vfs::Result<(Attr, bool)> {
-        // Who changes owner or mode is done with writing, and learns what space is taken. (Times
-        // may come at any moment, from a kernel that keeps them.)
+        // A client that changes owner or mode has finished writing, and gets the space used. (Times
+        // may be set at any moment, by a kernel that caches them.)
         if set.uid.is_some() || set.gid.is_some() || set.perm.is_some() {
             self.commit(around)?;
         }
@@ -376,7 +381,7 @@ impl File {
             if size > FILE_MAX_BYTES {
                 return Err(Fault::TooLarge);
             }
-            // Nothing of what it was is left, whatever that may be.
+            // Truncation to 0 discards the content, even a damaged one.
             if size == 0 && around.attr()?.size_bytes == 0 && self.store(around).is_err() {
                 self.begin(around)?;
             }
@@ -395,7 +400,7 @@ impl File {
         self.attr(around)
     }
 
-    /// Makes a range of the file read as zeroes, as far as it reaches.
+    /// Overwrites a range of the file with zeroes.
     pub(super) fn zero(
         &mut self,
         around: &Around<'_>,
@@ -411,7 +416,7 @@ impl File {
         Ok(())
     }
 
-    /// Whether the length is known (or never will be, as the file cannot be opened).
+    /// Returns true if the length is known, from the opened content or else from the output cache.
     pub(super) fn is_settled(&mut self) -> bool {
         match &mut self.store {
             Some(store) => matches!(store.len_bytes(), Ok(Some(_))),
@@ -419,7 +424,8 @@ impl File {
         }
     }
 
-    /// Nobody has the file open: what was begun to find its content out, a program perhaps, ends.
+    /// Drops the opened content of a file that is no longer open, if its length is not known yet:
+    /// this ends a program that produces it.
     pub(super) fn stop_reading(&mut self) {
         if !self.is_dirty() && !self.is_settled() {
             self.store = None;
@@ -430,8 +436,8 @@ impl File {
         self.store.as_ref().is_some_and(|store| store.is_dirty())
     }
 
-    /// Makes what was written durable, all of it or none. A file without a name has nobody to be
-    /// durable for.
+    /// Makes written data durable, all of it or none. A file without a name is not committed,
+    /// because it does not survive a crash.
     pub(super) fn commit(&mut self, around: &Around<'_>) -> weft_vfs::Result<()> {
         if !self.is_dirty() || locked(around.place).unlinked {
             return Ok(());
@@ -440,7 +446,7 @@ impl File {
             store.commit()?;
         }
         if let Some((mtime, ctime)) = self.stamp.take() {
-            // The commit itself was later than what it committed.
+            // The commit itself has set later times than those of the writes.
             let set = SetAttr {
                 mtime: Some(SetTime::At(mtime)),
                 ctime: Some(ctime),
@@ -453,8 +459,8 @@ impl File {
         Ok(())
     }
 
-    /// Puts another network in the place of this one. What is stored is not touched: the stored
-    /// bytes must make sense to the new network, or the file be empty.
+    /// Replaces the network by another one. The stored file is not changed: its bytes must be valid
+    /// for the new network, or the file must be empty.
     pub(super) fn attach(
         &mut self,
         around: &Around<'_>,
@@ -462,7 +468,7 @@ impl File {
     ) -> weft_vfs::Result<()> {
         self.commit(around)?;
         let mut next = self.next(attached);
-        // A file that is empty as it is read is to be empty through the new network too.
+        // A file that reads as empty must be empty through the new network too.
         let is_empty = around.attr()?.size_bytes == 0;
         if let Attached::Network(_) = &next.attached {
             let known = matches!(self.attached, Attached::Plain) || self.store(around).is_ok();
@@ -472,7 +478,7 @@ impl File {
         Ok(())
     }
 
-    /// The same content through another network: what is stored is written anew.
+    /// Rewrites the content through another network.
     pub(super) fn convert(
         &mut self,
         around: &Around<'_>,
@@ -499,10 +505,10 @@ impl File {
     }
 }
 
-/// The longest file: what every system call can name.
+/// Maximum length of a file, in bytes: the range of offsets of all system calls.
 const FILE_MAX_BYTES: u64 = i64::MAX.cast_unsigned();
 
-/// A fresh file beside `base`, with the content of `from` through a network, durable.
+/// Writes the content of `from` through a network to a temporary file beside `base`, durably.
 fn copy_through(
     base: &mut FileBase,
     from: &mut dyn Store,
@@ -515,7 +521,7 @@ fn copy_through(
         let mut to: Box<dyn Store> = match attached {
             Attached::Plain => raw,
             Attached::Network(network) => {
-                // An empty file is begun where it lies.
+                // An empty file is initialized in place.
                 let is_empty = from.read_at(0, &mut [0])? == 0;
                 let rewrites = network.can().write == Write::Rewrite && !is_empty;
                 let sink = crate::store::Single::new(raw, rewrites);

@@ -1,10 +1,11 @@
-//! An output on its way into the cache, and the thread that writes it there.
+//! An output that is being added to the cache, and the writer thread that writes it there.
 //!
-//! The thread is handed what is read. Where it falls behind, who reads waits for it if making a piece
-//! again would cost much, as with a program; where stages work in place, and a piece can be made
-//! again for what copying it costs, the reader goes on, and the thread makes the rest by itself once
-//! nobody is reading, at the lowest priority. (Waiting halved the rate at which 512 MiB were read
-//! first: the cache's file system takes a GiB in about a second.)
+//! Readers pass the data they read to the writer thread. If it falls behind, readers wait for it if
+//! producing a piece again would be expensive, as with a program; if all stages work in place, and
+//! producing a piece again costs no more than copying it, readers go on, and the writer thread
+//! produces the missing parts itself once no client is reading, at the lowest priority. (Waiting
+//! halved the rate of the first read of 512 MiB: the cache's file system takes a GiB in about a
+//! second.)
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,38 +22,40 @@ use super::outputs::{Asked, output_ended};
 use crate::OutputCache;
 use crate::outputs::{End, Filling, Spans};
 
-/// Pieces that wait to be written, at most.
+/// Maximum number of pieces in the queue.
 const QUEUED_MAX: usize = 8;
 
-/// How long the thread waits for the next.
+/// The time that the writer thread waits for the next piece.
 const LINGERS: Duration = Duration::from_millis(100);
 
-/// How often it waits so for the readers to pause before it makes a part that is owed all the same.
+/// The number of such waits for readers to pause, after which the writer thread produces a missing
+/// part regardless.
 const PAUSES_MAX: usize = 10;
 
-/// Bytes that the thread makes at a time, from one multiple of them to the next: what is written so
-/// lies in the page cache in folios as large as there are, and is read the faster.
+/// Bytes that the writer thread produces at a time, aligned to multiples of this size: the written
+/// data then lies in the largest folios of the page cache, and is read faster.
 const MADE_BYTES: u64 = 2 << 20;
 
-/// Parts owed that do not touch each other, at most: who reads here and there reads not all.
+/// Maximum number of disjoint missing parts: a client that reads at random does not read the whole
+/// output.
 const OWED_MAX: usize = 256;
 
-/// The weakest claim to a processor.
+/// The lowest scheduling priority.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// See the module page.
+/// An output that is being added to the cache; see the module page.
 pub(super) struct Fill {
     pub(super) cache: Arc<OutputCache>,
     pub(super) filling: Mutex<Filling>,
-    /// Nothing more is taken.
+    /// No more data is accepted.
     over: AtomicBool,
     queue: Mutex<Queue>,
-    /// Of the queue, or `over`.
+    /// Signalled on changes of the queue and of `over`.
     changed: Condvar,
-    /// A piece can be made again for next to nothing.
+    /// A piece can be produced again at almost no cost.
     in_place: bool,
     pub(super) asked: Asked,
-    /// The hash of what is stored, if it was worth taking before.
+    /// The hash of the stored content, if it was computed before.
     pub(super) content: Option<Hash>,
     pub(super) looks: Option<Hash>,
 }
@@ -60,11 +63,11 @@ pub(super) struct Fill {
 #[derive(Default)]
 struct Queue {
     pieces: VecDeque<Piece>,
-    /// What was read and not handed over.
+    /// The missing parts: ranges that were read but not passed to the writer thread.
     owed: Spans,
-    /// How often something was read.
+    /// The number of reads.
     readings: u64,
-    /// A thread takes them.
+    /// A writer thread is running.
     working: bool,
 }
 
@@ -72,23 +75,23 @@ struct Queue {
 struct Piece {
     offset: u64,
     data: Vec<u8>,
-    /// The output ends with it.
+    /// The output ends with this piece.
     last: bool,
 }
 
 enum Work {
     Write(Piece),
-    /// To make a part first: from where, and to where.
+    /// A part to produce and write: its begin and end.
     Make(u64, u64),
 }
 
-/// What becomes of what was handed over.
+/// The result of passing data to the queue.
 enum Added {
-    /// A thread takes it, or nobody any more.
+    /// A writer thread takes the data, or it is no longer needed.
     Taken,
-    /// A thread is to be started that takes it.
+    /// The caller must start a writer thread.
     WantsThread,
-    /// It was read here and there so much that all of it will not be read.
+    /// The reads are too scattered for the output to be read completely.
     Scattered,
 }
 
@@ -100,7 +103,7 @@ impl Queue {
         Some(Work::Make(from, end))
     }
 
-    /// Whether a thread is to be started: from here on there is one.
+    /// Marks the writer thread as running, and returns whether the caller must start it.
     fn wants_thread(&mut self) -> Added {
         if std::mem::replace(&mut self.working, true) { Added::Taken } else { Added::WantsThread }
     }
@@ -124,16 +127,17 @@ impl Fill {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// The output is so long. How it ends, if it ends with that.
+    /// Sets the length of the output. Returns the outcome, if this ends the output.
     pub(super) fn ends_at(&self, len_bytes: u64) -> Option<End> {
-        // All of it is there, or none will be: who opens the file need not wait for the thread.
+        // The outcome is decided: the caller, which opens the file, need not wait for the writer
+        // thread.
         if self.is_over() {
             return None;
         }
         locked(&self.filling).ends_at(len_bytes)
     }
 
-    /// Hands over what was read into `buf`, `got` bytes.
+    /// Queues the `got` bytes that were read into `buf`.
     fn add(&self, offset: u64, buf: &[u8], got: usize) -> Added {
         let mut queue = locked(&self.queue);
         queue.readings += 1;
@@ -143,7 +147,7 @@ impl Fill {
             if queue.owed.count() > OWED_MAX {
                 return Added::Scattered;
             }
-            // The thread is at work, or looks here before it ends.
+            // A running writer thread checks the queue before it ends.
             return queue.wants_thread();
         }
         while queue.pieces.len() >= QUEUED_MAX && !self.is_over() {
@@ -158,8 +162,9 @@ impl Fill {
         queue.wants_thread()
     }
 
-    /// What to do next; `None` once there was nothing for a while. What is owed waits until nobody
-    /// has read anything for as long, but not for ever: then it is a part at a time.
+    /// Returns the next task of the writer thread; `None` once there was none for a while. Missing
+    /// parts wait until no client has read for as long, but not for ever: then they are produced
+    /// one at a time.
     fn next(&self, calm: &mut bool) -> Option<Work> {
         let mut queue = locked(&self.queue);
         for _ in 0..PAUSES_MAX {
@@ -184,7 +189,7 @@ impl Fill {
         work
     }
 
-    /// Takes nothing from now on. Whether it did until now.
+    /// Accepts no more data from now on. Returns true if it did until now.
     fn end(&self) -> bool {
         let first = !self.over.swap(true, Ordering::Relaxed);
         *locked(&self.queue) = Queue::default();
@@ -193,7 +198,7 @@ impl Fill {
     }
 }
 
-/// Hands over `got` bytes that were read into `buf`, for a thread to write.
+/// Passes `got` bytes that were read into `buf` to the writer thread, starting it if needed.
 pub(super) fn hand_over(
     ground: &Arc<Ground>,
     node: &Arc<Node>,
@@ -207,7 +212,7 @@ pub(super) fn hand_over(
         Added::Taken => {}
         Added::Scattered => ended(ground, node, fill, End::Failed),
         Added::WantsThread => {
-            // The file may be closed and forgotten before the thread is done with it.
+            // The file may be closed and forgotten before the writer thread has finished.
             locked(&ground.nodes).add_use(node);
             let (theirs, of, ours) = (ground.clone(), node.clone(), fill.clone());
             let work = move || {
@@ -223,7 +228,7 @@ pub(super) fn hand_over(
     }
 }
 
-/// An output ends so. Not under the lock of the file.
+/// Ends an output with an outcome. Must not be called under the lock of the file.
 pub(super) fn ended(ground: &Ground, node: &Node, fill: &Fill, end: End) {
     if fill.end() {
         output_ended(ground, node, fill, end);
@@ -231,7 +236,7 @@ pub(super) fn ended(ground: &Ground, node: &Node, fill: &Fill, end: End) {
 }
 
 fn work(ground: &Ground, node: &Node, fill: &Fill) {
-    // Nobody waits for this thread then.
+    // No reader waits for this thread then.
     if fill.in_place
         && let Err(e) = rustix::process::setpriority_process(None, LOWEST_PRIORITY)
     {
@@ -241,11 +246,11 @@ fn work(ground: &Ground, node: &Node, fill: &Fill) {
     while let Some(work) = fill.next(&mut calm) {
         let piece = match work {
             Work::Write(piece) => piece,
-            // It was read again and again.
+            // The part has been written meanwhile.
             Work::Make(from, upto) if locked(&fill.filling).has(from, upto) => continue,
             Work::Make(from, upto) => match make(ground, node, from, upto) {
                 Ok(Some(piece)) => piece,
-                // The file is not what it was.
+                // The file has changed.
                 Ok(None) => return ended(ground, node, fill, End::Failed),
                 Err(e) => {
                     tracing::warn!("an output is not kept: {e}");
@@ -260,7 +265,7 @@ fn work(ground: &Ground, node: &Node, fill: &Fill) {
     }
 }
 
-/// Makes a part of an output; `None` if that is not done in place any more.
+/// Produces a part of an output; returns `None` if the file is no longer read in place.
 fn make(ground: &Ground, node: &Node, from: u64, upto: u64) -> Result<Option<Piece>> {
     // At most `MADE_BYTES`.
     let mut data = vec![0; (upto - from) as usize];

@@ -1,4 +1,4 @@
-//! What all files of a tree share, and reading them from inside: how a view reads its base.
+//! The state shared by all files of a tree, and internal reads, by which a view reads its base.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -13,23 +13,23 @@ use super::snapshot::attr_of_snapshot;
 use crate::store::{Limits, Single, Store, open};
 use crate::{Layer, Network, SizeRule};
 
-/// The file system below, and who is who in it.
+/// The file system below, its nodes, and the state shared by all files.
 pub(super) struct Ground {
     pub(super) below: Arc<dyn FileSystem>,
     pub(super) nodes: Arc<Mutex<Nodes>>,
     /// Held while names change.
     pub(super) names: Arc<Mutex<()>>,
-    /// Part of the names of fresh files.
+    /// Part of the names of temporary files.
     pub(super) session: u32,
-    /// The number of fresh files that this mount has made.
+    /// The number of temporary files that this mount has created.
     pub(super) fresh_names: Arc<AtomicU64>,
     pub(super) limits: Limits,
-    /// A single user reaches this file system, or those who may read all of it.
+    /// Only a single user, or users who may read all of it, can reach this file system.
     pub(super) one_user: AtomicBool,
 }
 
 impl Ground {
-    /// Runs `call` with a file and its surroundings, the file locked.
+    /// Runs `call` with a file and its context, with the file locked.
     pub(super) fn with<T>(
         &self,
         node: &Node,
@@ -55,7 +55,7 @@ impl Ground {
         call(&mut locked(&node.file), &around)
     }
 
-    /// Whether a file carries no network (or is no regular file).
+    /// Returns true if a file has no network (or is not a regular file).
     pub(super) fn is_plain(node: &Node) -> bool {
         node.kind != FileKind::Regular || locked(&node.file).is_plain()
     }
@@ -67,8 +67,8 @@ impl Ground {
         self.with(node, File::commit)
     }
 
-    /// Gives back uses of an inode; with the last one what was written is committed, and the
-    /// inode below forgotten.
+    /// Releases `count` uses of an inode; with the last one written data is committed, and the
+    /// inode below is forgotten.
     pub(super) fn give_back(&self, ino: Ino, count: u64) {
         let unused = locked(&self.nodes).drop_uses(ino, count);
         let Some(node) = unused else { return };
@@ -76,7 +76,7 @@ impl Ground {
             tracing::error!(ino = ino.0, "what was written last is lost: {e}");
         }
         if locked(&self.nodes).remove_unused(&node) {
-            // A temporary file must be gone before the inode.
+            // A temporary file must be removed before the inode is forgotten.
             let below = node.below();
             let attached = locked(&node.file).close();
             self.let_go(&attached);
@@ -86,7 +86,7 @@ impl Ground {
         }
     }
 
-    /// Gives back one use of a node, if that is still the one of its number.
+    /// Releases one use of a node, if it is still the node of its inode number.
     pub(super) fn give_back_node(&self, node: &Arc<Node>) {
         let there = locked(&self.nodes).get(node.ino);
         if there.is_ok_and(|there| Arc::ptr_eq(&there, node)) {
@@ -94,15 +94,15 @@ impl Ground {
         }
     }
 
-    /// Gives back the use that a view has of its base.
+    /// Releases the use that a view has of its base.
     pub(super) fn let_go(&self, attached: &Attached) {
         if let Attached::View(view) = attached {
             self.give_back(view.base.ino, 1);
         }
     }
 
-    /// Reads a file whose stages all work in place, beside others who do; `None` if that is not so,
-    /// or was not until the end.
+    /// Reads a file whose stages all work in place, in parallel with other readers; returns `None`
+    /// if they do not, or if the file changed during the read.
     pub(super) fn read_in_place(
         &self,
         node: &Node,
@@ -124,10 +124,11 @@ impl Ground {
         Some(read)
     }
 
-    /// The attributes as seen from above, and whether the size is known.
+    /// Returns the attributes that this file system reports, and whether the size is known.
     pub(super) fn attr(&self, node: &Node) -> Result<(Attr, bool)> {
         if let Some(mut attr) = attr_of_snapshot(node) {
-            // Its content is what it was; who may see that is said by what there is now.
+            // The content is that of the snapshot; the permissions are the current ones of the
+            // base.
             let view = locked(&node.file).view().cloned();
             let now = view.ok_or(Error::Stale(node.ino.0))?.shown_attr()?;
             (attr.perm, attr.uid, attr.gid) = (now.perm, now.uid, now.gid);
@@ -142,7 +143,8 @@ impl Ground {
         Ok((attr, known))
     }
 
-    /// The length of the content, for those who read it; `None` if only reading to the end would tell.
+    /// Returns the length of the content as its readers find it; `None` if it can be determined
+    /// only by reading to the end.
     fn content_len(&self, node: &Node) -> Result<Option<u64>> {
         if let Some(attr) = attr_of_snapshot(node) {
             return Ok(Some(attr.size_bytes));
@@ -154,13 +156,13 @@ impl Ground {
     }
 }
 
-/// Another file through a network, to be read.
+/// A read-only view of another file through a network.
 pub(super) struct View {
     pub(super) ground: Arc<Ground>,
-    /// Has one use, which is given back with the node that shows the view.
+    /// The base, with one use, which is released together with the node that shows the view.
     pub(super) base: Arc<Node>,
     pub(super) network: Arc<Network>,
-    /// What the way to the base leaves of its permissions, of a link.
+    /// For a link, the permissions that the directories on the path to the base leave.
     pub(super) reach: Reach,
 }
 
@@ -180,14 +182,15 @@ impl View {
         open(Box::new(base), &self.network, &self.ground.limits)
     }
 
-    /// The attributes of the base as those of something made from it; its length is the base's.
+    /// Returns the attributes of the derived file, from those of the base; the length is that of
+    /// the base.
     pub(super) fn shown_attr(&self) -> Result<Attr> {
         let mut attr = super::views::shown(self.base_attr()?.0);
         self.reach.restrict(&mut attr, || self.base_has_list());
         Ok(attr)
     }
 
-    /// Whether all who reach this file system may read it.
+    /// Returns true if all users who can reach this file system may read the view.
     pub(super) fn all_may_read(&self) -> Result<bool> {
         if self.ground.is_of_one_user() {
             return Ok(true);
@@ -196,13 +199,13 @@ impl View {
         Ok(self.ground.all_may_read(&attr, || self.base_has_list()))
     }
 
-    /// Returns true for a link that leads through a directory which not all users may search. Users who
-    /// can look up such a link may not be told the length of its base.
+    /// Returns true for a link that leads through a directory which not all users may search. The
+    /// length of its base must not be revealed to users who can look up such a link.
     pub(super) fn is_behind_closed_directories(&self) -> bool {
         self.reach != Reach::ALL
     }
 
-    /// The length as far as the base's tells it, whatever it holds.
+    /// Returns the length, if it follows from the length of the base, whatever the content.
     pub(super) fn len_by_base(&self) -> Result<Option<u64>> {
         if self.is_behind_closed_directories() {
             return Ok(None);
@@ -213,14 +216,15 @@ impl View {
         Ok(keeps.then_some(attr.size_bytes))
     }
 
-    /// The access list that counts for what is made from the base.
+    /// Returns the access list that applies to the derived file.
     pub(super) fn access_list(&self) -> Option<Vec<u8>> {
         let further = locked(&self.base.file).view().cloned();
         let list = match further {
             Some(view) => view.access_list(),
             None => self.ground.below.getxattr(self.base.below(), ACCESS_LIST).ok(),
         };
-        // Without it the mode counts, which has nothing left of the list then.
+        // Without the list the mode applies, from which `Reach::restrict` has then removed group
+        // and others.
         list.filter(|_| !self.is_behind_closed_directories())
     }
 
@@ -232,14 +236,15 @@ impl View {
         }
     }
 
-    /// The attributes of the base, and how often it was changed from above.
+    /// Returns the attributes of the base, and its version: the number of changes made through this
+    /// file system.
     pub(super) fn base_attr(&self) -> Result<(Attr, u64)> {
         let version = locked(&self.base.file).version;
         Ok((self.ground.attr(&self.base)?.0, version))
     }
 }
 
-/// The content of a file as its readers see it.
+/// A store of the content of a file as its readers see it.
 pub(super) struct Through {
     pub(super) ground: Arc<Ground>,
     pub(super) base: Arc<Node>,

@@ -1,4 +1,5 @@
-//! Listing directories: temporary files are left out, numbers and sizes are those seen from above.
+//! Directory listing: temporary files are skipped, inode numbers and sizes are those of this file
+//! system.
 
 use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
 
@@ -6,10 +7,10 @@ use super::TransformFs;
 use super::base::{FRESH_PREFIX, locked};
 use super::shown::is_shown;
 
-/// Names that are taken from below at a time, to look at each.
+/// The number of names that are read from below at a time, to look up each.
 const BATCH: usize = 128;
 
-/// A name taken from below.
+/// A name read from below.
 struct Listed {
     ino: Ino,
     kind: FileKind,
@@ -64,7 +65,7 @@ impl TransformFs {
                 cursor = next;
                 let entry = match self.lookup(ino, &name) {
                     Ok(entry) => entry,
-                    // Gone since.
+                    // Removed since it was listed.
                     Err(Error::NotFound | Error::Stale(_)) => continue,
                     Err(e) => return Err(e),
                 };
@@ -82,7 +83,7 @@ impl TransformFs {
         }
     }
 
-    /// A directory of an archive: what is in it is known without looking up each name.
+    /// Lists a directory of an archive, whose entries are known without looking up each name.
     fn list_tree_plus(
         &self,
         ino: Ino,
@@ -92,7 +93,7 @@ impl TransformFs {
         let mut failed = None;
         self.tree_list_plus(ino, cursor, &mut |entry, found| match found {
             Some(found) => each(entry, found),
-            // The directory and the one above it, which is no use of them.
+            // `.` and `..`, which must not add a use.
             None => match self.lookup(ino, entry.name) {
                 Ok(found) => {
                     let goes_on = each(entry, found);
@@ -108,7 +109,7 @@ impl TransformFs {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Removes what an earlier mount that ended suddenly left behind.
+    /// Removes the temporary files of an earlier mount that ended abruptly.
     fn remove_stale(&self, directory: Ino, names: Vec<Vec<u8>>) {
         let ours = format!("{:08x}-", self.ground.session);
         for name in names {

@@ -1,14 +1,15 @@
-//! A file system over another, whose regular files may carry networks.
+//! A file system stacked on another, with networks attached to its regular files.
 //!
-//! Which network a file carries is decided when it is first looked at: the rules that the mount was
-//! given say so, or else its extended attribute [`NETWORK_ATTRIBUTE`] (empty: none), or else the nearest
-//! rules file ([`Rules`]); with [`Trust::Tree`] the rules of the mount come last. A file made under a rule gets the attribute, so that it can
-//! be read wherever it is moved; a file without network that is moved under a rule is written anew
-//! through the network there, so that what a directory promises holds for editors that save by
-//! renaming. [`views`] are files that show others through a network.
+//! The network of a file is determined on its first lookup: by the rules of the mount, or else by
+//! its extended attribute [`NETWORK_ATTRIBUTE`] (empty: none), or else by the nearest rules file
+//! ([`Rules`]); with [`Trust::Tree`] the rules of the mount come last. A file created under a rule
+//! gets the attribute, so that it can be read wherever it is moved; a file without network that is
+//! moved under a rule is rewritten through the rule's network, so that the rules of a directory
+//! also hold for editors that save by renaming. [`views`] are files that show others through a
+//! network.
 //!
-//! Locks: a file's lock, then the lock of names, then that of the nodes; calls to the file system
-//! below are made under the first two at most.
+//! Lock order: a file's lock, then the lock of names, then that of the nodes; calls to the file
+//! system below are made under the first two at most.
 
 mod attributes;
 mod base;
@@ -60,43 +61,46 @@ pub use views::{LINK_MAGIC, link_content};
 /// The extended attribute that holds the text of a file's network.
 pub const NETWORK_ATTRIBUTE: &[u8] = b"user.weft.network";
 
-/// Setting this extended attribute to the text of a network keeps the content of a file and writes
-/// it anew through that network (empty: none). It cannot be read.
+/// Setting this extended attribute to the text of a network rewrites the content of a file through
+/// that network (empty: none). It cannot be read.
 pub const CONVERT_ATTRIBUTE: &[u8] = b"user.weft.convert";
 
-/// Reading this extended attribute gives an [`Explanation`] in JSON.
+/// Reading this extended attribute returns an [`Explanation`] in JSON.
 pub const EXPLAIN_ATTRIBUTE: &[u8] = b"user.weft.explain";
 
-/// What [`NETWORK_ATTRIBUTE`] says of a link.
+/// The value of [`NETWORK_ATTRIBUTE`] that marks a link.
 pub const LINK: &[u8] = b"link";
 
-/// How files and networks come together.
+/// The options of a [`TransformFs`].
 #[derive(Debug)]
 pub struct TransformOptions {
-    /// Rules that hold from the root down.
+    /// The rules of the mount, which apply from the root down.
     pub rules: Rules,
-    /// What counts for a file that these rules are about, if the tree says otherwise.
+    /// The source that takes precedence for a file that these rules match, if the tree names
+    /// another network.
     pub trust: Trust,
-    /// Whether rules files in the directories count.
+    /// Whether rules files in the directories apply.
     pub rules_files: bool,
-    /// Whether a file made under a rule gets the attribute.
+    /// Whether a file created under a rule gets the attribute.
     pub pin: bool,
-    /// What a stored file may cost.
+    /// The resource limits for a stored file.
     pub limits: Limits,
-    /// Others change the files below at any time: a front's cache of a file is kept only while the
-    /// file looks the same each time that it is opened.
+    /// Other processes may change the files below at any time: a front end's cache of a file is
+    /// kept only while the file appears unchanged each time that it is opened.
     pub shared: bool,
-    /// Where networks are counted; then the root has a directory `.weft`, in no listing, that shows
-    /// the counters.
+    /// The counters of networks; with them the root has a directory `.weft`, hidden from listings,
+    /// that shows the counters.
     pub meters: Option<Arc<Meters>>,
-    /// Where outputs of networks are kept on disk.
+    /// The cache of network outputs on disk.
     pub outputs: Option<Arc<OutputCache>>,
-    /// Views by name are snapshots, as far as [`outputs`](Self::outputs) are kept: a front may let the
-    /// kernel read those, and who has a view open does not see its base change.
+    /// Views by name are snapshots if their [`outputs`](Self::outputs) are cached: a front end may
+    /// let the kernel read the cached files directly, and a client that has a view open does not
+    /// see changes of its base.
     pub snapshot_views: bool,
-    /// What tells the inodes of this tree from those of all others, if inode number, length and
-    /// times of change (in nanoseconds) say whether a file is the same, also after another mount.
-    /// Without it what is stored is read once to be known again in [`outputs`](Self::outputs).
+    /// An identifier that distinguishes the inodes of this tree from those of all others, if inode
+    /// number, length and change times (in nanoseconds) tell whether a file is unchanged, even
+    /// after a remount. Without it a stored file is read once to find its entry in
+    /// [`outputs`](Self::outputs).
     pub identity: Option<String>,
 }
 
@@ -117,7 +121,7 @@ impl Default for TransformOptions {
     }
 }
 
-/// A file system over another. See the module page.
+/// A file system stacked on another, with networks attached to its regular files.
 pub struct TransformFs {
     ground: Arc<Ground>,
     registry: Registry,
@@ -125,11 +129,12 @@ pub struct TransformFs {
     rules: Mutex<RulesCache>,
     handles: Mutex<HashMap<Handle, Open>>,
     next_handle: AtomicU64,
-    /// Where changes are announced that nobody asked for.
+    /// The sink for invalidations of the front end's caches.
     sink: Mutex<Option<Arc<dyn Invalidate>>>,
-    /// Held while a view is attached to a file that others know already.
+    /// Held while a view is attached to a file that is already known, so that no cycle of links
+    /// arises.
     linking: Mutex<()>,
-    /// How often a link was found to lead elsewhere than before.
+    /// The number of times that a link was found to have another target than before.
     link_changes: AtomicU64,
     own: Option<Own>,
     trees: Mutex<Trees>,
@@ -140,11 +145,11 @@ pub struct TransformFs {
 struct Open {
     ino: Ino,
     flags: OpenFlags,
-    /// The inode and handle below, of a file that carried no network when it was opened.
+    /// The inode and handle below, if the file had no network when it was opened.
     below: Option<(Ino, Handle)>,
-    /// Past the kernel's cache.
+    /// Reads and writes bypass the kernel's cache.
     direct_io: bool,
-    /// Past this file system: the kernel uses the file below by itself.
+    /// Passthrough: the kernel accesses the file below directly.
     past: bool,
 }
 
@@ -155,10 +160,10 @@ impl fmt::Debug for TransformFs {
 }
 
 impl TransformFs {
-    /// `below` with networks made by `registry`.
+    /// Creates a file system over `below`, with networks built by `registry`.
     ///
     /// # Errors
-    /// No attributes of the root, no randomness.
+    /// The attributes of the root cannot be read, or no random numbers are available.
     pub fn new(
         below: Arc<dyn FileSystem>,
         registry: Registry,
@@ -198,21 +203,23 @@ impl TransformFs {
         Ok(fs)
     }
 
-    /// From now on a single user reaches this file system, whom its front tells from all others: what he
-    /// may read by the permissions of a file is then no question of attributes, and lengths of all that is
-    /// made from others are told. Without it they are as far as everybody may read those.
+    /// Declares that from now on only a single user, whom the front end distinguishes from all
+    /// others, can reach this file system: the lengths of all derived files are then reported,
+    /// whatever the permissions of their bases. Without it they are reported only as far as all
+    /// users may read the bases.
     pub fn serve_one_user(&self) {
         self.ground.one_user.store(true, Ordering::Release);
     }
 
-    /// The root needs no reference, and so keeps one use for ever.
+    /// Adds the root, which needs no reference, and so keeps one use for ever.
     fn add_root(&self, attr: &Attr) {
         let place = Place { ino: attr.ino, parent: attr.ino, name: Vec::new(), unlinked: false };
         let mut nodes = locked(&self.ground.nodes);
         nodes.insert(place, FileKind::Directory, Vec::new(), &Attached::Plain);
     }
 
-    /// An inode of the base. What is shown beside it, such as an archive's tree, cannot be changed.
+    /// Returns the node of an inode of the file system below. Fails with [`Error::ReadOnly`] for
+    /// synthetic inodes, such as those of an archive's tree.
     fn node(&self, ino: Ino) -> Result<Arc<Node>> {
         if shown::is_shown(ino) {
             return Err(Error::ReadOnly);
@@ -220,7 +227,7 @@ impl TransformFs {
         locked(&self.ground.nodes).get(ino)
     }
 
-    /// Runs `call` with a file and its surroundings, the file locked.
+    /// Runs `call` with a file and its context, with the file locked.
     fn with<T>(
         &self,
         node: &Node,
@@ -229,25 +236,25 @@ impl TransformFs {
         self.ground.with(node, call)
     }
 
-    /// Whether a file carries no network (or is no regular file).
+    /// Returns true if a file has no network (or is not a regular file).
     fn is_plain(node: &Node) -> bool {
         Ground::is_plain(node)
     }
 
-    /// The attributes as seen from above.
+    /// Returns the attributes that this file system reports.
     fn attr(&self, node: &Node) -> Result<Attr> {
         Ok(self.attr_and_size(node)?.0)
     }
 
-    /// The attributes, and whether the size is known.
+    /// Returns the attributes, and whether the size is known.
     fn attr_and_size(&self, node: &Node) -> Result<(Attr, bool)> {
         self.look_again(node)?;
         node.told.store(Self::led_elsewhere(node), Ordering::Release);
         self.ground.attr(node)
     }
 
-    /// Makes a node of what was found below under a name, whose reference it takes over, and takes
-    /// one use of it. An error gives the reference back.
+    /// Returns the entry of a name that was looked up below: creates or finds its node, which takes
+    /// over the reference, and adds one use. On error the reference is released.
     fn found(&self, parent: &Node, name: &[u8], below: Entry, new: bool) -> Result<Entry> {
         let ino = below.attr.ino;
         let known = locked(&self.ground.nodes).acquire(ino);
@@ -278,7 +285,7 @@ impl TransformFs {
                 let kind = below.attr.kind;
                 let (node, made) = locked(&self.ground.nodes).insert(place, kind, path, &attached);
                 if !made {
-                    // Somebody else came first, whose reference it has.
+                    // Another thread inserted the node first, with its own reference.
                     self.ground.below.forget(ino, 1);
                     self.let_go(&attached);
                 }
@@ -295,8 +302,8 @@ impl TransformFs {
         }
     }
 
-    /// Refuses a hard link to which the rules of the mount give another network than to the name of the
-    /// file that was looked up first, whose network the file has: it would be read and written here
+    /// Refuses a hard link to which the rules of the mount give another network than to the name of
+    /// the file that was looked up first, whose network the file has: it would be read and written
     /// without the network of this name.
     fn check_other_name(&self, node: &Node, path: &[u8], attr: &Attr) -> Result<()> {
         let several = node.kind == FileKind::Regular && attr.nlink > 1;
@@ -307,7 +314,7 @@ impl TransformFs {
         Err(Error::Io { errno: 5, message: message.to_owned() })
     }
 
-    /// A file that was just made is known as empty by its network, or it is not made.
+    /// Initializes a new file as empty through its network; removes the file if that fails.
     fn begin_new(&self, parent: &Node, name: &[u8], node: &Node) -> Result<()> {
         if node.kind != FileKind::Regular {
             return Ok(());
@@ -319,7 +326,7 @@ impl TransformFs {
         })
     }
 
-    /// Gives back uses of an inode.
+    /// Releases `count` uses of an inode.
     fn give_back(&self, ino: Ino, count: u64) {
         self.ground.give_back(ino, count);
     }
@@ -337,7 +344,7 @@ impl TransformFs {
         result
     }
 
-    /// Files to be cannot be named from above.
+    /// Refuses the names of temporary files, which clients cannot use.
     fn check_visible(name: &[u8]) -> Result<()> {
         if name.starts_with(FRESH_PREFIX) { Err(Error::NotPermitted) } else { Ok(()) }
     }
@@ -349,7 +356,7 @@ impl TransformFs {
     }
 }
 
-/// The path of a name in a directory; the root's is empty.
+/// Returns the path of a name in a directory; the path of the root is empty.
 fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
 }

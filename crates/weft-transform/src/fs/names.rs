@@ -1,4 +1,4 @@
-//! Names that come, go and move.
+//! Creation, removal and renaming of names.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,12 +16,13 @@ use super::{NETWORK_ATTRIBUTE, RULES_NAME, TransformFs, join};
 use crate::Write;
 use crate::text::Text;
 
-/// Names that are looked at before a directory moves, at most; one with more is copied.
+/// Maximum number of names that are checked before a directory moves; a directory with more is
+/// copied by the client.
 const LOOKED_AT_MAX: usize = 100_000;
 
 impl TransformFs {
-    /// The node of a name below that is about to move or go, with a use; `None` if nobody refers
-    /// to it.
+    /// Returns the node of a name that is about to be moved or removed, with one more use; `None`
+    /// if it is not referenced.
     fn known(&self, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
         let entry = self.ground.below.lookup(parent.below(), name).ok()?;
         let node = locked(&self.ground.nodes).acquire(entry.attr.ino);
@@ -29,8 +30,8 @@ impl TransformFs {
         node
     }
 
-    /// Gives back the uses of [`known`](Self::known): not under the lock of names, as a commit may
-    /// follow.
+    /// Releases the uses of [`known`](Self::known): not under the lock of names, because a commit
+    /// may follow.
     fn done_with(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
         for node in nodes.into_iter().flatten() {
             let ino = node.ino;
@@ -39,7 +40,7 @@ impl TransformFs {
         }
     }
 
-    /// Notes that an inode may have lost its last name.
+    /// Marks a node as unlinked if its inode has lost its last name.
     fn lost_name(&self, node: Option<&Arc<Node>>) {
         if let Some(node) = node
             && self.ground.below.getattr(node.below()).is_ok_and(|attr| attr.nlink == 0)
@@ -48,7 +49,7 @@ impl TransformFs {
         }
     }
 
-    /// Notes where a node is now.
+    /// Updates the location and path of a node that was moved.
     fn moved(&self, node: Option<&Arc<Node>>, parent: &Node, name: &[u8]) {
         let Some(node) = node else { return };
         let path = join(&locked(&parent.path), name);
@@ -70,10 +71,11 @@ impl TransformFs {
         }
     }
 
-    /// A file that comes under a rule by its new name is written anew through the network of that rule,
-    /// before it moves: one without network under any rule, and any file under a rule of the mount that
-    /// says something else than what it carries. A directory moves if the rules of the mount say the
-    /// same of all that is in it; else who renames copies.
+    /// Rewrites a file that its new name brings under a rule through the network of that rule,
+    /// before it moves: a file without network under any rule, and any file under a rule of the
+    /// mount that names another network than the file's. A directory moves if the rules of the
+    /// mount give all files in it the same networks as before; otherwise the client gets
+    /// [`Error::CrossDevice`], and copies.
     fn convert_for(&self, parent: &Node, name: &[u8], to: &Node, new_name: &[u8]) -> Result<()> {
         if name == new_name && parent.ino == to.ino {
             return Ok(());
@@ -82,7 +84,7 @@ impl TransformFs {
         let ruled = self.of_mount(&path).is_some();
         let entry = match self.lookup(parent.ino, name) {
             Ok(entry) => entry,
-            // The rename itself says what is wrong.
+            // The rename itself reports the error.
             Err(_) => return Ok(()),
         };
         let result = self.node(entry.attr.ino).and_then(|node| match node.kind {
@@ -105,7 +107,8 @@ impl TransformFs {
         result
     }
 
-    /// A file that carries what the rules of the mount say carries it also where they say nothing.
+    /// Records the network that the rules of the mount give a file, so that it keeps the network
+    /// where they do not match.
     fn keep_network(&self, node: &Node) -> Result<()> {
         let network = match &locked(&node.file).attached {
             Attached::Network(network) => network.clone(),
@@ -124,7 +127,7 @@ impl TransformFs {
             return Ok(());
         }
         if !locked(&node.pushed).is_empty() {
-            // Who renames copies then, and the copy comes under the rule.
+            // The client then copies, and the copy comes under the rule.
             return Err(Error::CrossDevice);
         }
         if !Self::is_plain(node) {
@@ -139,7 +142,7 @@ impl TransformFs {
             (Attached::Network(one), Attached::Network(other)) => {
                 one.to_string() == other.to_string()
             }
-            // What a link shows is copied.
+            // The client copies the content that a link shows.
             (Attached::View(_) | Attached::Unusable(_), _) => return Err(Error::CrossDevice),
             _ => false,
         };
@@ -173,7 +176,8 @@ impl TransformFs {
         Ok(())
     }
 
-    /// Whether the rules of the mount say the same of all files in a directory under both paths.
+    /// Checks that the rules of the mount give all files in a directory the same networks under
+    /// both paths.
     fn check_same_below(&self, directory: &Node, old: &[u8], new: &[u8]) -> Result<()> {
         let path = |bytes| Path::new(OsStr::from_bytes(bytes));
         let rules = &self.options.rules;
@@ -188,7 +192,8 @@ impl TransformFs {
             said(old) != said(new)
         };
         let mut left = LOOKED_AT_MAX;
-        // Directories to look into: below, and relative to the one that moves.
+        // The directories to visit: the inode below, and the path relative to the directory that
+        // moves.
         let mut todo = vec![(directory.below(), Vec::new())];
         let mut result = Ok(());
         while let Some((at, within)) = todo.pop() {
@@ -225,7 +230,7 @@ impl TransformFs {
         result
     }
 
-    /// What a rules file says may have changed.
+    /// Drops the cached rules if the changed name is that of a rules file.
     pub(super) fn named(&self, name: &[u8]) {
         if name == RULES_NAME {
             self.forget_rules();
@@ -281,7 +286,8 @@ impl TransformFs {
         let node = self.known(&parent, name);
         let mut result = self.ground.below.rmdir(parent.below(), name);
         if matches!(result, Err(Error::NotEmpty)) && name != b".." {
-            // Perhaps all that is left is what a commit cut short left behind.
+            // The directory may contain only temporary files of interrupted commits, which listing
+            // removes.
             if let Ok(entry) = self.lookup(parent.ino, name) {
                 let mut names = 0;
                 self.list(entry.attr.ino, DirCursor::START, &mut |_| {

@@ -1,6 +1,6 @@
-//! Inodes as seen from above. A file that is written anew changes its inode below and keeps its
-//! number here; all others have the same number on both sides, but where a number below is taken
-//! by a file that kept it. Whatever number a file has, it has it again when it was forgotten.
+//! The inodes of this file system. A file that is rewritten changes its inode below and keeps its
+//! number here; all others have the same number on both sides, except where a number below is taken
+//! by a file that kept it. A file gets the same number again after it was forgotten.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,31 +15,33 @@ use super::ground::View;
 use super::pushed::Pushed;
 use super::snapshot::Snapshot;
 
-/// An inode that somebody refers to.
+/// A referenced inode.
 pub(super) struct Node {
-    /// As seen from above.
+    /// The inode number in this file system.
     pub(super) ino: Ino,
     pub(super) kind: FileKind,
     pub(super) place: SharedPlace,
-    /// A path that leads to it, as of the last look.
+    /// A path of the inode, as of the last lookup.
     pub(super) path: Mutex<Vec<u8>>,
     pub(super) file: Mutex<File>,
-    /// What programs pushed that have it open.
+    /// The stages pushed by programs that have the file open.
     pub(super) pushed: Mutex<Pushed>,
-    /// The name, of a view: a node that shares the place of its base, and is no inode below.
+    /// The name of a view: a node that shares the location of its base, and has no inode below.
     pub(super) view: Option<Vec<u8>>,
-    /// What a view goes on showing as long as the kernel reads it by itself.
+    /// The snapshot that a view shows as long as the kernel reads it directly.
     pub(super) snapshot: Mutex<Option<Snapshot>>,
-    /// Shared by a file and its views.
+    /// The validity of cached attributes, shared by a file and its views.
     pub(super) vouched: Arc<Mutex<Vouched>>,
-    /// The last change, of all in the file system, in which this link was found to lead elsewhere than
-    /// before, or to be reached by others.
+    /// The number of the last link change in the file system in which this link was found to have
+    /// another target, or other permissions, than before.
     pub(super) led_elsewhere: AtomicU64,
-    /// The last such change behind this file when the kernel was told of its permissions.
+    /// The number of the last such change behind this file when its permissions were last reported
+    /// to the kernel.
     pub(super) told: AtomicU64,
-    /// Descriptors by which the kernel writes it past this file system.
+    /// The number of descriptors through which the kernel writes the file below directly.
     pub(super) written_past: AtomicU64,
-    /// Descriptors through which a kernel's cache is read, which goes by the length it was told.
+    /// The number of descriptors whose reads go through the kernel's cache, which relies on the
+    /// length that was reported to it.
     pub(super) cached_opens: AtomicU64,
     /// References and open handles.
     uses: AtomicU64,
@@ -88,20 +90,20 @@ impl Vouched {
     }
 }
 
-/// All of them.
+/// All referenced inodes.
 #[derive(Default)]
 pub(super) struct Nodes {
     above: HashMap<Ino, Arc<Node>>,
-    /// From numbers below to numbers above.
+    /// Maps inode numbers below to numbers of this file system.
     below: HashMap<Ino, Ino>,
-    /// Views by the number of their base: the name of the view, and its number.
+    /// Maps the inode number of a base to its views: the name of each, and its number.
     views: HashMap<Ino, Vec<(Vec<u8>, Ino)>>,
-    /// From numbers below to those above, where they differ: also of files that nobody refers to,
-    /// so that they have the same number when they are found again.
+    /// Maps inode numbers below to numbers of this file system, where they differ: also those of
+    /// unreferenced files, so that they get the same number when they are looked up again.
     kept: HashMap<Ino, Ino>,
-    /// The numbers above among those: no other file gets them.
+    /// The numbers of this file system among those: no other file gets them.
     kept_above: HashSet<Ino>,
-    /// How many numbers were made up.
+    /// The number of generated inode numbers.
     made_up: u64,
 }
 
@@ -110,7 +112,7 @@ impl Nodes {
         self.above.get(&ino).cloned().ok_or(Error::Stale(ino.0))
     }
 
-    /// What an inode below is called above, whether anybody refers to it or not.
+    /// Returns the inode number of an inode below, referenced or not.
     pub(super) fn number(&mut self, below: Ino) -> Ino {
         if let Some(ino) = self.below.get(&below).or_else(|| self.kept.get(&below)) {
             return *ino;
@@ -126,7 +128,7 @@ impl Nodes {
         ino
     }
 
-    /// An inode below has this number above from now on.
+    /// Assigns the number `above` to an inode below.
     fn keep_number(&mut self, below: Ino, above: Ino) {
         if below == above {
             self.kept.remove(&below);
@@ -137,17 +139,17 @@ impl Nodes {
         }
     }
 
-    /// A file is another inode below from now on.
+    /// Records that a file has another inode below from now on.
     pub(super) fn moved_below(&mut self, old: Ino, new: Ino) {
         self.drop_alias(old);
         self.kept.remove(&old);
         if let Some(above) = self.below.get(&new).copied() {
-            // The number of its first inode is its own as long as it lives, whoever has that below.
+            // The file keeps the number of its first inode for life, even if that is reused below.
             self.keep_number(new, above);
         }
     }
 
-    /// The node of an inode below, with one more use.
+    /// Returns the node of an inode below, with one more use.
     pub(super) fn acquire(&self, below: Ino) -> Option<Arc<Node>> {
         let node = self.below.get(&below).and_then(|ino| self.above.get(ino))?;
         self.add_use(node);
@@ -158,7 +160,7 @@ impl Nodes {
         self.above.values().cloned().collect()
     }
 
-    /// Makes a node, or finds the one that is there; which of the two. It has one more use.
+    /// Creates a node, or finds the existing one, and adds one use; returns true if it was created.
     pub(super) fn insert(
         &mut self,
         place: Place,
@@ -192,7 +194,7 @@ impl Nodes {
         (node, true)
     }
 
-    /// A number that nobody has.
+    /// Generates an unused inode number.
     fn make_up(&mut self) -> Ino {
         loop {
             self.made_up += 1;
@@ -203,8 +205,8 @@ impl Nodes {
         }
     }
 
-    /// Makes the node of a view of `base`, or finds the one that is there; which of the two. It has
-    /// one more use.
+    /// Creates the node of a view of `base`, or finds the existing one, and adds one use; returns
+    /// true if it was created.
     pub(super) fn insert_view(
         &mut self,
         base: &Arc<Node>,
@@ -238,13 +240,13 @@ impl Nodes {
         (node, true)
     }
 
-    /// The view of this name.
+    /// Returns the view of this name.
     pub(super) fn view_named(&self, base: Ino, name: &[u8]) -> Option<Arc<Node>> {
         let (_, ino) = self.views.get(&base)?.iter().find(|(there, _)| there == name)?;
         self.above.get(ino).cloned()
     }
 
-    /// The name of a view leads to another inode next time.
+    /// Detaches a view from its name, so that the next lookup creates another inode.
     pub(super) fn forget_view_name(&mut self, node: &Node) {
         self.views.retain(|_, views| {
             views.retain(|(_, ino)| *ino != node.ino);
@@ -252,7 +254,7 @@ impl Nodes {
         });
     }
 
-    /// The views of a file that somebody refers to.
+    /// Returns the referenced views of a file.
     pub(super) fn views_of(&self, base: Ino) -> Vec<Arc<Node>> {
         let views = self.views.get(&base).into_iter().flatten();
         views.filter_map(|(_, ino)| self.above.get(ino).cloned()).collect()
@@ -262,7 +264,7 @@ impl Nodes {
         node.uses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives back uses; the node, out of the map, if these were the last.
+    /// Releases `count` uses; returns the node if these were the last.
     pub(super) fn drop_uses(&mut self, ino: Ino, count: u64) -> Option<Arc<Node>> {
         let node = self.above.get(&ino)?;
         let uses = node.uses.load(Ordering::Relaxed);
@@ -270,7 +272,7 @@ impl Nodes {
         (uses <= count).then(|| node.clone())
     }
 
-    /// Takes a node out if nobody came to use it again.
+    /// Removes a node, unless it has been used again; returns true if it was removed.
     pub(super) fn remove_unused(&mut self, node: &Arc<Node>) -> bool {
         let unused = node.uses.load(Ordering::Relaxed) == 0
             && self.above.get(&node.ino).is_some_and(|there| Arc::ptr_eq(there, node));
@@ -289,8 +291,8 @@ impl Nodes {
         unused
     }
 
-    /// `new` is about to take the place of `old` below: both are the same node until one of them
-    /// is dropped.
+    /// Maps `new`, which is about to replace `old` below, to the same node, until one of them is
+    /// dropped.
     pub(super) fn alias(&mut self, old: Ino, new: Ino) {
         if let Some(ino) = self.below.get(&old).copied() {
             self.below.insert(new, ino);

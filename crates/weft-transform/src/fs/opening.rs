@@ -1,4 +1,4 @@
-//! Files that are opened and closed.
+//! Opening and closing of files.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::nodes::Node;
 use super::shown::is_shown;
 use super::{Open, TransformFs};
 
-/// How long the news of a closed descriptor takes, at most.
+/// Maximum delay with which the kernel reports a closed descriptor.
 const RELEASED_WITHIN: Duration = Duration::from_millis(250);
 
 impl TransformFs {
@@ -36,10 +36,11 @@ impl TransformFs {
         let node = self.node(ino)?;
         self.look_again(&node)?;
         if Self::who_has_it_must_ask_again(&node) {
-            // The kernel has let in who might read what it led to before. Who asks by name asks again.
+            // The kernel admitted the caller by the permissions of the link's previous target. On
+            // this error it repeats the lookup by name.
             return Err(Error::Stale(ino.0));
         }
-        // Of what is written past this file system nothing is heard until it is closed.
+        // Writes that bypass this file system are not seen until the file is closed.
         if flags.contains(OpenFlags::TRUNCATE)
             || flags.contains(OpenFlags::WRITE) && Self::is_plain(&node)
         {
@@ -48,7 +49,8 @@ impl TransformFs {
         if Self::is_plain(&node) {
             let below = self.ground.below.open(node.below(), flags)?;
             locked(&self.ground.nodes).add_use(&node);
-            // Who opens it so may push stages on it, which takes that the kernel asks for its bytes.
+            // A program that opens the file with this flag may push stages on it, for which the
+            // kernel must request the bytes here.
             let direct_io = below.direct_io || flags.contains(OpenFlags::DIRECT);
             let below_handle = Some((node.below(), below.handle));
             let open = Open { ino, flags, below: below_handle, direct_io, past: false };
@@ -56,8 +58,8 @@ impl TransformFs {
             return Ok(Opened { handle: self.new_handle(open), keep_cache, direct_io });
         }
         let damaged = self.with(&node, File::check_empty).err();
-        // Who opens it to write may be about to say that all of it goes: the kernel passes that on after
-        // opening. Until then each read is tried, past the kernel's cache, and fails.
+        // A client that opens the file for writing may be about to truncate it: the kernel passes
+        // that on after opening. Until then each read bypasses the kernel's cache, and fails.
         let is_damaged = damaged.is_some();
         if let Some(e) = damaged
             && !flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE)
@@ -72,7 +74,7 @@ impl TransformFs {
         if let Some(view) = view
             && view.base_attr()?.0.nlink == 0
         {
-            // Who asks by name asks again, and finds what has the name by now.
+            // On this error the kernel repeats the lookup by name, and finds the current file.
             return Err(Error::Stale(ino.0));
         }
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
@@ -93,7 +95,7 @@ impl TransformFs {
             Attached::View(view) => view.network.is_deterministic(),
             _ => false,
         };
-        // What others change below, they do not announce; and what is announced comes later.
+        // Changes that other processes make below are not announced; and announcements arrive late.
         let keeps = keeps
             && known
             && !is_damaged
@@ -113,24 +115,25 @@ impl TransformFs {
         Ok(Opened { handle, keep_cache: keeps, direct_io })
     }
 
-    /// Whether what the kernel has of the file's content is of something else, which it lets go of when
-    /// the file is opened so.
+    /// Returns true, once, if the content in the kernel's cache is outdated: the kernel drops it if
+    /// the file is opened without `keep_cache`.
     fn cached_is_old(node: &Node) -> bool {
         std::mem::take(&mut locked(&node.file).cached_is_old)
     }
 
-    /// The file below, where it has the content of an open file and nothing here must know what is
-    /// written to it.
+    /// Returns the file below for passthrough, if it has the content of an open file and this file
+    /// system need not see the writes to it.
     pub(super) fn file_below(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
         let node = self.node(ino).ok()?;
-        // A rules file is read here, too.
+        // This file system reads rules files itself.
         if is_rules_file(&locked(&node.path)) {
             return None;
         }
         if node.view.is_some() {
             return self.file_of_snapshot(&node, handle);
         }
-        // Held until it is noted down, so that no network comes in between.
+        // The lock is held until the passthrough is recorded, so that no network is attached in
+        // between.
         let file = locked(&node.file);
         if !file.is_plain() {
             return None;
@@ -146,8 +149,9 @@ impl TransformFs {
         Some(backing)
     }
 
-    /// Waits a moment if the kernel uses a file by itself: of a descriptor that is closed it tells
-    /// later than it lets who closed it go on. Not under the lock of the file.
+    /// Waits up to [`RELEASED_WITHIN`] while the kernel accesses a file directly: it reports a
+    /// closed descriptor only after `close(2)` has returned. Must not be called under the lock of
+    /// the file.
     pub(super) fn wait_not_past(&self, ino: Ino) {
         let end = Instant::now() + RELEASED_WITHIN;
         while self.check_not_past(ino).is_err() && Instant::now() < end {
@@ -155,7 +159,7 @@ impl TransformFs {
         }
     }
 
-    /// A file that the kernel uses by itself gets no network.
+    /// Refuses ([`Error::Busy`]) to attach a network to a file that the kernel accesses directly.
     pub(super) fn check_not_past(&self, ino: Ino) -> Result<()> {
         let is_past = |open: &Open| open.ino == ino && open.past;
         if !locked(&self.handles).values().any(is_past) {
@@ -167,7 +171,7 @@ impl TransformFs {
         Err(Error::Io { errno: Error::Busy.errno(), message })
     }
 
-    /// Whether an inode is made from another file.
+    /// Returns true if an inode is derived from another file.
     fn is_derived(&self, ino: Ino) -> bool {
         is_shown(ino) || self.node(ino).is_ok_and(|node| node.view.is_some())
     }
@@ -186,8 +190,8 @@ impl TransformFs {
                     self.forget(entry.attr.ino, 1);
                     return Err(Error::Exists);
                 }
-                // The kernel asks to make what it found no name of, and so has asked nobody whether the
-                // caller may read this. It looks again now.
+                // The kernel's lookup did not find this name, so it has not checked whether the
+                // caller may read the file. On this error it repeats the lookup.
                 Ok(entry) if self.is_derived(entry.attr.ino) => {
                     self.forget(entry.attr.ino, 1);
                     return Err(Error::Stale(entry.attr.ino.0));
@@ -196,7 +200,7 @@ impl TransformFs {
                 Err(Error::NotFound) => {
                     match self.mknod(caller, parent, name, FileKind::Regular, perm, 0) {
                         Ok(entry) => entry,
-                        // Somebody else was faster.
+                        // Another caller created the file first.
                         Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => continue,
                         Err(e) => return Err(e),
                     }
@@ -215,8 +219,8 @@ impl TransformFs {
         }
     }
 
-    /// What was written is kept when the first descriptor is closed, not when the last one is: only
-    /// so does `close(2)` tell of an error.
+    /// Commits written data when the first descriptor is closed, not only when the last one is, so
+    /// that `close(2)` can report an error.
     pub(super) fn flush_file(&self, ino: Ino, handle: Handle) -> Result<()> {
         if is_shown(ino) {
             return self.shown_attr(ino).map(drop);
@@ -251,7 +255,7 @@ impl TransformFs {
         let node = self.node(ino)?;
         let mut result = Ok(());
         if let Some((ino, below)) = open.below {
-            // Not the node's inode any more, if the file was written anew since.
+            // This is not the node's inode any more if the file was rewritten since.
             result = self.ground.below.release(ino, below);
         }
         if open.past && node.view.is_some() {
@@ -259,7 +263,7 @@ impl TransformFs {
         }
         if open.flags.contains(OpenFlags::WRITE) {
             if open.past {
-                // A mapping may have been written since the last descriptor was closed.
+                // A mapping may have been written after the last descriptor was closed.
                 self.touched(&node);
                 node.written_past.fetch_sub(1, Ordering::Relaxed);
             }

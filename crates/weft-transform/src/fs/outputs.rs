@@ -1,10 +1,10 @@
-//! Files whose content is in the cache of outputs, or on its way there.
+//! Files whose content is in the output cache, or is being added to it.
 //!
-//! What of a file is in the cache is looked for when it is opened, and counts until the file looks
-//! different or is changed. An output that can be kept is kept at last: what comes to nothing for a
-//! reason that may pass, as a cache that cannot be written, is tried again when the file is opened
-//! later ([`Retry`]); only one that is too long is not. Nothing is kept of a file that was changed within the last seconds: its
-//! times could stay the same with the next change.
+//! The output of a file is looked up in the cache when the file is opened, and is valid until the
+//! file's attributes or content change. An attempt to cache an output that fails for a temporary
+//! reason, such as a cache that cannot be written, is repeated when the file is opened later
+//! ([`Retry`]); only an output that is too long is given up. Nothing is cached of a file that was
+//! changed within the last seconds: its times could stay the same with the next change.
 
 use std::sync::Arc;
 
@@ -19,49 +19,51 @@ use super::ground::Ground;
 use super::nodes::Node;
 use crate::outputs::{End, Entry, OutputCache};
 
-/// How long a file must have stayed as it is.
+/// The time in seconds since the last change after which a file may be cached.
 const SETTLED_SECS: i64 = 2;
 
-/// Bytes of a stored file that are hashed at a time.
+/// Bytes of a stored file that are read at a time for hashing.
 const HASHED_BYTES: usize = 1 << 20;
 
-/// Numbers from here on were made up for inodes of other devices, and mean nothing tomorrow.
+/// Inode numbers from here on were generated for inodes of other devices, and are not stable across
+/// mounts.
 const MADE_UP: u64 = u64::MAX / 2;
 
-/// What a file has of the cache.
+/// The state of a file's output in the cache.
 #[derive(Default)]
 pub(super) struct Output {
-    /// What the file was when that was looked for.
+    /// The state of the file at the time of the cache lookup.
     of: Option<(Seen, u64)>,
     what: What,
-    /// When what failed is tried again.
+    /// The schedule of repeated attempts.
     retry: Retry,
-    /// What an entry said that turned out to be damaged while it was read: who is in the middle of the
-    /// file goes on with what is made anew, and must not take it for shorter meanwhile.
+    /// The length of an entry that turned out to be damaged while it was read: readers in the
+    /// middle of the file continue with newly produced output, and must not see a shorter length
+    /// meanwhile.
     len_bytes: Option<u64>,
 }
 
 #[derive(Default, Clone)]
 pub(super) enum What {
-    /// And there will not be.
+    /// The output is not cached, and will not be.
     #[default]
     Nothing,
     Kept(Arc<Entry>, Hash),
-    /// To be looked for again when the file is opened, as [`Retry`] says.
+    /// The lookup is to be repeated when the file is opened, as scheduled by [`Retry`].
     Again,
     Filling(Arc<Fill>),
 }
 
-/// What failed is tried again when the file is opened next, and the more often it failed, the more
-/// openings later: each time that costs a file, and perhaps a reading of all that is stored.
+/// Exponential backoff, counted in opens: a failed attempt is repeated on a later open of the file,
+/// because each attempt costs a file, and perhaps a read of the whole stored file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Retry {
     failures: u32,
-    /// Openings that go by before.
+    /// The number of opens to skip before the next attempt.
     left: u32,
 }
 
-/// That many times the number of openings doubles: 63 of them go by at most.
+/// Maximum number of doublings: at most 63 opens are skipped.
 const DOUBLINGS_MAX: u32 = 6;
 
 impl Retry {
@@ -70,7 +72,7 @@ impl Retry {
         self.failures += 1;
     }
 
-    /// Whether it is tried again with this opening.
+    /// Returns true if an attempt is due on this open.
     fn is_due(&mut self) -> bool {
         let due = self.left == 0;
         self.left = self.left.saturating_sub(1);
@@ -78,12 +80,12 @@ impl Retry {
     }
 }
 
-/// A file of which the cache might have the output.
+/// A request to the cache for the output of a file.
 pub(super) struct Asked {
     seen: Seen,
     version: u64,
     stored: Ino,
-    /// Of what is stored, and how it is seen.
+    /// The attributes of the stored file.
     attr: Attr,
     network: Hash,
     /// All stages work in place.
@@ -91,19 +93,19 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// What the file was when the cache was asked.
+    /// Returns the state of the file at the time of the request.
     fn of(&self) -> (Seen, u64) {
         (self.seen, self.version)
     }
 }
 
 impl Output {
-    /// What there is, if the file is still what it was.
+    /// Returns the state of the output, if the file is unchanged.
     fn now(&self, seen: Seen, version: u64) -> Option<&What> {
         (self.of == Some((seen, version))).then_some(&self.what)
     }
 
-    /// The length that an entry says.
+    /// Returns the length recorded in the entry.
     pub(super) fn len_bytes(&self, seen: Seen, version: u64) -> Option<u64> {
         match self.now(seen, version)? {
             What::Kept(entry, _) => Some(entry.len_bytes()),
@@ -122,7 +124,8 @@ impl Output {
 }
 
 impl File {
-    /// What the cache is to be asked; `None` if nothing is, or was already.
+    /// Returns the request to the cache; `None` if the file is not cacheable, or the lookup was
+    /// done already.
     fn output_asked(&mut self, around: &Around<'_>) -> Result<Option<Asked>> {
         if self.is_dirty() {
             return Ok(None);
@@ -136,7 +139,7 @@ impl File {
                     let Some(hash) = network.kept_as() else { return Ok(None) };
                     hasher.update(hash.as_bytes());
                 }
-                // Several on top of each other are rare.
+                // Views of views are rare.
                 Attached::View(_) | Attached::Unusable(_) => return Ok(None),
             }
         }
@@ -159,7 +162,7 @@ impl File {
         Ok(Some(Asked { seen, version, stored, attr, network, in_place }))
     }
 
-    /// The inode below that has what is stored.
+    /// Returns the inode below of the stored file.
     fn stored(&self, around: &Around<'_>) -> Option<Ino> {
         match &self.attached {
             Attached::Network(_) => Some(locked(around.place).ino),
@@ -168,12 +171,12 @@ impl File {
         }
     }
 
-    /// What there is of the cache, without another look at what is stored.
+    /// Returns the state of the output, without checking the stored file again.
     fn output(&self) -> Option<What> {
         self.output_and_state().map(|(_, what)| what)
     }
 
-    /// Whether all that is read of the file goes to the cache.
+    /// Returns true if all data that is read of the file goes to the cache.
     pub(super) fn is_filling(&self) -> bool {
         match self.output() {
             Some(What::Filling(fill)) => !fill.is_over(),
@@ -181,7 +184,7 @@ impl File {
         }
     }
 
-    /// The same, and what the file was when that was looked for.
+    /// Returns the state of the output, and the state of the file at the time of the lookup.
     pub(super) fn output_and_state(&self) -> Option<((Seen, u64), What)> {
         let (seen, version) = self.output.of?;
         if version != self.version || self.is_dirty() {
@@ -196,13 +199,13 @@ impl File {
     }
 }
 
-/// Whether a file has been as it is for a while.
+/// Returns true if a file was not changed within the last [`SETTLED_SECS`].
 fn is_settled(attr: &Attr) -> bool {
     let now = Time::from(std::time::SystemTime::now()).secs;
     attr.mtime.secs.max(attr.ctime.secs).saturating_add(SETTLED_SECS) <= now
 }
 
-/// Number, length and times of a stored file.
+/// Hashes inode number, length and times of a stored file.
 fn update_with_looks(hasher: &mut Hasher, attr: &Attr) {
     for n in [attr.ino.0, attr.size_bytes] {
         hasher.update(&n.to_le_bytes());
@@ -216,7 +219,7 @@ fn looks_same(a: &Attr, b: &Attr) -> bool {
     (a.ino, a.size_bytes, a.mtime, a.ctime) == (b.ino, b.size_bytes, b.mtime, b.ctime)
 }
 
-/// The hash of what is stored in an inode.
+/// Returns the hash of the stored content of an inode.
 fn content_hash(fs: &dyn FileSystem, ino: Ino) -> Result<Hash> {
     let mut hasher = Hasher::new();
     let mut buf = vec![0; HASHED_BYTES];
@@ -231,7 +234,7 @@ fn content_hash(fs: &dyn FileSystem, ino: Ino) -> Result<Hash> {
     }
 }
 
-/// The key of an output.
+/// Returns the key of an output.
 fn key(network: &Hash, content: &Hash) -> Hash {
     let mut hasher = Hasher::new();
     hasher.update(network.as_bytes()).update(content.as_bytes());
@@ -239,7 +242,7 @@ fn key(network: &Hash, content: &Hash) -> Hash {
 }
 
 impl TransformFs {
-    /// Looks for the output of a file that is being opened.
+    /// Looks up the output of a file that is being opened.
     pub(super) fn look_for_output(&self, node: &Node) {
         let Some(cache) = &self.options.outputs else { return };
         let found = self.with(node, File::output_asked);
@@ -287,7 +290,7 @@ impl TransformFs {
         Ok(What::Filling(Arc::new(Fill::new(cache.clone(), filling, asked, content, looks))))
     }
 
-    /// The length of a file that is being opened, for an output that is on its way.
+    /// Passes the length of a file that is being opened to an output that is being added.
     pub(super) fn output_ends_at(&self, node: &Node, len_bytes: u64) {
         let output = locked(&node.file).output();
         if let Some(What::Filling(fill)) = output
@@ -297,7 +300,7 @@ impl TransformFs {
         }
     }
 
-    /// Reads a file by `read`, or from the cache.
+    /// Reads a file from the cache, or else by `read`.
     pub(super) fn read_output(
         &self,
         node: &Arc<Node>,
@@ -331,7 +334,7 @@ impl TransformFs {
     }
 }
 
-/// An output has ended so.
+/// Records the outcome of adding an output to the cache.
 pub(super) fn output_ended(ground: &Ground, node: &Node, fill: &Fill, end: End) {
     let end = match end {
         End::Whole(len) => match keep(ground, node, fill, len) {
@@ -356,7 +359,7 @@ pub(super) fn output_ended(ground: &Ground, node: &Node, fill: &Fill, end: End) 
         return;
     }
     output.what = match end {
-        // Whoever opens it next looks again.
+        // The next open looks it up again.
         End::Whole(_) | End::Failed => What::Again,
         End::TooLong => What::Nothing,
     };
@@ -365,7 +368,7 @@ pub(super) fn output_ended(ground: &Ground, node: &Node, fill: &Fill, end: End) 
     }
 }
 
-/// Keeps an output if the file is what it was: whether it is.
+/// Adds an output to the cache if the file is unchanged; returns false if it is not.
 fn keep(ground: &Ground, node: &Node, fill: &Fill, len: u64) -> crate::Result<bool> {
     let asked = &fill.asked;
     let content = match fill.content {

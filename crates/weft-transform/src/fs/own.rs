@@ -1,5 +1,5 @@
-//! What the mount says of itself: a directory `.weft` in the root, in no listing, with the counters
-//! of networks as a table (`networks`) and as Prometheus reads them (`metrics`).
+//! The counters of the mount: a directory `.weft` in the root, hidden from listings, with the
+//! counters of networks as a table (`networks`) and in Prometheus format (`metrics`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use weft_vfs::{FileSystem, OpenFlags};
 pub(super) const NAME: &[u8] = b".weft";
 
 const DIRECTORY: Ino = Ino(u64::MAX - 32);
-/// Its number, its name, and what it says.
+/// The inode number, the name, and the function that renders the content.
 type OwnFile = (Ino, &'static [u8], fn(&Meters) -> String);
 
 const FILES: [OwnFile; 2] = [
@@ -26,7 +26,7 @@ const FILES: [OwnFile; 2] = [
 /// The directory of a tree whose networks are counted.
 pub(super) struct Own {
     pub(super) meters: Arc<Meters>,
-    /// What files were when they were opened.
+    /// The content of open files, as of their opening.
     open: Mutex<HashMap<Handle, String>>,
 }
 
@@ -36,13 +36,13 @@ impl Own {
     }
 }
 
-/// Whether an inode is one of ours.
+/// Returns true if an inode is that of the directory or of one of its files.
 pub(super) fn is_own(ino: Ino) -> bool {
     ino == DIRECTORY || FILES.iter().any(|(own, ..)| *own == ino)
 }
 
 impl TransformFs {
-    /// A name in the root that no file has, or one in the directory itself.
+    /// Looks up the directory in the root, where no file has its name, or a name in the directory.
     pub(super) fn own_lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
         let file = FILES.iter().find(|(_, own, _)| *own == name);
         let ino = match (parent, file) {
@@ -55,7 +55,8 @@ impl TransformFs {
         Ok(Entry { attr: self.own_attr(ino)?, generation: 0 })
     }
 
-    /// Its owner is that of the root: names of networks may be nobody else's business.
+    /// Returns the attributes. Only the owner of the root may read: the texts of networks may be
+    /// confidential.
     pub(super) fn own_attr(&self, ino: Ino) -> Result<Attr> {
         let root = self.ground.below.getattr(self.ground.below.root())?;
         let (kind, perm, nlink) = match ino {

@@ -1,11 +1,11 @@
-//! Stages that a program pushes on a file that it has open, by `ioctl(2)`.
+//! Stages attached at run time: a program pushes them on a file that it has open, by `ioctl(2)`.
 //!
-//! They are the file's, not the descriptor's: the kernel caches one content for all who have it
-//! open, so all of them see it through these stages. They go with the descriptor that pushed them,
-//! however its program ends, and are written down nowhere. What is wrong with a command is said in
-//! its answer, in words.
+//! They apply to the file, not to the descriptor: the kernel caches one content for all
+//! descriptors, so all readers see it through these stages. They are removed when the descriptor
+//! that pushed them is closed, however its program ends, and are not stored. The answer to a failed
+//! command describes the error as text.
 //!
-//! Locks: that of a node's pushed stages is taken before that of its file.
+//! Lock order: the lock of a node's pushed stages is taken before that of its file.
 
 use weft_vfs::{Caller, CommandAnswer, Error, FileKind, Handle, Ino, OpenFlags, Result};
 
@@ -17,31 +17,31 @@ use super::{Open, TransformFs};
 use crate::text::Text;
 use crate::{Need, Write};
 
-/// Bytes of what these commands hand in and take back: a text, and zeroes behind it.
+/// Bytes of the argument and of the answer of these commands: a text, padded with zeroes.
 pub const COMMAND_BYTES: usize = 4096;
 
 /// Pushes the network of the text on the file: `_IOWR('W', 0xE0, char[4096])`. The answer's text is
-/// the whole network then, or what is wrong.
+/// the whole network, or the error.
 pub const PUSH_COMMAND: u32 = number(0xE0);
 
-/// Takes off what this descriptor pushed last: `_IOWR('W', 0xE1, char[4096])`. The answer is as that
-/// of [`PUSH_COMMAND`].
+/// Removes the network that this descriptor pushed last: `_IOWR('W', 0xE1, char[4096])`. The answer
+/// is as for [`PUSH_COMMAND`].
 pub const POP_COMMAND: u32 = number(0xE1);
 
-/// Asks for the network that the file is seen through now, what is pushed included:
-/// `_IOWR('W', 0xE2, char[4096])`.
+/// Returns the current network of the file, including pushed stages: `_IOWR('W', 0xE2,
+/// char[4096])`.
 pub const SHOW_COMMAND: u32 = number(0xE2);
 
 const fn number(nr: u8) -> u32 {
     rustix::ioctl::opcode::read_write::<[u8; COMMAND_BYTES]>(b'W', nr) as u32
 }
 
-/// What is pushed on a file.
+/// The networks pushed on a file.
 #[derive(Default)]
 pub(super) struct Pushed {
-    /// What the file carries without it; `None` while nothing is pushed.
+    /// The file's own network; `None` while nothing is pushed.
     below: Option<Attached>,
-    /// From the stored file up: which descriptor pushed what.
+    /// The pushed networks, from the stored file up, each with the descriptor that pushed it.
     stack: Vec<(Handle, Text)>,
 }
 
@@ -51,14 +51,14 @@ impl Pushed {
     }
 }
 
-/// A text as it is handed back.
+/// Encodes a text as an answer, truncated to fit.
 fn encode(text: &str) -> Vec<u8> {
     let mut data = text.as_bytes()[..text.len().min(COMMAND_BYTES - 1)].to_vec();
     data.resize(COMMAND_BYTES, 0);
     data
 }
 
-/// A text that was handed in.
+/// Decodes the text of an argument.
 fn decode(data: &[u8]) -> Result<&str> {
     let end = data.iter().position(|&b| b == 0);
     let text = end.and_then(|end| data.get(..end)).ok_or(Error::Invalid("a text without end"))?;
@@ -66,7 +66,7 @@ fn decode(data: &[u8]) -> Result<&str> {
 }
 
 impl TransformFs {
-    /// A command given to an open file.
+    /// Handles an `ioctl(2)` command on an open file.
     pub(super) fn commanded(
         &self,
         caller: &Caller,
@@ -80,7 +80,8 @@ impl TransformFs {
         }
         let node = self.node(ino)?;
         if !matches!(request, PUSH_COMMAND | POP_COMMAND | SHOW_COMMAND) {
-            // What it means for a file's content, it means only where that is the content below.
+            // Other commands may act on the content, so they are passed on only if that is the
+            // content below.
             if node.view.is_some() || !Self::is_plain(&node) {
                 return Err(Error::UnknownCommand);
             }
@@ -100,7 +101,7 @@ impl TransformFs {
             _ => Ok(()),
         };
         if result.is_ok() && request != SHOW_COMMAND {
-            // Who was told that it is done reads it so.
+            // The caller must read the new content as soon as it has the answer.
             let sink = locked(&self.sink).clone();
             sink.inspect(|sink| sink.settle());
         }
@@ -124,7 +125,7 @@ impl TransformFs {
         handle: Handle,
         text: &str,
     ) -> Result<()> {
-        // All who read the file see what one of them pushes.
+        // Pushed stages affect all readers of the file.
         let mounts = rustix::process::geteuid().as_raw();
         if ![0, mounts, self.attr(node)?.uid].contains(&caller.uid) {
             let message = "only the owner of a file pushes stages on it".to_owned();
@@ -168,7 +169,7 @@ impl TransformFs {
         Ok(())
     }
 
-    /// Takes off what a descriptor pushed that is closed.
+    /// Removes all networks that a closed descriptor pushed.
     pub(super) fn pop_all(&self, node: &Node, handle: Handle) -> Result<()> {
         let mut pushed = locked(&node.pushed);
         let left: Vec<_> = pushed.stack.iter().filter(|(by, _)| *by != handle).cloned().collect();
@@ -181,7 +182,7 @@ impl TransformFs {
         Ok(())
     }
 
-    /// Leaves so much pushed.
+    /// Reduces the pushed networks to `left`.
     fn leave(&self, node: &Node, pushed: &mut Pushed, left: Vec<(Handle, Text)>) -> Result<()> {
         let Some(below) = pushed.below.clone() else { return Ok(()) };
         let attached = self.with_on_top(&below, left.iter().map(|(_, text)| text))?;
@@ -191,7 +192,7 @@ impl TransformFs {
         Ok(())
     }
 
-    /// What a file carries with networks on top, each on the one before.
+    /// Returns `below` with networks stacked on it, each on the one before.
     fn with_on_top<'a>(
         &self,
         below: &Attached,
@@ -215,14 +216,14 @@ impl TransformFs {
         Ok(Attached::Network(std::sync::Arc::new(network)))
     }
 
-    /// Whether a network can do what the descriptors of a file were opened for.
+    /// Checks that a network supports the access for which the descriptors of a file were opened.
     fn check_for_handles(&self, ino: Ino, attached: &Attached) -> Result<()> {
         let Attached::Network(network) = attached else { return Ok(()) };
         let handles = locked(&self.handles);
         let open = || handles.values().filter(|open| open.ino == ino);
         let writes = open().any(|open| open.flags.contains(OpenFlags::WRITE));
         let need = Need {
-            // The kernel goes by the length for all that it caches.
+            // The kernel relies on the length for cached content.
             exact_size: open().any(|open| !open.direct_io),
             random_read: writes,
             write: if writes { Write::Rewrite } else { Write::None },

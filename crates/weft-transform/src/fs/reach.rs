@@ -1,25 +1,30 @@
-//! Who may read what is made from another file: nobody who may not read that file.
+//! Access control of derived files: only a user who may read the base may read a file derived from
+//! it.
 //!
-//! Invariant of views by name, links and trees, whose stages the caller chooses: in a call whose caller
-//! may not read the base, no byte of the base is read and no answer depends on its content. The kernel
-//! checks permissions when it opens a file or a directory, or searches a directory; it checks none when
-//! it looks up a name or reads attributes, and shows these to all users. So whatever the front is, what `lookup`, `getattr`, `listxattr` and the lifetimes say of
-//! something derived follows from its name and from mode, owner, length and times of its base alone (of a
-//! link that leads through directories which not all may search, not from length and times either),
-//! unless all who reach this file system may read the base ([`Ground::all_may_read`]): its length is that
-//! of the base if the stages keep lengths, and else unknown; and a tree is a directory whatever its base
-//! holds, which is opened when it is listed or something in it is looked up. (One exception: what a
-//! reader has open since all might read it keeps the length that its kernel goes by until it is closed.)
+//! Invariant of views by name, links and trees, whose stages the caller chooses: in a call whose
+//! caller may not read the base, no byte of the base is read and no answer depends on its content.
+//! The kernel checks permissions when it opens a file or a directory, or searches a directory; it
+//! checks none when it looks up a name or reads attributes, and shows these to all users. So with
+//! any front end, the results of `lookup`, `getattr`, `listxattr` and the lifetimes for a derived
+//! file follow only from its name and from mode, owner, length and times of its base (for a link
+//! that leads through directories which not all users may search, not from length and times
+//! either), unless all users who can reach this file system may read the base
+//! ([`Ground::all_may_read`]): its length is that of the base if the stages preserve lengths, and
+//! otherwise unknown; and a tree is a directory whatever the content of its base, which is opened
+//! when the tree is listed or a name in it is looked up. (One exception: a file that a reader
+//! opened while all users could read it keeps the length that the reader's kernel relies on until
+//! it is closed.)
 //!
-//! What a file itself carries (by a rule of the mount, by its attribute, or by a rules file of its owner's
-//! or root's) is no choice of the caller's, and the length that it has through that is its own.
+//! The network of a file itself (by a rule of the mount, by its attribute, or by a rules file of
+//! its owner or of root) is not chosen by the caller, and the length through that network is the
+//! file's own.
 //!
-//! A link is resolved with no more than its owner may see, as its errors tell what is there; the owner alone
-//! may write it.
+//! A link is resolved with the permissions of its owner only, because its errors reveal what
+//! exists; only the owner may write it.
 //!
-//! A kernel that checks permissions goes by mode, owner and access list of what it is shown. So a view,
-//! a link and the root of a tree have those of their base, and a link no more than the directories on
-//! the way to its base allow.
+//! A kernel that checks permissions uses the mode, owner and access list that are reported to it.
+//! So a view, a link and the root of a tree have those of their base, and a link no more than the
+//! directories on the path to its base allow.
 
 use std::sync::atomic::Ordering;
 
@@ -29,14 +34,14 @@ use super::base::locked;
 use super::ground::Ground;
 use super::nodes::Node;
 
-/// The access list of an inode, as Linux has it.
+/// The extended attribute with the access list of an inode, in Linux's format.
 pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 const READ: u16 = 4;
 const EXECUTE: u16 = 1;
-/// In front of the entries of a list: its version.
+/// Bytes before the entries of a list: its version.
 const LIST_HEAD: usize = 4;
-/// Tag, permissions and id of an entry.
+/// Bytes of an entry: tag, permissions and id.
 const LIST_ENTRY: usize = 8;
 /// The tag of the owner's entry (`ACL_USER_OBJ`).
 const TAG_OWNER: u16 = 1;
@@ -45,13 +50,14 @@ fn u16_at(entry: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([entry[at], entry[at + 1]])
 }
 
-/// Mode bits of a directory that shows a file's content: searched and listed by its readers.
+/// Returns the mode bits of a directory that shows a file's content: the readers of the file may
+/// search and list it.
 pub(super) fn as_directory(perm: u16) -> u16 {
     let read = perm & 0o444;
     read | read >> 2
 }
 
-/// The same of an access list.
+/// As [`as_directory`], for an access list.
 pub(super) fn list_as_directory(mut list: Vec<u8>) -> Vec<u8> {
     let entries = list.get_mut(LIST_HEAD..).unwrap_or_default();
     for entry in entries.chunks_exact_mut(LIST_ENTRY) {
@@ -61,17 +67,17 @@ pub(super) fn list_as_directory(mut list: Vec<u8>) -> Vec<u8> {
     list
 }
 
-/// Whether an access list denies anybody but the owner to search a directory.
+/// Returns true if an access list denies any user but the owner to search a directory.
 fn list_denies(list: &[u8]) -> bool {
     let entries = list.get(LIST_HEAD..).unwrap_or_default();
     let denies = |entry: &[u8]| u16_at(entry, 0) != TAG_OWNER && u16_at(entry, 2) & EXECUTE == 0;
     entries.chunks_exact(LIST_ENTRY).any(denies)
 }
 
-/// A directory on the way to a base, and its access list.
+/// A directory on the path to a base, and its access list.
 pub(super) type Passed = (Attr, Option<Vec<u8>>);
 
-/// True if a user may search a directory, whatever groups the user is in.
+/// Returns true if a user may search a directory, whatever groups the user is in.
 pub(super) fn may_search((directory, list): &Passed, user: u32) -> bool {
     const ALL_BUT_OWNER: u16 = 0o011;
     if directory.uid == user {
@@ -81,21 +87,23 @@ pub(super) fn may_search((directory, list): &Passed, user: u32) -> bool {
     directory.perm & ALL_BUT_OWNER == ALL_BUT_OWNER && !denied
 }
 
-/// What the directories on the way to a base leave of its mode.
+/// The part of a base's mode that the directories on the path to it leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// Owner, group and others, as in a mode.
+    /// The classes that keep their permissions: owner, group and others, as in a mode.
     classes: [bool; 3],
 }
 
 impl Reach {
-    /// All that the base allows.
+    /// The full mode of the base.
     pub(super) const ALL: Self = Self { classes: [true; 3] };
 
-    /// What `directories` leave, which stand on the way to `base` and not on the way to the link.
+    /// Returns the reach through `directories`, which are on the path to `base` and not on the path
+    /// to the link.
     ///
-    /// A class of the base's users may be of any class of a directory's: they keep what all of those
-    /// have. (An owner of a directory who shut it for themselves may open it again.)
+    /// A class of the base's users may include users of any class of a directory: they keep the
+    /// permissions that all of those have. (An owner who has closed a directory for themselves may
+    /// open it again.)
     pub(super) fn through(directories: &[Passed], base: &Attr) -> Self {
         let mut reach = Self::ALL;
         for (directory, list) in directories {
@@ -116,8 +124,8 @@ impl Reach {
         reach
     }
 
-    /// Takes away what is out of reach. Entries of an access list could not be told apart: where the
-    /// base has one, and anything is out of reach, its owner alone is left.
+    /// Removes the permissions that are out of reach. Entries of an access list cannot be
+    /// distinguished: if the base has one, and any class is out of reach, only its owner is left.
     pub(super) fn restrict(&self, attr: &mut Attr, has_list: impl FnOnce() -> bool) {
         if *self == Self::ALL {
             return;
@@ -133,8 +141,8 @@ impl Reach {
 }
 
 impl Ground {
-    /// Whether all who may come to ask for something with these attributes may read it. An access list
-    /// may deny it to some.
+    /// Returns true if all users who can reach this file system may read a file with these
+    /// attributes. An access list may deny it to some.
     pub(super) fn all_may_read(&self, attr: &Attr, has_list: impl FnOnce() -> bool) -> bool {
         const ALL: u16 = 0o444;
         self.is_of_one_user() || attr.perm & ALL == ALL && !has_list()
@@ -144,7 +152,7 @@ impl Ground {
         self.one_user.load(Ordering::Acquire)
     }
 
-    /// The same of an inode that somebody refers to.
+    /// As [`all_may_read`](Self::all_may_read), for a referenced inode.
     pub(super) fn all_may_read_node(&self, node: &Node) -> Result<bool> {
         if self.is_of_one_user() {
             return Ok(true);
@@ -158,7 +166,7 @@ impl Ground {
         Ok(self.all_may_read(&attr, has_list))
     }
 
-    /// The access list of an inode below, if it has one.
+    /// Returns the access list of an inode below, if it has one.
     pub(super) fn access_list(&self, below: Ino) -> Option<Vec<u8>> {
         self.below.getxattr(below, ACCESS_LIST).ok()
     }

@@ -1,10 +1,10 @@
-//! `.weftattributes`: which files carry which network.
+//! `.weftattributes`: rules that assign networks to files.
 //!
-//! A file in any directory, in the form of `.gitattributes`: a gitignore pattern, white space, and
-//! a network text, or `none` for none. The last line of a file that matches wins; the nearest
-//! directory's file that has one wins over those above it. A pattern that ends in `/` is about all
-//! files below a directory. White space in a pattern is written `\ `. A pattern whose last part has
-//! an `@` is about views by name (`super::views`), and no other is.
+//! A rules file may be in any directory, in the form of `.gitattributes`: a gitignore pattern,
+//! white space, and a network text, or `none` for none. The last matching line of a file wins; the
+//! nearest directory's file with a match wins over those above it. A pattern that ends in `/`
+//! matches all files below a directory. White space in a pattern is written `\ `. A pattern whose
+//! last part has an `@` matches views by name (`super::views`) only; no other pattern matches them.
 //!
 //! ```text
 //! # logs are compressed, what is secret is compressed and encrypted
@@ -22,14 +22,13 @@ use super::views::MARK;
 use crate::text::Text;
 use crate::{Error, Result};
 
-/// Whose word counts for a file that the rules of the mount are about.
+/// The source that takes precedence for a file that the rules of the mount match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Trust {
-    /// That of the mount: what lies in the tree, rules files and attributes, counts for other files
-    /// alone.
+    /// The rules of the mount: rules files and attributes in the tree apply only to other files.
     #[default]
     Mount,
-    /// That of the tree: its attribute, then the nearest rules file, and only then the rules of the
+    /// The tree: the file's attribute, then the nearest rules file, and only then the rules of the
     /// mount.
     Tree,
 }
@@ -37,7 +36,7 @@ pub enum Trust {
 /// The name of a rules file.
 pub const RULES_NAME: &[u8] = b".weftattributes";
 
-/// The longest rules file, in bytes.
+/// Maximum length of a rules file, in bytes.
 pub const RULES_MAX_BYTES: usize = 1 << 20;
 
 /// The rules of one file.
@@ -50,39 +49,40 @@ pub struct Rules {
 struct Line {
     number: usize,
     pattern: Gitignore,
-    /// The last part of the pattern has the mark of views: it is about them alone.
+    /// The last part of the pattern has the mark of views: it matches only them.
     is_view: bool,
-    /// The pattern has a `/` in it: where a file lies decides.
+    /// The pattern contains a `/`: a match depends on the file's directory.
     is_anchored: bool,
-    /// `None` for `none`; or what is wrong with it.
+    /// The network, `None` for `none`; or the error of the line.
     network: std::result::Result<Option<Text>, String>,
 }
 
-/// What a rule says of a file.
+/// The rule that applies to a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Ruling<'a> {
     /// The line of the rule in its file, from 1 on.
     pub line: usize,
     /// The network, `None` if the rule says that there is none.
     pub network: Option<&'a Text>,
-    /// What is wrong with the rule: files that it is about cannot be used.
+    /// The error of the rule: the files that it matches cannot be used.
     pub error: Option<&'a str>,
 }
 
 impl Rules {
-    /// Reads a rules file.
+    /// Parses a rules file.
     ///
     /// # Errors
-    /// [`Error::Text`] with the byte offset of what is wrong. Nothing of a file with an error holds.
+    /// [`Error::Text`] with the byte offset of the error. A file with an error is refused as a
+    /// whole.
     pub fn parse(content: &[u8]) -> Result<Self> {
         Self::read(content, |_, e| Err(e))
     }
 
-    /// Reads a rules file of a tree: a line with an error is about its own files all the same, and makes
-    /// them unusable. The number of each such line is told to `report`, from 1 on.
+    /// Parses a rules file of a tree: a line with an error still matches its files, and makes them
+    /// unusable. `report` is called with the number of each such line, from 1 on.
     ///
     /// # Errors
-    /// [`Error::Text`] of a file that is too long.
+    /// [`Error::Text`] if the file is too long.
     pub fn parse_lines(content: &[u8], mut report: impl FnMut(usize)) -> Result<Self> {
         Self::read(content, |line, _| {
             report(line);
@@ -116,7 +116,7 @@ impl Rules {
                 Ok(pattern) => pattern,
                 Err(message) => {
                     wrong = wrong.or_else(|| Some(error(start, message)));
-                    // It is about the files of that name.
+                    // The line matches the files of that literal name.
                     match pattern_of_name(text) {
                         Some(pattern) => pattern,
                         None => Gitignore::empty(),
@@ -140,8 +140,8 @@ impl Rules {
         Ok(Self { lines })
     }
 
-    /// Whether the rules say the same of all files below a directory wherever it is, of these two
-    /// places; `false` if that depends on the files.
+    /// Returns true if the rules give every file below a directory the same network, whether the
+    /// directory is at `one` or at `other`; false if that depends on the files.
     #[must_use]
     pub fn say_the_same_below(&self, one: &Path, other: &Path) -> bool {
         let about =
@@ -150,20 +150,20 @@ impl Rules {
         lines.all(|line| !line.is_anchored && about(line, one) == about(line, other))
     }
 
-    /// What is said of the file at `path`, relative to the directory of the rules; `None` if
-    /// nothing.
+    /// Returns the rule for the file at `path`, relative to the directory of the rules; `None` if
+    /// no rule matches.
     #[must_use]
     pub fn ruling(&self, path: &Path) -> Option<Ruling<'_>> {
         self.find(path, false)
     }
 
-    /// What is said of the view by name at `path`.
+    /// Returns the rule for the view by name at `path`.
     #[must_use]
     pub fn view_ruling(&self, path: &Path) -> Option<Ruling<'_>> {
         self.find(path, true)
     }
 
-    /// The networks that are named: the line, whether it is about views, and the text.
+    /// Returns the networks of all rules: the line, whether it matches views, and the text.
     pub fn networks(&self) -> impl Iterator<Item = (usize, bool, &Text)> {
         let of = |line: &'_ Line| (line.number, line.is_view);
         self.lines.iter().filter_map(move |line| {
@@ -196,13 +196,13 @@ fn pattern(text: &str) -> std::result::Result<Gitignore, String> {
     builder.build().map_err(|e| e.to_string())
 }
 
-/// The pattern that is about a name, whatever is in it.
+/// Returns the pattern that matches a name literally.
 fn pattern_of_name(name: &str) -> Option<Gitignore> {
     let escape = |c: char| if "*?[]{}!\\".contains(c) { vec!['\\', c] } else { vec![c] };
     pattern(&name.chars().flat_map(escape).collect::<String>()).ok()
 }
 
-/// The network behind a pattern; `None` for `none`.
+/// Parses the network after a pattern; returns `None` for `none`.
 fn network_of(text: &str, at: usize) -> Result<Option<Text>> {
     match text {
         "" => Err(error(at, "a rule has a network behind its pattern")),
@@ -214,7 +214,7 @@ fn network_of(text: &str, at: usize) -> Result<Option<Text>> {
     }
 }
 
-/// Where the pattern of a rule ends: at the first white space without `\` before it.
+/// Returns the end of the pattern of a rule: the first white space without `\` before it.
 fn pattern_end(line: &str) -> usize {
     let mut escaped = false;
     for (at, c) in line.char_indices() {

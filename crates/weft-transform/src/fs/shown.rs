@@ -1,5 +1,5 @@
-//! Inodes that are in no file system below: those of [trees](super::trees), and of the mount's
-//! [own](super::own) directory. They are read, and nothing else.
+//! Synthetic inodes, which do not exist in the file system below: those of [trees](super::trees),
+//! and of the mount's [own](super::own) directory. They are read-only.
 
 use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, Handle, Ino, OpenFlags, Opened, Result};
 
@@ -7,7 +7,7 @@ use super::TransformFs;
 use super::own::is_own;
 use super::trees::FIRST;
 
-/// Whether an inode is one of these.
+/// Returns true for a synthetic inode.
 pub(super) fn is_shown(ino: Ino) -> bool {
     ino.0 >= FIRST
 }

@@ -1,10 +1,11 @@
-//! Views whose output is kept, read by the kernel past this file system: it reads the file of the
-//! cache itself, and so as fast as any file there.
+//! Passthrough reads of views whose output is cached: the kernel reads the file of the cache
+//! directly, as fast as any file there.
 //!
-//! The kernel wants one file for all who have an inode open so. Such an inode shows what it showed
-//! when it was opened first, until nobody has it open: it is a *snapshot*. Names of views are looked
-//! up each time that they are used; where the base has changed since, the name leads to another inode
-//! from then on. So who opens a view sees what there is then, and goes on seeing it.
+//! The kernel requires one file for all descriptors that have an inode open in passthrough. Such an
+//! inode keeps the content of its first open until it is closed by all: it is a *snapshot*. Names
+//! of views are looked up on each use; if the base has changed since, the name leads to another
+//! inode from then on. So a client that opens a view sees the content of that time, and keeps
+//! seeing it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,20 +20,20 @@ use super::outputs::What;
 use super::{Open, TransformFs};
 use crate::outputs::Entry;
 
-/// Views shorter than this are read through the kernel's cache until their output is kept: what that
-/// costs is nothing beside opening them.
+/// Length in bytes below which views are read through the kernel's cache until their output is
+/// cached: that cost is negligible compared to opening them.
 const UNCACHED_FROM_BYTES: u64 = 1 << 20;
 
-/// What the kernel reads in place of a view.
+/// The cached output that the kernel reads in place of a view.
 pub(super) struct Snapshot {
     entry: Arc<Entry>,
     file: Arc<OwnedFd>,
     attr: Attr,
-    /// What the view and its base were.
+    /// The state of the view and its base at the time of the snapshot.
     of: (Seen, u64),
-    /// Handles that the kernel reads past this file system.
+    /// The number of handles that the kernel reads directly.
     open: u64,
-    /// The name of the view leads elsewhere by now.
+    /// The name of the view leads to another inode by now.
     replaced: bool,
 }
 
@@ -41,13 +42,13 @@ impl TransformFs {
         self.options.snapshot_views && node.view.is_some()
     }
 
-    /// What an inode shows as long as it is a snapshot.
+    /// Returns the cached output that an inode shows while it is a snapshot.
     pub(super) fn snapshot_entry(&self, node: &Node) -> Option<Arc<Entry>> {
         let is_one = self.may_be_snapshot(node);
         is_one.then(|| locked(&node.snapshot).as_ref().map(|there| there.entry.clone()))?
     }
 
-    /// Opens an inode that is a snapshot already.
+    /// Opens an inode that is already a snapshot; returns `None` if it is not.
     pub(super) fn open_snapshot(&self, node: &Node, flags: OpenFlags) -> Result<Option<Opened>> {
         if self.snapshot_entry(node).is_none() {
             return Ok(None);
@@ -62,7 +63,8 @@ impl TransformFs {
         Ok(Some(Opened { handle: self.new_handle(open), keep_cache: true, direct_io: false }))
     }
 
-    /// The file of the cache, for the kernel to read in place of a view that was just opened.
+    /// Returns the file of the cache, for the kernel to read in place of a view that was just
+    /// opened.
     pub(super) fn file_of_snapshot(&self, node: &Node, handle: Handle) -> Option<Arc<OwnedFd>> {
         if !self.may_be_snapshot(node) {
             return None;
@@ -80,7 +82,7 @@ impl TransformFs {
         Some(there.file.clone())
     }
 
-    /// The output of a view, if it is kept, and all of it was checked.
+    /// Makes a snapshot of a view, if its output is cached and all of it was verified.
     fn make_snapshot(&self, node: &Node) -> Option<Snapshot> {
         self.with(node, |file, around| {
             let Some((of, What::Kept(entry, _))) = file.output_and_state() else { return Ok(None) };
@@ -95,7 +97,7 @@ impl TransformFs {
         .unwrap_or_default()
     }
 
-    /// The kernel has closed a handle by which it read a snapshot.
+    /// Records that the kernel has closed a handle through which it read a snapshot.
     pub(super) fn snapshot_closed(&self, node: &Node) {
         let mut snapshot = locked(&node.snapshot);
         let Some(there) = snapshot.as_mut() else { return };
@@ -105,9 +107,8 @@ impl TransformFs {
         }
     }
 
-    /// Lets the name of a view go if what it leads to is a snapshot of something else than is there
-    /// now, or if its file in the cache was damaged since: its readers keep both, no other reader
-    /// gets them.
+    /// Detaches the name of a view whose snapshot is outdated, or whose file in the cache was
+    /// damaged since: its current readers keep the snapshot, new readers get another inode.
     pub(super) fn leave_old_snapshot(&self, base: Ino, name: &[u8]) {
         if !self.options.snapshot_views {
             return;
@@ -124,8 +125,8 @@ impl TransformFs {
         locked(&self.ground.nodes).forget_view_name(&node);
     }
 
-    /// Whether a view that was just opened is on its way into the cache, and is not to take room in
-    /// the kernel's cache too: it will be read from the file of the cache next time.
+    /// Returns true if a view that was just opened is being added to the output cache, and is to
+    /// bypass the kernel's cache: next time it will be read from the file of the output cache.
     pub(super) fn is_read_uncached(&self, node: &Node, len_bytes: u64) -> bool {
         self.may_be_snapshot(node)
             && len_bytes >= UNCACHED_FROM_BYTES
@@ -133,7 +134,7 @@ impl TransformFs {
     }
 }
 
-/// The attributes of an inode, while it is a snapshot.
+/// Returns the attributes of an inode while it is a snapshot.
 pub(super) fn attr_of_snapshot(node: &Node) -> Option<Attr> {
     locked(&node.snapshot).as_ref().map(|there| there.attr)
 }

@@ -1,12 +1,14 @@
-//! Archives as directories: `x.tar@tree`, `x.zip@tree/inner.tar.gz@tree`. Read-only, in no listing.
+//! Archives as directory trees: `x.tar@tree`, `x.zip@tree/inner.tar.gz@tree`. Read-only, hidden
+//! from listings.
 //!
-//! Its root has owner and permissions of the archive ([`super::reach`]), and nothing else that is seen of
-//! it depends on what the archive holds. An archive that all may read is opened when its tree is looked
-//! up, which is not found if it is none; any other when something in the tree is asked for, which a
-//! kernel lets its readers do alone. A tree lives as long as
-//! somebody refers to anything in it. Its inodes have numbers of their own; what it shows is what the
-//! archive was when it was listed, and once the archive has changed, all of them are stale: looking up
-//! the name again makes a new tree. So the name is looked up each time that it is used.
+//! The root of a tree has owner and permissions of the archive ([`super::reach`]), and none of its
+//! other attributes depend on the archive's content. An archive that all users may read is opened
+//! when its tree is looked up, which is not found if the file is not an archive; any other is
+//! opened on the first access inside the tree, which the kernel permits only to readers of the
+//! archive. A tree lives as long as any of its inodes is referenced. Its inodes have numbers of
+//! their own; it shows the archive as it was when it was listed, and once the archive has changed,
+//! all of them are stale: looking up the name again makes a new tree. So the name is looked up on
+//! each use.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -28,26 +30,26 @@ use crate::store::{Single, Store, open};
 /// The name of the view.
 pub(super) const NAME: &[u8] = b"tree";
 
-/// Numbers of inodes from here on are those of trees, and of the mount's own directory.
+/// Inode numbers from here on belong to trees, and to the mount's own directory.
 pub(super) const FIRST: u64 = 3 << 62;
-/// Bits of a number that say which item of its tree.
+/// The bits of an inode number that identify the item in its tree.
 const ITEM_BITS: u32 = 32;
-/// Trees within trees, at most.
+/// Maximum nesting of trees within trees.
 const DEPTH_MAX: u32 = 8;
-/// Trees whose numbers are remembered when nobody refers to them, at most.
+/// Maximum number of unreferenced trees whose numbers are remembered.
 const PAST_MAX: usize = 4096;
-/// Names that are taken from a directory at a time: at first, as many as a call of the kernel's mostly
-/// takes, and at most.
+/// The number of names that are read from a directory at a time: initially, as many as one call of
+/// the kernel mostly takes, and at most.
 const BATCH: (usize, usize) = (32, 512);
 
-/// All trees that somebody refers to.
+/// All referenced trees.
 #[derive(Default)]
 pub(super) struct Trees {
     trees: HashMap<u64, (Arc<Tree>, u64)>,
-    /// By the inode of the archive, and the stages that it is read through.
+    /// Tree numbers by the inode of the archive, and the stages that it is read through.
     known: HashMap<(Ino, Vec<u8>), u64>,
-    /// Numbers of trees of which nothing is referred to any more, and what their archive looked like: as
-    /// long as it does, they have the same inode numbers again.
+    /// The numbers of trees that are no longer referenced, and the state of their archives: while
+    /// that is unchanged, they get the same inode numbers again.
     past: HashMap<(Ino, Vec<u8>), (u64, Look)>,
     next: u64,
 }
@@ -56,18 +58,18 @@ pub(super) struct Tree {
     nr: u64,
     key: (Ino, Vec<u8>),
     base: Base,
-    /// The directory that the archive is in.
+    /// The directory of the archive.
     parent: Ino,
-    /// The stages that its name says; without any, those that the archive looks packed with.
+    /// The stages in its name; without any, they follow from the archive's magic number.
     network: Option<Network>,
-    /// Once it was opened.
+    /// The archive, once it was opened.
     archive: Mutex<Option<Archive>>,
     depth: u32,
 }
 
 /// The archive of a tree.
 enum Base {
-    /// A file, which has a use by this, and what it looked like.
+    /// A file, with one use, and its state.
     File(Arc<Ground>, Arc<Node>, Look),
     /// A file in a tree.
     Within(Arc<Tree>, usize),
@@ -82,7 +84,7 @@ impl Base {
     }
 }
 
-/// What changes when a file does.
+/// The state of a file, by which changes are detected: length, mtime, version.
 type Look = (u64, Time, u64);
 
 fn look(ground: &Ground, node: &Node) -> Result<Look> {
@@ -90,7 +92,7 @@ fn look(ground: &Ground, node: &Node) -> Result<Look> {
         let file = locked(&node.file);
         (file.version, file.view().cloned())
     };
-    // What a view shows of its length depends on who may read it.
+    // The reported length of a view depends on its permissions, so that of the base is used.
     let attr = match view {
         Some(view) => view.base_attr()?.0,
         None => ground.attr(node)?.0,
@@ -99,7 +101,7 @@ fn look(ground: &Ground, node: &Node) -> Result<Look> {
 }
 
 impl Tree {
-    /// [`Error::Stale`] once the archive has changed.
+    /// Fails with [`Error::Stale`] once the archive has changed.
     fn check(&self) -> Result<()> {
         match &self.base {
             Base::File(ground, node, was) if look(ground, node)? == *was => Ok(()),
@@ -112,13 +114,13 @@ impl Tree {
         Ino(FIRST + (self.nr << ITEM_BITS) + item as u64)
     }
 
-    /// Looks at something of the archive, which was opened.
+    /// Runs `look` with the archive, which must have been opened.
     fn with<T>(&self, look: impl FnOnce(&mut Archive) -> Result<T>) -> Result<T> {
         let mut archive = locked(&self.archive);
         look(archive.as_mut().ok_or(Error::NotADirectory)?)
     }
 
-    /// Whether all may read the archive who may come to see its tree.
+    /// Returns true if all users who can reach the tree may read the archive.
     fn all_may_read(&self) -> Result<bool> {
         match &self.base {
             Base::File(ground, node, _) => ground.all_may_read_node(node),
@@ -136,7 +138,7 @@ impl Tree {
         }
     }
 
-    /// What a name in a directory is.
+    /// Returns the item of a name in a directory.
     fn child(&self, nr: usize, name: &[u8]) -> Result<Option<usize>> {
         self.with(|archive| Self::child_in(archive, nr, name))
     }
@@ -151,7 +153,7 @@ impl Tree {
         })
     }
 
-    /// Names of a directory from so many on, some of them.
+    /// Returns up to `count` names of a directory with their attributes, after the first `skip`.
     fn names(&self, nr: usize, skip: usize, count: usize) -> Vec<(Vec<u8>, Attr)> {
         let archive = locked(&self.archive);
         let Some(archive) = &*archive else { return Vec::new() };
@@ -160,7 +162,7 @@ impl Tree {
         children.filter_map(|(nr, name)| Some((name.to_vec(), attr(nr)?))).collect()
     }
 
-    /// The attributes of the archive itself.
+    /// Returns the attributes of the archive itself.
     fn base_attr(&self) -> Result<Attr> {
         match &self.base {
             Base::File(ground, node, _) => Ok(ground.attr(node)?.0),
@@ -168,7 +170,7 @@ impl Tree {
         }
     }
 
-    /// The access list of the root, which is that of the archive.
+    /// Returns the access list of the root, which is that of the archive.
     fn access_list(&self) -> Option<Vec<u8>> {
         let Base::File(ground, node, _) = &self.base else { return None };
         let view = locked(&node.file).view().cloned();
@@ -179,8 +181,8 @@ impl Tree {
         list.map(list_as_directory)
     }
 
-    /// Whoever may read the archive may go in, and nobody else; further in the archive says who may
-    /// read what.
+    /// Returns the attributes of an item. Only users who may read the archive may enter the root;
+    /// below it the archive determines the permissions.
     fn attr(&self, nr: usize) -> Result<Attr> {
         if nr == 0 {
             let base = self.base_attr()?;
@@ -209,7 +211,7 @@ impl Tree {
         Attr {
             ino: self.ino(nr),
             kind: item.kind,
-            // Nobody writes.
+            // Trees are read-only.
             perm: item.perm & !0o6222,
             nlink: if item.kind == FileKind::Directory { 2 } else { 1 },
             uid: item.uid,
@@ -226,7 +228,7 @@ impl Tree {
     }
 }
 
-/// A file in a tree, as the archive of another.
+/// A file in a tree, as the archive of another tree.
 struct Within(Arc<Tree>, usize);
 
 impl Store for Within {
@@ -242,13 +244,13 @@ impl Store for Within {
     }
 }
 
-/// The stages before the tree, of a view that ends in one: those of `~gzip+tree`.
+/// Returns the stages before the tree in a view that ends in one: `~gzip` in `~gzip+tree`.
 fn stages(view: &[u8]) -> Option<&[u8]> {
     let before = view.strip_suffix(NAME)?;
     if before.is_empty() { Some(before) } else { before.strip_suffix(b"+") }
 }
 
-/// What an archive is mostly packed with, by how the file begins.
+/// Returns the stage that unpacks a common compression format, by the magic number of the file.
 fn packing(store: &mut dyn Store) -> Result<Option<&'static str>> {
     let mut head = [0; 6];
     let got = store.read_at(0, &mut head)?;
@@ -262,7 +264,7 @@ fn packing(store: &mut dyn Store) -> Result<Option<&'static str>> {
 }
 
 impl TransformFs {
-    /// The tree of a view that ends in one; `None` if it does not.
+    /// Looks up the tree of a view that ends in one; `None` if it does not.
     pub(super) fn tree(&self, parent: Ino, base: &[u8], view: &[u8]) -> Option<Result<Entry>> {
         let stages = stages(view)?;
         let found = match self.lookup(parent, base) {
@@ -271,15 +273,15 @@ impl TransformFs {
         };
         let made = self.tree_of(parent, &found.attr, stages);
         match &made {
-            // The use went to the tree, and it keeps it.
+            // The tree has taken over the use of the archive.
             Ok((_, true)) => {}
             _ => self.forget(found.attr.ino, 1),
         }
         Some(made.map(|(attr, _)| Entry { attr, generation: found.generation }))
     }
 
-    /// The root of the tree of an archive, with one more use; whether the use of the archive went
-    /// into it.
+    /// Returns the attributes of the root of an archive's tree, with one more use, and whether the
+    /// tree took over the use of the archive.
     fn tree_of(&self, parent: Ino, archive: &Attr, stages: &[u8]) -> Result<(Attr, bool)> {
         if archive.kind != FileKind::Regular {
             return Err(Error::NotFound);
@@ -311,7 +313,7 @@ impl TransformFs {
         let tree = Tree { nr, key: key.clone(), base, parent, network, archive, depth };
         if tree.all_may_read()? {
             let opened = self.open_archive(&tree);
-            // Perhaps not any more: what was found is told to nobody then.
+            // If the permissions changed meanwhile, the result is not revealed.
             if tree.all_may_read()? {
                 opened.map_err(|e| {
                     if matches!(e, Error::NotADirectory) { Error::NotFound } else { e }
@@ -325,7 +327,7 @@ impl TransformFs {
         Ok((attr, true))
     }
 
-    /// The number of a tree: that which it had before, or a new one.
+    /// Returns the number of a tree: the one it had before, or a new one.
     fn tree_number(&self, key: &(Ino, Vec<u8>), base: &Base) -> u64 {
         let mut trees = locked(&self.trees);
         let before = trees.past.remove(key).filter(|(_, was)| base.look() == Some(*was));
@@ -338,7 +340,7 @@ impl TransformFs {
         }
     }
 
-    /// The stages that a name says before the tree, if any.
+    /// Builds the network of the stages before the tree in a name, if any.
     fn stages_of(&self, stages: &[u8]) -> Result<Option<Network>> {
         if stages.is_empty() {
             return Ok(None);
@@ -347,10 +349,10 @@ impl TransformFs {
         self.network_of_name(stages).map(Some).map_err(|_| Error::NotFound)
     }
 
-    /// Opens the archive of a tree, unless that was done.
+    /// Opens the archive of a tree, unless it is open.
     ///
     /// # Errors
-    /// [`Error::NotADirectory`] if it is none, and those of reading it.
+    /// [`Error::NotADirectory`] if it is not an archive, and those of reading it.
     fn open_archive(&self, tree: &Tree) -> Result<()> {
         let mut archive = locked(&tree.archive);
         if archive.is_none() {
@@ -366,7 +368,8 @@ impl TransformFs {
         Ok(())
     }
 
-    /// An archive through the stages that its name says, or those that it looks packed with.
+    /// Opens an archive through the stages in its name, or else through the one that matches its
+    /// magic number.
     fn unpacked(
         &self,
         mut store: Box<dyn Store>,
@@ -380,12 +383,12 @@ impl TransformFs {
         let Some(network) = network.or(looks.as_ref()) else { return Ok(store) };
         let base = Box::new(Single::to_read(store));
         let mut store = open(base, network, &self.ground.limits)?;
-        // One that is read from its beginning knows its length once it was checked.
+        // A file that is read sequentially knows its length once it was verified.
         store.read_at(0, &mut [0])?;
         Ok(store)
     }
 
-    /// The tree of a key, with one more use.
+    /// Returns the tree of a key, with one more use.
     fn known_tree(&self, key: &(Ino, Vec<u8>)) -> Option<Arc<Tree>> {
         let mut trees = locked(&self.trees);
         let nr = *trees.known.get(key)?;
@@ -394,7 +397,7 @@ impl TransformFs {
         Some(tree.clone())
     }
 
-    /// The tree and the item of an inode.
+    /// Returns the tree and the item of an inode.
     pub(super) fn in_tree(&self, ino: Ino) -> Result<(Arc<Tree>, usize)> {
         let number = ino.0.checked_sub(FIRST).ok_or(Error::Stale(ino.0))?;
         let trees = locked(&self.trees);
@@ -409,7 +412,8 @@ impl TransformFs {
         }
     }
 
-    /// With its last use a tree goes, and gives back that of its archive.
+    /// Releases `count` uses of a tree; with the last one the tree is dropped, and releases its
+    /// archive.
     fn give_back_tree(&self, nr: u64, count: u64) {
         let gone = {
             let mut trees = locked(&self.trees);
@@ -463,7 +467,7 @@ impl TransformFs {
         Ok(Entry { attr, generation: 0 })
     }
 
-    /// Whether an inode is the root of a tree.
+    /// Returns true if an inode is the root of a tree.
     pub(super) fn is_tree_root(&self, ino: Ino) -> bool {
         self.in_tree(ino).is_ok_and(|(_, nr)| nr == 0)
     }
@@ -494,7 +498,8 @@ impl TransformFs {
         read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
     }
 
-    /// An extended attribute of an inode in a tree: the root has the access list of its archive.
+    /// Returns an extended attribute of an inode in a tree: the root has the access list of its
+    /// archive.
     pub(super) fn tree_attribute(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let (tree, nr) = self.in_tree(ino)?;
         let list = (nr == 0 && name == ACCESS_LIST).then(|| tree.access_list()).flatten();
@@ -518,8 +523,8 @@ impl TransformFs {
         self.tree_entries(ino, cursor, &mut |entry, _| each(entry))
     }
 
-    /// The same with what each name is, which is a use of it. Of its own names and its parent's the
-    /// caller finds that out.
+    /// As [`tree_list`](Self::tree_list), with the entry of each name, to which it adds one use.
+    /// The entries of `.` and `..` are left to the caller.
     pub(super) fn tree_list_plus(
         &self,
         ino: Ino,
@@ -573,7 +578,8 @@ impl TransformFs {
             let names = tree.names(nr, skip, batch);
             batch = (batch * 2).min(BATCH.1);
             if names.is_empty() {
-                // Whoever lists the root of a damaged archive gets what there is, and then the error.
+                // A listing of the root of a damaged archive returns the intact members, and then
+                // the error.
                 let is_end_of_root = nr == 0 && next == begun;
                 return if is_end_of_root {
                     tree.with(|archive| Ok(archive.check_whole()?))
@@ -591,7 +597,7 @@ impl TransformFs {
         }
     }
 
-    /// A handle of the tree's files needs nothing else.
+    /// Releases a handle of a file in a tree.
     pub(super) fn tree_release(&self, handle: Handle) {
         locked(&self.handles).remove(&handle);
     }

@@ -1,12 +1,13 @@
 //! Files that show another file through a network: *views* by name and *links*. Both are read-only.
 //!
-//! A view by name is the name of a file, `@`, and the name of the view: `report.csv@json`. It is in
-//! no listing, and a real file of that name goes before it. What a view is, a rule says whose
-//! pattern has an `@` in its last part (`*.csv@json  view: json`); without one it is made of the
-//! names of stages, joined by `+` (`notes.txt@upper`, `data@hex+upper`).
+//! A view by name is the name of a file, `@`, and the name of the view: `report.csv@json`. It is
+//! hidden from listings, and a real file of that name takes precedence. The network of a view is
+//! defined by a rule whose pattern has an `@` in its last part (`*.csv@json  view: json`); without
+//! one the view's name consists of the names of stages, joined by `+` (`notes.txt@upper`,
+//! `data@hex+upper`).
 //!
-//! A link is a regular file whose attribute (or rule) says `link`, and whose content says of which
-//! file, and through which network. It is text, and makes sense without weft too:
+//! A link is a regular file whose attribute (or rule) is `link`, and whose content names the base
+//! and the network. It is text, and readable without weft too:
 //!
 //! ```text
 //! weft link 1
@@ -14,9 +15,9 @@
 //! network: view: json
 //! ```
 //!
-//! The base is found from the directory of the link, within the tree. Permissions are those of the
-//! base, without writing, and of a link no more than the directories on the way to its base allow
-//! ([`super::reach`]); a link counts only if its owner is the base's or root.
+//! The base is resolved from the directory of the link, within the tree. Permissions are those of
+//! the base, without writing, and for a link no more than the directories on the path to its base
+//! allow ([`super::reach`]); a link is valid only if its owner is the base's owner or root.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -35,25 +36,25 @@ use super::{Source, TransformFs, join};
 use crate::Network;
 use crate::text::{Side, Text};
 
-/// What stands between the name of a file and that of a view.
+/// The separator between the name of a file and that of a view.
 pub(super) const MARK: u8 = b'@';
 
 /// The first line of a link.
 pub const LINK_MAGIC: &str = "weft link 1";
 
-/// The longest link, in bytes.
+/// Maximum length of a link, in bytes.
 const LINK_MAX_BYTES: usize = 16 << 10;
 
-/// The most views of views, and links to links. Each of them multiplies the work of a lookup by about
-/// four, as what is made from a file asks several times for the attributes of its base.
+/// Maximum nesting of views of views, and links to links. Each level multiplies the work of a
+/// lookup by about four, because a derived file requests the attributes of its base several times.
 const DEPTH_MAX: u32 = 4;
 
 thread_local! {
-    /// How many views and links are being looked up by this thread, each for another.
+    /// The nesting depth of the lookups of views and links in this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// One deeper until it is dropped.
+/// A guard that increments the nesting depth until it is dropped.
 struct Deeper;
 
 impl Deeper {
@@ -74,7 +75,8 @@ impl Drop for Deeper {
 }
 
 impl TransformFs {
-    /// The view of a name that no file has; [`Error::NotFound`] if it is none.
+    /// Looks up the view of a name that no file has; [`Error::NotFound`] if the name is not that of
+    /// a view.
     pub(super) fn view(&self, parent: &Node, name: &[u8]) -> Result<Entry> {
         let at = name.iter().rposition(|&b| b == MARK).ok_or(Error::NotFound)?;
         let (base, view) = (&name[..at], &name[at + 1..]);
@@ -96,7 +98,7 @@ impl TransformFs {
                 let view = View { ground, base: node.clone(), network, reach };
                 let (node, made) = locked(&self.ground.nodes).insert_view(&node, name, path, view);
                 if !made {
-                    // That one has a use of the base already.
+                    // The existing view already has a use of the base.
                     self.give_back(base.attr.ino, 1);
                 }
                 node
@@ -115,11 +117,11 @@ impl TransformFs {
         }
     }
 
-    /// The network of a view by name.
+    /// Returns the network of a view by name.
     fn view_network(&self, path: &[u8], view: &[u8]) -> Result<Option<Network>> {
         let rule = self.find_rule(path, true).map_err(|e| super::file::again(&e))?;
         if let Some(Found { network: Some(mut text), source, .. }) = rule {
-            // What is shown is read: there is no other side.
+            // A view is only read, so the network runs on the view side.
             text.side = Side::View;
             if text.records() && !matches!(source, Source::MountRules { .. }) {
                 return Err(Error::Access);
@@ -127,13 +129,13 @@ impl TransformFs {
             return Ok(Some(self.network_of_rule(&text, &source)?));
         }
         let Ok(view) = std::str::from_utf8(view) else { return Ok(None) };
-        // A name with the mark in it that is no view: there are many.
+        // Many ordinary names contain the mark: they are not views.
         Ok(self.network_of_name(view).ok())
     }
 
-    /// The network of the stages in a name. Every user who may search a directory can look up such a name
-    /// of any file in it, so these stages write no log: rules of the mount do, and networks that the
-    /// owner has attached to a file.
+    /// Builds the network of the stages in a name. Every user who may search a directory can look
+    /// up such a name for any file in it, so these stages may not write to a log: only rules of the
+    /// mount may, and networks that the owner has attached to a file.
     pub(super) fn network_of_name(&self, stages: &str) -> crate::Result<Network> {
         let text: Text = format!("view: {}", stages.replace('+', " | ")).parse()?;
         if text.records() {
@@ -143,7 +145,7 @@ impl TransformFs {
         self.registry.network(&text)
     }
 
-    /// What the link shows that the inode `below` at `path` holds.
+    /// Returns the view of the link that is stored in the inode `below` at `path`.
     pub(super) fn link_view(&self, below: Ino, path: &[u8]) -> Result<Arc<View>> {
         let mut content = vec![0; LINK_MAX_BYTES];
         let got = self.ground.below.read(below, Handle::NONE, 0, &mut content)?;
@@ -174,8 +176,9 @@ impl TransformFs {
         Ok(Arc::new(View { ground, base: node, network: Arc::new(network), reach }))
     }
 
-    /// The owner of the link `below`, whose permissions count on the way to the base, as errors tell what
-    /// is there, and who must own the base. `None` if root owns the link, which may lead anywhere.
+    /// Returns the owner of the link `below`, whose permissions apply on the path to the base,
+    /// because errors reveal what exists, and who must own the base. `None` if root owns the link,
+    /// which may lead anywhere.
     fn looks_as(&self, below: Ino) -> Result<Option<u32>> {
         const OTHERS_WRITE: u16 = 0o022;
         let link = self.ground.below.getattr(below)?;
@@ -186,9 +189,10 @@ impl TransformFs {
         Ok(Some(link.uid).filter(|owner| *owner != 0))
     }
 
-    /// The node of a path, from a directory given by its own path; with one use. `..` leads no
-    /// higher than the root, symbolic links are not followed. With the directories on the way that do
-    /// not lead to `directory`; user `looks_as` must be able to search each of them.
+    /// Resolves a path, from a directory given by its own path, and returns its node with one more
+    /// use. `..` leads no higher than the root, symbolic links are not followed. Also returns the
+    /// directories on the path that do not lead to `directory`; the user `looks_as` must be able to
+    /// search each of them.
     fn walk(
         &self,
         directory: &[u8],
@@ -230,12 +234,12 @@ impl TransformFs {
         Ok((self.node(at)?, way))
     }
 
-    /// Looks again where the link leads that a node is, or is a view of. A link may lead elsewhere by
-    /// now, or at last somewhere.
+    /// Resolves the link again that a node is, or is a view of. A link may have another target by
+    /// now, or a broken one may have become valid.
     ///
-    /// The kernel is not told: it throws attributes away that it gets after such a notice and asked for
-    /// before, and goes by the permissions that it knew. What it has of the content goes when the link
-    /// is opened next.
+    /// The kernel is not notified: it would discard attributes that it requested before the notice
+    /// and receives after it, and use the permissions that it knew. Its cached content is dropped
+    /// when the link is opened next.
     pub(super) fn look_again(&self, node: &Node) -> Result<()> {
         if node.view.is_some() {
             let view = locked(&node.file).view().cloned();
@@ -283,24 +287,26 @@ impl TransformFs {
         Ok(())
     }
 
-    /// The last change of where the links behind a node lead. Who was let in by what was shown before
-    /// must ask again: until the kernel is told of the permissions anew, or has asked to open the node
-    /// once ([`Self::who_has_it_must_ask_again`]). (A link to nothing has a mode of its own.)
+    /// Returns the number of the last change of target of the links behind a node. Clients admitted
+    /// by the previous permissions must look the name up again: until the permissions are reported
+    /// to the kernel anew, or the kernel has tried to open the node once
+    /// ([`Self::who_has_it_must_ask_again`]). (A broken link has a mode of its own.)
     pub(super) fn led_elsewhere(node: &Node) -> u64 {
         let view = locked(&node.file).view().cloned();
         let behind = view.map_or(0, |view| Self::led_elsewhere(&view.base));
         behind.max(node.led_elsewhere.load(Ordering::Acquire))
     }
 
-    /// Whether the kernel goes by permissions that count no more. It is told so once.
+    /// Returns true, once, if the kernel uses outdated permissions.
     pub(super) fn who_has_it_must_ask_again(node: &Node) -> bool {
         let now = Self::led_elsewhere(node);
         node.told.swap(now, Ordering::AcqRel) != now
     }
 
-    /// Whether `node` may get this: what is made from itself would lock it and wait for it. Whoever
-    /// attaches a view to a file that others know already holds `linking` from here until it is
-    /// attached, and takes the locks of files under it, never the other way round.
+    /// Checks that attaching this to `node` creates no cycle: a view of itself would deadlock on
+    /// the node's lock. A caller that attaches a view to a file that is already known holds
+    /// `linking` from here until it is attached, and takes the locks of files under it, never the
+    /// other way round.
     ///
     /// # Errors
     /// [`Error::SymlinkLoop`].
@@ -318,12 +324,12 @@ impl TransformFs {
         Ok(())
     }
 
-    /// Gives back the use that a view has of its base.
+    /// Releases the use that a view has of its base.
     pub(super) fn let_go(&self, attached: &Attached) {
         self.ground.let_go(attached);
     }
 
-    /// The content of a file is about to change: what the kernel has of its views counts no more.
+    /// Invalidates the kernel's caches of a file's views, whose content is about to change.
     pub(super) fn changed(&self, node: &Node) {
         if node.kind != FileKind::Regular {
             return;
@@ -338,20 +344,21 @@ impl TransformFs {
         std::thread::sleep(wait);
     }
 
-    /// Who may read a file is about to change. The kernel asks anew who may read what is made from it,
-    /// as soon as what it was told before counts no more; the content stays what it is.
+    /// Announces that the permissions of a file are about to change, but not its content. The
+    /// kernel requests the permissions of derived files again, as soon as those reported before
+    /// have expired.
     pub(super) fn permissions_change(node: &Node) {
         let wait = locked(&node.vouched).change(Instant::now());
         std::thread::sleep(wait);
     }
 
-    /// Whether a view is made from what a link leads to.
+    /// Returns true if a view is derived from the target of a link.
     pub(super) fn is_through_link(node: &Node) -> bool {
         let view = locked(&node.file).view().cloned();
         view.is_some_and(|view| node.view.is_none() || Self::is_through_link(&view.base))
     }
 
-    /// The name of a file goes: those of its views go with it.
+    /// Invalidates the names of a file's views, when the name of the file is removed.
     pub(super) fn views_lose_names(&self, node: Option<&Arc<Node>>, parent: &Node) {
         let Some(node) = node else { return };
         let views = locked(&self.ground.nodes).views_of(node.ino);
@@ -370,14 +377,14 @@ impl TransformFs {
     }
 }
 
-/// How a view is shown: nobody writes it.
+/// Returns the attributes of a view, which is read-only and has one name.
 pub(super) fn shown(mut attr: Attr) -> Attr {
     attr.perm &= !0o6222;
     attr.nlink = 1;
     attr
 }
 
-/// Base and network of a link.
+/// Parses the base and the network of a link.
 fn parse_link(content: &[u8]) -> Result<(&str, &str)> {
     let wrong = Error::Invalid(
         "no link of weft: it says \"weft link 1\", \"base: PATH\" and \"network: TEXT\"",
@@ -402,7 +409,7 @@ fn parse_link(content: &[u8]) -> Result<(&str, &str)> {
     base.zip(network).ok_or(wrong)
 }
 
-/// The content of a link.
+/// Returns the content of a link.
 #[must_use]
 pub fn link_content(base: &str, network: &Network) -> String {
     format!("{LINK_MAGIC}\nbase: {base}\nnetwork: {network}\n")

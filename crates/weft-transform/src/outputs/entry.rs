@@ -1,5 +1,5 @@
-//! One output on disk: a file that is the output and nothing else, so that the kernel can read it for
-//! others, and beside it one that says what it must be.
+//! One output on disk: a file that holds only the output, so that the kernel can read it directly,
+//! and beside it a file of its checksums.
 //!
 //! ```text
 //! hashes                      BLAKE3 of each piece of 128 KiB, the last one shorter: 32 bytes each
@@ -8,9 +8,10 @@
 //! hash of key, hashes, length 32 bytes
 //! ```
 //!
-//! It counts only if these sums are right, and all of its pieces have their hashes, which is found out
-//! before the first of them is served; and each piece is looked at again when it is read. What was found right once is right as long as length and time
-//! of change of the file stay the same.
+//! An entry is valid only if these checksums are correct and all of its pieces match their hashes,
+//! which is verified before the first piece is served; each piece is verified again when it is
+//! read. A verified piece stays verified as long as length and modification time of the file do not
+//! change.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,7 +22,7 @@ use std::time::SystemTime;
 
 use blake3::{Hash, Hasher};
 
-/// Bytes with a hash of their own.
+/// Bytes of a piece, which has its own hash.
 pub(super) const PIECE_BYTES: usize = 128 << 10;
 const HASH_BYTES: usize = 32;
 const MAGIC: [u8; 8] = *b"weftsum1";
@@ -36,16 +37,16 @@ pub(crate) struct Entry {
     checked: Arc<Checked>,
 }
 
-/// Which pieces of an output were found right: kept longer than the output is open.
+/// The verified pieces of an output: kept beyond the time that the output is open.
 #[derive(Debug, Default)]
 pub(super) struct Checked(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the file looked like before the first of them was read.
+    /// Length and modification time of the file before the first piece was read.
     of: Option<Stamp>,
     pieces: Vec<bool>,
-    /// How many are missing.
+    /// The number of pieces not yet verified.
     left: u64,
 }
 
@@ -61,7 +62,7 @@ impl Checked {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins anew if the file looks different.
+    /// Discards the verified pieces if the file has changed.
     fn look(&self, file: &File) -> io::Result<()> {
         let now = stamp(file)?;
         let mut state = self.state();
@@ -97,13 +98,14 @@ fn footer_hash(key: &Hash, hashes: &[u8], len_bytes: u64) -> Hash {
     hasher.finalize()
 }
 
-/// The length of piece `nr` of an output.
+/// Returns the length of piece `nr` of an output, in bytes.
 fn piece_bytes(len_bytes: u64, nr: u64) -> usize {
     let left = len_bytes.saturating_sub(nr * PIECE_BYTES as u64);
     usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES)
 }
 
-/// Gives the file of an output its length. What its sums are, and that all of it is right.
+/// Sets the length of an output's file. Returns the content of its checksum file, and all its
+/// pieces as verified.
 pub(super) fn seal(file: &File, len_bytes: u64, key: &Hash) -> io::Result<(Vec<u8>, Checked)> {
     file.set_len(len_bytes)?;
     let checked = Checked::default();
@@ -124,7 +126,8 @@ pub(super) fn seal(file: &File, len_bytes: u64, key: &Hash) -> io::Result<(Vec<u
 }
 
 impl Entry {
-    /// The entry in a file, by its sums; `None` if it is not one with this key, or not whole.
+    /// Opens the entry in a file, by its checksums; returns `None` if they do not match this key,
+    /// or the entry is incomplete.
     pub(super) fn open(
         file: File,
         sums: File,
@@ -160,8 +163,8 @@ impl Entry {
         self.len_bytes
     }
 
-    /// Reads what was not found right yet: before any of it is served, so that nobody who is in the
-    /// middle of it learns of damage further on.
+    /// Verifies the pieces that are not yet verified. This happens before any piece is served, so
+    /// that no reader meets damage halfway through the output.
     pub(super) fn check(&self) -> io::Result<()> {
         let mut piece = vec![0; PIECE_BYTES];
         for nr in 0..pieces(self.len_bytes) {
@@ -173,18 +176,19 @@ impl Entry {
         Ok(())
     }
 
-    /// True if this process has verified every piece of the output, and its file has not changed since.
+    /// Returns true if this process has verified every piece of the output, and its file has not
+    /// changed since.
     pub(crate) fn is_whole(&self) -> bool {
         let right = self.checked.look(&self.file).is_ok() && self.checked.state().left == 0;
         right && self.file.metadata().is_ok_and(|found| found.len() == self.len_bytes)
     }
 
-    /// Its file, if it is whole.
+    /// Returns the file of the output, if all of it is verified.
     pub(crate) fn whole_file(&self) -> Option<OwnedFd> {
         self.is_whole().then(|| self.file.try_clone().ok().map(OwnedFd::from))?
     }
 
-    /// Reads as a file does. An error if it cannot be read, or is damaged.
+    /// Reads from the output, as from a file. Fails if the file cannot be read, or is damaged.
     pub(crate) fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.len_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let want = buf.len().min(left);
@@ -194,7 +198,7 @@ impl Entry {
             let at = offset + done as u64;
             let nr = at / PIECE_BYTES as u64;
             let (start, len) = (nr * PIECE_BYTES as u64, piece_bytes(self.len_bytes, nr));
-            // Within a piece.
+            // The difference is below the length of a piece.
             let skip = (at - start) as usize;
             let take = (len - skip).min(want - done);
             if take == len {

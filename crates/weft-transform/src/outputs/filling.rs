@@ -1,4 +1,4 @@
-//! An output on its way into the cache, in the pieces and in the order in which it is read.
+//! An output that is being added to the cache, in the pieces and in the order in which it is read.
 
 use std::fs::File;
 use std::io;
@@ -7,32 +7,34 @@ use std::path::PathBuf;
 
 use super::spans::Spans;
 
-/// Pieces that do not touch each other, at most: who reads here and there reads not all.
+/// Maximum number of disjoint ranges: a client that reads at random does not read the whole output.
 const GAPS_MAX: usize = 256;
 
-/// See the module page. Without [`keep`](super::OutputCache::keep) it is removed when it is dropped.
+/// An output that is being added; see the module page. Its file is removed on drop, unless
+/// [`keep`](super::OutputCache::keep) was called.
 #[derive(Debug)]
 pub(crate) struct Filling {
     pub(super) file: File,
     pub(super) path: PathBuf,
-    /// What is there.
+    /// The ranges written so far.
     there: Spans,
     /// The length of the output, once it is known.
     len_bytes: Option<u64>,
-    /// No output longer than this is kept.
+    /// Maximum length of an output that is kept, in bytes.
     max_bytes: u64,
-    /// It has ended.
+    /// The end was reported.
     over: bool,
 }
 
-/// How an output on its way into the cache ends.
+/// The outcome of adding an output to the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// All of it is there, so many bytes.
+    /// The output is complete, with this many bytes.
     Whole(u64),
-    /// It is longer than any that is kept.
+    /// The output exceeds the maximum length.
     TooLong,
-    /// It could not be written, or was read here and there: another time that may be different.
+    /// The output could not be written, or was read in too many disjoint ranges: a later attempt
+    /// may succeed.
     Failed,
 }
 
@@ -41,19 +43,19 @@ impl Filling {
         Self { file, path, there: Spans::default(), len_bytes: None, max_bytes, over: false }
     }
 
-    /// The output is so long. How it ends, if it ends with that.
+    /// Sets the length of the output. Returns the outcome, if this ends the output.
     pub(crate) fn ends_at(&mut self, len_bytes: u64) -> Option<End> {
         self.len_bytes = Some(len_bytes);
         if len_bytes > self.max_bytes { self.end(End::TooLong) } else { None }
     }
 
-    /// Whether all of a range is there.
+    /// Returns true if all of a range was written.
     pub(crate) fn has(&self, from: u64, upto: u64) -> bool {
         self.there.has(from, upto)
     }
 
-    /// Takes a piece of the output, which ends the output if `last`. How it ends, if it ends with
-    /// this piece: told once, and nothing is taken afterwards.
+    /// Takes a piece of the output, which ends the output if `last`. Returns the outcome, if this
+    /// piece ends the output: it is returned once, and nothing is taken afterwards.
     pub(crate) fn take(&mut self, offset: u64, data: &[u8], last: bool) -> Option<End> {
         if self.over {
             return None;
@@ -79,7 +81,7 @@ impl Filling {
         }
     }
 
-    /// Ends it, if it had not ended before.
+    /// Ends the output, unless it has ended before.
     fn end(&mut self, end: End) -> Option<End> {
         (!std::mem::replace(&mut self.over, true)).then_some(end)
     }
@@ -91,7 +93,7 @@ impl Filling {
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        // One that was kept has another name by now.
+        // An output that was kept has been renamed by now.
         let _ = std::fs::remove_file(&self.path);
     }
 }

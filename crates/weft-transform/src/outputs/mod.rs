@@ -1,12 +1,12 @@
-//! Outputs of networks on disk, content-addressed: the key of one is a hash of what is stored and of
-//! the network that it is seen through. So what was made once is there after a new mount, for
-//! other mounts, and for a copy of the file.
+//! A content-addressed cache of network outputs on disk: the key of an output is a hash of the
+//! stored file and of the network. An output is thus reused after a remount, by other mounts, and
+//! for copies of the file.
 //!
-//! The directory is one user's alone, as outputs are what files say. Any number of processes share
-//! it: an entry comes into being by renaming, is never changed, and is checked when it is read
-//! ([`entry`]). A *memo* says which entry belongs to a file as long as its number, length and times
-//! of change are the same; without it what is stored would be hashed at each first opening. The
-//! entries that were used longest ago go when all together are too long.
+//! The directory belongs to one user alone, because outputs are the contents of files. Any number
+//! of processes may share it: an entry is created by renaming, never changed, and verified when it
+//! is read ([`entry`]). A *memo* maps a file to its entry as long as inode number, length and times
+//! of the file are unchanged; without it the stored file would be hashed at each first open. The
+//! least recently used entries are evicted when all entries together exceed the size limit.
 
 mod entry;
 mod filling;
@@ -31,16 +31,16 @@ pub(crate) use spans::Spans;
 
 use crate::{Error, Result};
 
-/// Entries, their sums, memos, and what is not yet one.
+/// The subdirectories of entries, of their checksums, of memos, and of temporary files.
 const KEPT: &str = "outputs";
 const SUMS: &str = "sums";
 const MEMOS: &str = "memos";
 const FRESH: &str = "fresh";
 
-/// Entries of which it is remembered what was found right; of all others it is found out again.
+/// Maximum number of entries whose verified pieces are remembered; all others are verified again.
 const CHECKED_MAX: usize = 4096;
 
-/// A directory with outputs of networks. See the module page.
+/// A cache directory of network outputs.
 #[derive(Debug)]
 pub struct OutputCache {
     directory: PathBuf,
@@ -50,11 +50,11 @@ pub struct OutputCache {
 }
 
 impl OutputCache {
-    /// The cache in `directory`, which is made if it is not there; entries are removed when they are
-    /// longer than `max_bytes` together.
+    /// Opens the cache in `directory`, which is created if it does not exist; entries are evicted
+    /// when their total length exceeds `max_bytes`.
     ///
     /// # Errors
-    /// [`Error::Io`], also if the directory is somebody else's, or others can write there.
+    /// [`Error::Io`], also if the directory belongs to another user, or is accessible to others.
     pub fn open(directory: &Path, max_bytes: u64) -> Result<Self> {
         let refused = |why: &str| {
             Error::Io(io::Error::other(format!("output cache {}: {why}", directory.display())))
@@ -83,10 +83,11 @@ impl OutputCache {
         self.directory.join(part).join(hash.to_hex().as_str())
     }
 
-    /// The output with a key, if it is there and whole: all of it was read, now or before.
+    /// Returns the output with a key, if it exists and is intact: all of it was verified, now or
+    /// before.
     pub(crate) fn get(&self, key: &Hash) -> Option<Entry> {
         let file = open_own(&self.path(KEPT, key))?;
-        // What is used is not what was used longest ago.
+        // The access time orders the eviction.
         let _ = file.set_times(FileTimes::new().set_accessed(SystemTime::now()));
         let sums = open_own(&self.path(SUMS, key));
         match sums.map(|sums| Entry::open(file, sums, key, self.checked(key, None))) {
@@ -98,7 +99,7 @@ impl OutputCache {
         }
     }
 
-    /// What was found right of an entry, or is known now.
+    /// Returns the verified pieces of an entry, after replacing them by `known` if given.
     fn checked(&self, key: &Hash, known: Option<Checked>) -> Arc<Checked> {
         let mut all = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= CHECKED_MAX && !all.contains_key(key) {
@@ -114,26 +115,26 @@ impl OutputCache {
         }
     }
 
-    /// Removes what is damaged.
+    /// Removes a damaged entry.
     pub(crate) fn discard(&self, key: &Hash) {
         tracing::warn!("output cache: {} is damaged, and removed", key.to_hex());
         let _ = std::fs::remove_file(self.path(KEPT, key));
         let _ = std::fs::remove_file(self.path(SUMS, key));
     }
 
-    /// The key that was noted down for what a file looks like.
+    /// Returns the key recorded for the attributes of a file, which `looks` is a hash of.
     pub(crate) fn memo(&self, looks: &Hash) -> Option<Hash> {
         let mut text = String::new();
         open_own(&self.path(MEMOS, looks))?.take(65).read_to_string(&mut text).ok()?;
         Hash::from_hex(text).ok()
     }
 
-    /// Notes down a key.
+    /// Records a key for the attributes of a file.
     pub(crate) fn note(&self, looks: &Hash, key: &Hash) -> io::Result<()> {
         self.put(key.to_hex().as_bytes(), &self.path(MEMOS, looks))
     }
 
-    /// A small file, there as a whole or not at all.
+    /// Writes a small file atomically.
     fn put(&self, content: &[u8], at: &Path) -> io::Result<()> {
         let (mut file, path) = self.fresh()?;
         let put =
@@ -141,14 +142,14 @@ impl OutputCache {
         put.inspect_err(|_| drop(std::fs::remove_file(&path)))
     }
 
-    /// Begins an output.
+    /// Begins to add an output.
     pub(crate) fn begin(&self) -> io::Result<Filling> {
         let (file, path) = self.fresh()?;
-        // One alone does not throw all others out.
+        // A single output must not evict all others.
         Ok(Filling::new(file, path, self.max_bytes / 4))
     }
 
-    /// A fresh file, locked as long as it is open.
+    /// Creates a temporary file, locked as long as it is open.
     fn fresh(&self) -> io::Result<(File, PathBuf)> {
         let nr = self.made.fetch_add(1, Ordering::Relaxed);
         let tag = getrandom::u64().map_err(|e| io::Error::other(e.to_string()))?;
@@ -159,7 +160,7 @@ impl OutputCache {
         Ok((file, path))
     }
 
-    /// Keeps an output of so many bytes under its key.
+    /// Adds an output of `len_bytes` bytes under its key.
     pub(crate) fn keep(&self, filling: &Filling, len_bytes: u64, key: &Hash) -> io::Result<()> {
         let (sums, checked) = entry::seal(&filling.file, len_bytes, key)?;
         self.put(&sums, &self.path(SUMS, key))?;
@@ -169,8 +170,8 @@ impl OutputCache {
         Ok(())
     }
 
-    /// Removes the entries that were used longest ago until the rest is short enough, and sums and
-    /// memos whose entry is gone.
+    /// Evicts the least recently used entries until the rest is within the limit, and removes
+    /// checksums and memos whose entry is gone.
     fn evict(&self) {
         let mut all: Vec<(SystemTime, u64, PathBuf)> = files(&self.directory.join(KEPT))
             .filter_map(|(path, found)| Some((found.accessed().ok()?, found.len(), path)))
@@ -206,7 +207,7 @@ impl OutputCache {
         }
     }
 
-    /// Removes what processes left behind that ended early.
+    /// Removes the temporary files of processes that ended early.
     fn sweep(&self) {
         for (path, _) in files(&self.directory.join(FRESH)) {
             let free = open_own(&path)
@@ -223,14 +224,14 @@ fn is_own(metadata: &Metadata) -> bool {
     metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0
 }
 
-/// A regular file of this user's, to be read.
+/// Opens a regular file of this user for reading.
 fn open_own(path: &Path) -> Option<File> {
     let no_links = OFlags::NOFOLLOW.bits().cast_signed();
     let file = File::options().read(true).custom_flags(no_links).open(path).ok()?;
     file.metadata().is_ok_and(|found| found.is_file() && is_own(&found)).then_some(file)
 }
 
-/// The regular files in a directory.
+/// Returns the regular files in a directory.
 fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, Metadata)> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries
@@ -265,7 +266,7 @@ mod tests {
         let data: Vec<u8> = (0..700_000_u32).map(|n| (n / 3) as u8).collect();
         for (name, len) in [("a", 0), ("b", 1), ("c", entry::PIECE_BYTES), ("d", data.len())] {
             let key = kept(&cache, name, &data[..len]);
-            // Also for another mount.
+            // Another mount finds it too.
             let other = OutputCache::open(&dir.path().join("c"), 10 << 20).expect("a cache");
             let entry = other.get(&key).expect("there");
             assert!(content(&entry).expect("read") == data[..len]);
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(files(&cache.directory.join(FRESH)).count(), 0);
     }
 
-    /// Whatever byte is wrong, it is not read, and an entry that is cut off is none.
+    /// A damaged byte anywhere is never read, and a truncated entry is discarded.
     #[test]
     fn damage_is_never_read() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -307,7 +308,7 @@ mod tests {
                 }
             }
         }
-        // What belongs to another key does not either.
+        // An entry copied to another key is not valid either.
         put(0, &whole[0]);
         let other = blake3::hash(b"other");
         for part in [KEPT, SUMS] {
@@ -316,7 +317,7 @@ mod tests {
         assert!(cache.get(&other).is_none() && cache.get(&key).is_some());
     }
 
-    /// The file is given away, and read, only when all of it was found right, and is as it was then.
+    /// The file is handed out, and read, only if all of it was verified and has not changed since.
     #[test]
     fn what_was_not_checked_is_not_given_away() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -328,7 +329,7 @@ mod tests {
         let entry = other.get(&key).expect("there");
         assert!(entry.whole_file().is_some(), "all of it was read");
         assert!(other.get(&key).expect("there").whole_file().is_some(), "remembered");
-        // Damage that leaves its times alone is found in what is read, and by the next to look.
+        // Damage that preserves the times is found when the piece is read, and by the next open.
         let path = cache.path(KEPT, &key);
         let times = File::open(&path).expect("there").metadata().expect("known").modified();
         let mut bad = data.clone();

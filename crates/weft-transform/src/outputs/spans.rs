@@ -1,11 +1,11 @@
-//! Ranges of bytes that do not touch each other, in order.
+//! Disjoint ranges of bytes, in ascending order.
 
-/// See the module page.
+/// A sorted set of disjoint ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Spans(Vec<(u64, u64)>);
 
 impl Spans {
-    /// How many there are.
+    /// The number of ranges.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
@@ -14,18 +14,18 @@ impl Spans {
         self.0.is_empty()
     }
 
-    /// The first one: where it begins, and ends.
+    /// The begin and end of the first range.
     pub(crate) fn first(&self) -> Option<(u64, u64)> {
         self.0.first().copied()
     }
 
-    /// Whether one of them holds all of a range.
+    /// Returns true if one of the ranges contains all of `from..upto`.
     pub(crate) fn has(&self, from: u64, upto: u64) -> bool {
         let at = self.0.partition_point(|(begin, _)| *begin <= from);
         at.checked_sub(1).is_some_and(|at| self.0[at].1 >= upto)
     }
 
-    /// Adds a range; those that it touches become one with it.
+    /// Adds a range, merged with those that it touches.
     pub(crate) fn add(&mut self, mut from: u64, mut upto: u64) {
         if from >= upto {
             return;
@@ -39,7 +39,7 @@ impl Spans {
         self.0.splice(first..behind, [(from, upto)]);
     }
 
-    /// Removes all that is before `end`.
+    /// Removes all bytes before `end`.
     pub(crate) fn remove_before(&mut self, end: u64) {
         let gone = self.0.partition_point(|(_, upto)| *upto <= end);
         self.0.drain(..gone);

@@ -1,13 +1,14 @@
-//! Authenticated encryption, block by block, so that files can be read and written anywhere.
+//! Authenticated encryption, block by block, so that files can be read and written at any offset.
 //!
 //! Each block is sealed with a random nonce; bound to it as associated data are the file's id and
 //! the block's number, so that a block cannot be moved within its file or to another. The length of
-//! the file is in its header, which has a tag of its own, so that it cannot be cut. What remains
-//! possible for somebody who can write to the stored files is to put back what they were before: a
-//! whole file, or a block of it.
+//! the file is in its header, which has a tag of its own, so that it cannot be truncated. The
+//! remaining attack for a user who can write to the stored files is rollback: restoring an earlier
+//! version of a whole file, or of a block of it.
 //!
-//! Keys: one for each file and use, derived with BLAKE3 from the named key and the file's id. So the
-//! number of nonces under one key stays far below where random ones meet.
+//! Keys: one for each file and purpose, derived with BLAKE3 from the named key and the file's id.
+//! The number of nonces under one key thus stays far below the bound at which random nonces
+//! collide.
 //!
 //! A stored block is: nonce, ciphertext, tag (16 bytes).
 
@@ -45,13 +46,13 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     },
 }];
 
-/// The parameter `block` of stages that seal blocks.
+/// Takes the parameter `block` of stages that seal blocks.
 pub(super) fn block_parameter(p: &mut Parameters<'_>, default: u32) -> Result<u32> {
     let bytes = p.bytes("block", 4 << 10..=1 << 20, u64::from(default))?;
     if !bytes.is_power_of_two() {
         return Err(p.error(format!("block={bytes} is no power of two")));
     }
-    // At most 2^20.
+    // The block length is at most 2^20.
     Ok(bytes as u32)
 }
 
@@ -94,7 +95,7 @@ impl Transform for Aead {
     }
 
     fn kept_as(&self) -> Option<Vec<u8>> {
-        // It is there to keep this off disks.
+        // The purpose of this stage is to keep the plain data off disks.
         None
     }
 

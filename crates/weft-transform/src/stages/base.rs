@@ -1,7 +1,7 @@
 //! base64 (RFC 4648, with padding) and hex, without line breaks.
 //!
-//! A file is a run of frames of whole groups, so that the frames of a file stand one behind the
-//! other without anything between them, and any other decoder reads it.
+//! A file is a sequence of frames of whole groups, without anything between them, so that any other
+//! decoder can read it.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Base {
         }
     }
 
-    /// Bytes in a group, and characters for them.
+    /// The plain bytes of a group, and its characters.
     fn group(self) -> (usize, usize) {
         match self {
             Self::Base64 => (3, 4),
@@ -119,7 +119,7 @@ impl FrameCodec for Base {
         let tail = len.min(4);
         let got = file.read_at(len - tail, &mut last[..tail as usize])?;
         let mut tail = &last[..got];
-        // As editors and `base64` leave it.
+        // Editors and `base64` leave a newline at the end.
         if let Some(rest) = tail.strip_suffix(b"\n") {
             tail = rest;
             len -= 1;
@@ -149,7 +149,7 @@ impl FrameCodec for Base {
     }
 }
 
-/// Decodes whole groups; white space between characters does not count.
+/// Decodes whole groups; white space between characters is ignored.
 struct Decoder {
     base: Base,
     pending: Vec<u8>,

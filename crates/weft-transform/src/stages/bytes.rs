@@ -1,4 +1,4 @@
-//! Stages that change bytes in their place: identity, increment and decrement, xor, case, rot13.
+//! In-place byte stages: identity, increment and decrement, xor, case, rot13.
 //!
 //! The loops are plain so that the compiler vectorises them. Case and rot13 know ASCII only, and
 //! leave every byte above 127 alone, so that UTF-8 stays UTF-8.
@@ -112,7 +112,7 @@ fn add(block: &mut [u8], by: u8) {
 
 fn rot13(block: &mut [u8]) {
     for byte in block {
-        // Without branches: the place in the alphabet, the same for both cases.
+        // Branch-free: the position in the alphabet, the same for both cases.
         let place = (*byte | 0x20).wrapping_sub(b'a');
         let turn = if place < 13 { 13 } else { 13_u8.wrapping_neg() };
         *byte = byte.wrapping_add(if place < 26 { turn } else { 0 });
@@ -148,7 +148,7 @@ impl Transform for Xor {
 impl ByteMap for Xor {
     fn apply(&self, _: Direction, offset: u64, block: &mut [u8]) -> Result<()> {
         let len = self.pattern.len();
-        // Below the pattern's length.
+        // The remainder is below the pattern's length.
         let start = (offset % len as u64) as usize;
         let mut turned = self.pattern.clone();
         turned.rotate_left(start);

@@ -1,4 +1,4 @@
-//! Character sets, as browsers know them (the WHATWG Encoding Standard).
+//! Character set conversion, by the WHATWG Encoding Standard, which browsers implement.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn set(p: &mut Parameters<'_>, name: &str) -> Result<&'static Encoding> {
     })
 }
 
-/// UTF-16 is only read: the standard gives it no encoder.
+/// Returns true if the standard has an encoder for `set`; UTF-16 has none, and is only read.
 fn can_encode(set: &'static Encoding) -> bool {
     set.output_encoding() == set
 }
@@ -97,7 +97,7 @@ struct Pass {
     input: u64,
 }
 
-/// Input that is converted at a time, in bytes.
+/// Bytes of input that are converted at a time.
 const PIECE_BYTES: usize = 32 << 10;
 
 impl Pass {
@@ -105,7 +105,7 @@ impl Pass {
         Error::Input { stage: "charset", offset: self.input, what }
     }
 
-    /// Decodes all of `piece` and encodes what comes of it.
+    /// Decodes all of `piece` and encodes the result.
     fn convert(&mut self, mut piece: &[u8], last: bool, out: &mut Vec<u8>) -> Result<()> {
         let mut text = String::with_capacity(3 * piece.len() + 16);
         loop {

@@ -1,4 +1,4 @@
-//! Keeps some lines of a text, and drops the others.
+//! A line filter: keeps some lines of a text, and drops the others.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Wanted {
     }
 }
 
-/// Whether `line` contains `needle`: looks for its first byte, then compares.
+/// Returns true if `line` contains `needle`: searches for its first byte, then compares the rest.
 fn find(line: &[u8], needle: &[u8]) -> bool {
     let Some((&first, rest)) = needle.split_first() else { return true };
     let mut at = 0;
@@ -84,7 +84,7 @@ impl StreamCodec for Lines {
 struct Pass {
     wanted: Arc<Wanted>,
     line_max: usize,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end has not been seen yet.
     line: Vec<u8>,
     input: u64,
 }

@@ -1,5 +1,5 @@
-//! A checksum on every block: damage is an error, never wrong bytes. Keyless, so it guards against
-//! disks and not against people (`aead` does).
+//! A checksum on every block: damage is an error, never wrong bytes. It has no key, so it protects
+//! against disk faults but not against tampering (`aead` does).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     },
 }];
 
-/// In the header of a file.
+/// The algorithm number in the header of a file.
 const ALGORITHM: u8 = 1;
 const CHECKSUM_BYTES: usize = 16;
 

@@ -1,8 +1,8 @@
-//! Tables of delimited text (RFC 4180 and what is found in its place) as JSON lines: an object for
-//! each record, its fields by the names in the first line.
+//! Conversion of delimited text (RFC 4180 and its variants in use) to JSON lines: an object for
+//! each record, with its fields under the names in the first line.
 //!
-//! Fields are text, as nothing in the table says what they are; `numbers=yes` shows those as numbers
-//! that JSON would write the same.
+//! Fields are text, because the table has no type information; `numbers=yes` converts fields to
+//! numbers if JSON would write them the same.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     },
 }];
 
-/// The most fields of a record.
+/// Maximum number of fields of a record.
 const FIELDS_MAX: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -78,9 +78,9 @@ impl StreamCodec for Json {
 struct Pass {
     options: Json,
     reader: Reader,
-    /// The names as JSON, once they have come.
+    /// The names as JSON, once they were read.
     names: Option<Vec<String>>,
-    /// The fields of the record that is being read, one behind the other, and where each ends.
+    /// The concatenated fields of the record that is being read, and the end of each.
     bytes: Vec<u8>,
     bytes_used: usize,
     ends: Vec<usize>,
@@ -94,7 +94,8 @@ impl Pass {
         Error::Input { stage: "json", offset: self.input, what: what.into() }
     }
 
-    /// Takes input up to the end of a record; what was taken, and whether there is more to come.
+    /// Consumes input up to the end of a record; returns the bytes consumed, and whether more is to
+    /// come.
     fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, bool)> {
         let (result, read, bytes, ends) = self.reader.read_record(
             input,
@@ -179,7 +180,7 @@ impl Pass {
     }
 }
 
-/// Whether JSON has a number that is written so.
+/// Returns true if the field is a JSON number in the form in which JSON would write it.
 fn is_number(field: &str) -> bool {
     field.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b))
         && serde_json::from_str::<serde_json::Number>(field).is_ok_and(|n| n.to_string() == field)
@@ -188,7 +189,7 @@ fn is_number(field: &str) -> bool {
 impl Stream for Pass {
     fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
         let mut taken = 0;
-        // No input at all would mean that it is at its end.
+        // Calling `step` with empty input would signal the end of the input.
         while taken < input.len() && out.len() < STEP_BYTES {
             taken += self.step(&input[taken..], out)?.0;
         }

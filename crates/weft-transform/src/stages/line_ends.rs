@@ -1,7 +1,7 @@
-//! Line ends: LF to CR LF, or back.
+//! Line end conversion: LF to CR LF, or back.
 //!
-//! Converting is undone exactly only if all lines ended the same way. So with `strict=yes` text
-//! that does not is refused, and without it there is no inverse.
+//! The conversion can be inverted exactly only if all lines end the same way. So with `strict=yes`
+//! text with mixed line ends is refused, and without it there is no inverse.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl StreamCodec for LineEnds {
 struct Pass {
     to: To,
     strict: bool,
-    /// The last byte was a CR; if the output is to have LF, it is not written yet.
+    /// The last byte was a CR; if converting to LF, it is not written yet.
     after_cr: bool,
     input: u64,
 }
@@ -94,7 +94,7 @@ impl Stream for Pass {
                 (To::Lf, b'\n', false) if self.strict => {
                     return Err(self.mixed("a line ends without CR"));
                 }
-                // The CR before it was held back.
+                // The CR before it was not written.
                 (To::Lf, b'\n', true) => out.push(b'\n'),
                 (To::Lf, byte, held) => {
                     if held {

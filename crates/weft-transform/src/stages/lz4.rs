@@ -1,5 +1,5 @@
-//! LZ4 as frames of a fixed plain length, each with checksums, and the seek table of zstd's
-//! seekable format behind them: `lz4 -d` reads the stored file.
+//! LZ4 compression in frames of a fixed plain length, each with checksums, followed by the seek
+//! table of zstd's seekable format: `lz4 -d` reads the stored file.
 //!
 //! The frame format is `doc/lz4_Frame_format.md` of the lz4 sources.
 
@@ -64,7 +64,7 @@ impl FrameCodec for Lz4 {
     fn decode(&self, stored: &[u8], out: &mut [u8]) -> Result<(), String> {
         let mut decoder = FrameDecoder::new(stored);
         decoder.read_exact(out).map_err(|e| e.to_string())?;
-        // The checksum is checked when the end is reached.
+        // Reading past the content verifies the checksum.
         match decoder.read(&mut [0]) {
             Ok(0) if decoder.get_ref().is_empty() => Ok(()),
             Ok(_) => Err(format!("decodes to more than {} bytes", out.len())),

@@ -1,8 +1,9 @@
-//! `tee name=NAME ( ... )` begins a branch, and `merge with=NAME` takes what comes out of it together
-//! with what comes along. Of the two a pipe makes a graph.
+//! `tee name=NAME ( ... )` begins a branch, and `merge with=NAME` merges the output of the branch
+//! with the main data. The two turn a pipe into a graph.
 //!
-//! A graph is taken apart where it is made: a merge becomes one stage with all the paths that lead
-//! to it, from where they part. So what its branches cannot do is known before anything is read.
+//! A graph is resolved when it is built: a merge becomes one stage with all the paths that lead to
+//! it, from the point where they diverge. So the limitations of its branches are known before
+//! anything is read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,23 +28,23 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     make: |p, _| Err(p.error("works in a view only: what it does cannot be undone")),
 }];
 
-/// The most stages of a graph once its branches are laid apart: one that reads others again and again
-/// would double with each merge.
+/// Maximum number of stages of a graph after its branches are expanded: without a limit, nested
+/// merges could double the number each time.
 const STAGES_MAX: usize = 1024;
 
-/// How branches are put together.
+/// The way branches are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MergeBy {
-    /// One behind the other.
+    /// Concatenated, one behind the other.
     Concatenation,
-    /// So many bytes of each in turn; one that has ended is left out.
+    /// Interleaved, `unit_bytes` of each in turn; a branch that has ended is skipped.
     Turns {
         /// Bytes of a turn; at least one.
         unit_bytes: u64,
     },
 }
 
-/// What a merge was told.
+/// The parameters of a merge.
 pub(crate) struct Told {
     pub(crate) with: Vec<String>,
     pub(crate) by: MergeBy,
@@ -69,15 +70,16 @@ impl Told {
     }
 }
 
-/// Paths that part and come together again.
+/// A merge of paths that diverge from one stored file.
 pub struct Merge {
     paths: Vec<Vec<Layer>>,
     by: MergeBy,
-    /// Stages within, those of branches within them included.
+    /// The number of stages of all paths, nested branches included.
     stages: usize,
-    /// Found out once: each branch would ask all branches within it again.
+    /// The declared capabilities, computed once: each call would otherwise recurse through all
+    /// nested branches.
     declares: Declares,
-    /// Where what is read of the whole is counted.
+    /// The meter of reads of the whole.
     meter: Option<Arc<StageMeter>>,
 }
 
@@ -88,10 +90,11 @@ impl fmt::Debug for Merge {
 }
 
 impl Merge {
-    /// The paths from where they part, each from the stored file up.
+    /// Creates a merge of `paths` from the point where they diverge, each from the stored file up.
     ///
     /// # Errors
-    /// [`Error::Parameter`] if branches of unknown length are to take turns, or there are too many.
+    /// [`Error::Parameter`] if branches of unknown length are to be interleaved, or there are too
+    /// many stages.
     pub(crate) fn new(paths: Vec<Vec<Layer>>, by: MergeBy) -> Result<Self> {
         let error = |message: String| Error::Parameter { stage: NAME.to_owned(), message };
         let layers = || paths.iter().flatten();
@@ -117,9 +120,10 @@ impl Merge {
         Ok(Self { paths, by, stages, declares, meter: None })
     }
 
-    /// The same with paths that count what they do.
+    /// Creates a merge of paths whose stages are counted.
     pub(crate) fn counted(paths: Vec<Vec<Layer>>, by: MergeBy, meter: Arc<StageMeter>) -> Self {
-        // How many there are is asked while a graph is made, and not of one that is made.
+        // The number of stages is needed only while a graph is built, before its stages are
+        // counted.
         let declares = together(&paths);
         Self { paths, by, stages: 1, declares, meter: Some(meter) }
     }
@@ -134,14 +138,14 @@ impl Merge {
         &self.paths
     }
 
-    /// How they are put together.
+    /// The way the paths are merged.
     #[must_use]
     pub fn by(&self) -> MergeBy {
         self.by
     }
 }
 
-/// How many layers all paths begin with.
+/// Returns the number of leading layers common to all paths.
 pub(crate) fn common(paths: &[&[Layer]]) -> usize {
     let Some((first, rest)) = paths.split_first() else { return 0 };
     let same = |a: &Layer, b: &Layer| Arc::ptr_eq(&a.stage, &b.stage) && a.on_read == b.on_read;
@@ -177,7 +181,7 @@ impl Transform for Merge {
     }
 }
 
-/// What paths declare together.
+/// Returns the combined capabilities of paths.
 fn together(paths: &[Vec<Layer>]) -> Declares {
     let declares = || paths.iter().flatten().map(Layer::declares);
     let exact = declares().all(|d| d.size.is_exact());

@@ -27,7 +27,7 @@ pub use exec::Program;
 pub use merge::{Merge, MergeBy};
 pub use tee::{LogSink, Tee};
 
-/// All of them.
+/// All supplied stages.
 pub(crate) const SUPPLIED: &[&[StageInfo]] = &[
     bytes::STAGES,
     tee::STAGES,

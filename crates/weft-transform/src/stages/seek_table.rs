@@ -1,19 +1,19 @@
-//! Finding the frames of a zstd or LZ4 file.
+//! The frames of a zstd or LZ4 file, and the table that lists them.
 //!
 //! Behind the last frame stands the *seek table* of zstd's seekable format
 //! (`contrib/seekable_format/zstd_seekable_compression_format.md` of the zstd sources): a skippable
-//! frame, which every decoder of either format passes over, with the two lengths of each frame. A
-//! flipped bit in it would shift everything behind the frame it is about. So in front of the table
-//! stands one more skippable frame, with a BLAKE3 hash of it:
+//! frame, which every decoder of either format skips, with the two lengths of each frame. A flipped
+//! bit in it would shift all data after the affected frame. So the table is preceded by one more
+//! skippable frame, with a BLAKE3 hash of the table:
 //!
 //! ```text
 //! 0x184D2A5D u32, 36 u32, "WFTS", hash of the whole seek table (32)     listed in the table itself
 //! 0x184D2A5E u32, length u32, count times (stored u32, plain u32), count u32, 0, 0x8F92EAB1 u32
 //! ```
 //!
-//! A table without its hash is not believed, and a file without table is no worse off: its frames
-//! are found by walking from header to header. (So a file that was cut exactly between two frames
-//! is a shorter file, as it is to every other decoder. `zstd | guard` notices that too.)
+//! A table without its hash is not trusted, and a file without table is read all the same: its
+//! frames are found by walking from header to header. (So a file that was truncated exactly between
+//! two frames is a shorter file, as it is to every other decoder. `zstd | guard` detects that too.)
 
 use crate::store::{Store, known_len};
 use crate::{Error, Frame, Result, Stream};
@@ -27,37 +27,40 @@ const ENTRY_BYTES: usize = 8;
 const GUARD_BYTES: usize = 44;
 const GUARD_WORD: &[u8; 4] = b"WFTS";
 
-/// The longest frame, encoded or not, that is taken into memory to be measured or split off.
+/// Maximum length of a frame, encoded or not, that is loaded into memory to be measured or split
+/// off.
 pub(super) const FRAME_MAX_BYTES: usize = 64 << 20;
 
-/// Reads into a buffer from an offset on; fewer bytes than asked only at the end.
+/// A function that reads into a buffer from an offset on; it returns fewer bytes than requested
+/// only at the end.
 pub(super) type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> Result<usize> + 'a;
 
 /// A frame as its headers describe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) stored_bytes: u64,
-    /// Where the header says.
+    /// The plain length, if the header has it.
     pub(super) plain_bytes: Option<u64>,
 }
 
-/// What differs between the formats.
+/// The operations that differ between the formats.
 pub(super) trait FrameFormat {
     fn stage(&self) -> &'static str;
-    /// The frame at `at`, which is no skippable one; `None` if the input ends within it.
+    /// Parses the frame at `at`, which must not be a skippable one; returns `None` if the input
+    /// ends within it.
     fn frame(&self, at: u64, read: &mut ReadAt<'_>) -> Result<Option<Found>, String>;
-    /// Decodes a frame of unknown plain length; `None` if that is more than [`FRAME_MAX_BYTES`].
+    /// Decodes a frame of unknown plain length; returns `None` if that exceeds [`FRAME_MAX_BYTES`].
     fn decode_whole(&self, stored: &[u8]) -> Result<Option<Vec<u8>>, String>;
 }
 
-/// Appends guard and table of these frames.
+/// Appends the hash frame and the seek table of these frames.
 pub(super) fn append(frames: &[Frame], out: &mut Vec<u8>) {
     let count = frames.len() + 1;
     let mut table = Vec::with_capacity(8 + count * ENTRY_BYTES + FOOT_BYTES);
     table.extend(TABLE_MAGIC.to_le_bytes());
     table.extend(to_u32(count * ENTRY_BYTES + FOOT_BYTES).to_le_bytes());
     for frame in frames {
-        // Frames that we make are shorter than 16 MiB, plain and stored.
+        // Frames written by weft are shorter than 16 MiB, plain and stored.
         table.extend((frame.stored_bytes as u32).to_le_bytes());
         table.extend((frame.plain_bytes as u32).to_le_bytes());
     }
@@ -74,13 +77,13 @@ pub(super) fn append(frames: &[Frame], out: &mut Vec<u8>) {
     out.extend(table);
 }
 
-/// The head of a skippable frame that is so long as a whole.
+/// Returns the header of a skippable frame of `stored_bytes` bytes in total.
 pub(super) fn pad(stored_bytes: u64) -> Option<Vec<u8>> {
     let content = u32::try_from(stored_bytes.checked_sub(8)?).ok()?;
     Some([SKIPPABLE.to_le_bytes(), content.to_le_bytes()].concat())
 }
 
-/// A count of frames of a file that can exist: far below 2^29.
+/// Converts a number or length of the table: files that can exist have far fewer than 2^29 frames.
 fn to_u32(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
@@ -89,7 +92,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-/// The frames of a file.
+/// Returns the frames of a file.
 pub(super) fn index(format: &dyn FrameFormat, file: &mut dyn Store) -> Result<Vec<Frame>> {
     let len = known_len(file, format.stage())?;
     if let Some(frames) = guarded_table(file, len)? {
@@ -98,7 +101,7 @@ pub(super) fn index(format: &dyn FrameFormat, file: &mut dyn Store) -> Result<Ve
     walk(format, file, len)
 }
 
-/// The frames that the table lists, if there is one and its hash is right.
+/// Returns the frames that the table lists, if there is one and its hash is correct.
 fn guarded_table(file: &mut dyn Store, len: u64) -> Result<Option<Vec<Frame>>> {
     let foot_at = len.checked_sub(FOOT_BYTES as u64);
     let mut foot = [0; FOOT_BYTES];
@@ -131,11 +134,11 @@ fn guarded_table(file: &mut dyn Store, len: u64) -> Result<Option<Vec<Frame>>> {
         .collect();
     frames.pop();
     let stored: u64 = frames.iter().map(|frame| frame.stored_bytes).sum();
-    // A table that was moved behind other frames says nothing of these.
+    // A table that was moved behind other frames does not describe these.
     Ok((stored == start).then_some(frames))
 }
 
-/// The frames found by their headers.
+/// Finds the frames by their headers.
 fn walk(format: &dyn FrameFormat, file: &mut dyn Store, len: u64) -> Result<Vec<Frame>> {
     let stage = format.stage();
     let mut frames = Vec::new();
@@ -169,7 +172,7 @@ fn walk(format: &dyn FrameFormat, file: &mut dyn Store, len: u64) -> Result<Vec<
     Ok(frames)
 }
 
-/// The frame at `at`, skippable ones included.
+/// Parses the frame at `at`, skippable or not.
 fn next(format: &dyn FrameFormat, at: u64, read: &mut ReadAt<'_>) -> Result<Option<Found>, String> {
     let mut head = [0; 8];
     let got = read(at, &mut head).map_err(|e| e.to_string())?;
@@ -184,7 +187,7 @@ fn next(format: &dyn FrameFormat, at: u64, read: &mut ReadAt<'_>) -> Result<Opti
 pub(super) struct Splitter<F> {
     format: F,
     pending: Vec<u8>,
-    /// Decoded, and where the next bytes to hand out lie in it.
+    /// The decoded frame, and the position of the next bytes to return.
     decoded: (Vec<u8>, usize),
     plain: u64,
 }
@@ -198,7 +201,7 @@ impl<F: FrameFormat> Splitter<F> {
         Error::Corrupt { stage: self.format.stage(), offset: self.plain, what: what.into() }
     }
 
-    /// Hands out decoded bytes; whether all are out.
+    /// Appends decoded bytes to `out`; returns true if no more are left.
     fn drain(&mut self, out: &mut Vec<u8>) -> bool {
         let (decoded, at) = &mut self.decoded;
         let room = crate::STEP_BYTES.saturating_sub(out.len());
@@ -208,7 +211,7 @@ impl<F: FrameFormat> Splitter<F> {
         *at == decoded.len()
     }
 
-    /// Decodes the first pending frame if it is whole.
+    /// Decodes the first pending frame if it is complete; returns false if it is not.
     fn decode_next(&mut self) -> Result<bool> {
         let pending = &self.pending;
         let mut read = |at: u64, buf: &mut [u8]| {

@@ -1,7 +1,7 @@
-//! `tee ( ... )` hands a copy of every block that passes to a branch, and `log to=NAME` ends one.
+//! `tee ( ... )` passes a copy of every block to a branch, and `log to=NAME` ends a branch.
 //!
-//! Blocks come in the order in which they are read or written, not in the order of the file: so a
-//! branch is made of stages that work in place at any offset, and a log records offsets.
+//! Blocks arrive in the order in which they are read or written, not in the order of the file: so a
+//! branch consists of stages that work in place at any offset, and a log records offsets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     },
 }];
 
-/// Where a log goes. Called by the thread that reads or writes, which waits for it.
+/// The destination of a log. Called by the thread that reads or writes, which waits for it.
 pub trait LogSink: Send + Sync {
     /// Records one block, with its byte offset in the file.
     ///
     /// # Errors
-    /// Fails the read or write.
+    /// An error fails the read or write.
     fn record(&self, offset: u64, block: &[u8]) -> Result<()>;
 }
 
@@ -47,7 +47,7 @@ impl Transform for Log {
     }
 
     fn kept_as(&self) -> Option<Vec<u8>> {
-        // What is not run is not recorded.
+        // A cached output would bypass the log.
         None
     }
 
@@ -62,14 +62,14 @@ impl ByteMap for Log {
     }
 }
 
-/// Hands copies to a branch.
+/// A stage that passes copies to a branch.
 #[derive(Debug)]
 pub struct Tee {
     branch: Vec<Layer>,
 }
 
 impl Tee {
-    /// A tee with this branch.
+    /// Creates a tee with this branch.
     ///
     /// # Errors
     /// [`Error::Parameter`] if a stage of the branch does not work in place.

@@ -26,7 +26,7 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
             return Err(p.error(format!("no module named \"{name}\"")));
         };
         let limits = GuestLimits { memory_bytes, deadline };
-        // Whether it can work at all is found out now, and not with the first read.
+        // Instantiating now reports errors before the first read.
         if guest.shares_memory() {
             let member = Member { guest: guest.clone(), argument };
             let this = Shared::of(vec![(member, Direction::Forward)], limits);
@@ -40,9 +40,9 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     },
 }];
 
-/// Bytes in their place that are handed to a guest at a time. They are copied into its memory and
-/// out again: so few, and their copy, stay in the first-level cache while that is done, and a call
-/// costs tens of nanoseconds.
+/// Bytes that are passed at a time to a guest that works in place. They are copied into its memory
+/// and back: this few, and their copy, stay in the first-level cache meanwhile, and a call costs
+/// tens of nanoseconds.
 const PIECE_BYTES: usize = 8 << 10;
 
 struct Wasm {
@@ -108,9 +108,10 @@ impl ByteMap for Wasm {
     }
 }
 
-/// Guests in one memory, one after the other: one of a stage, or those of neighbours.
+/// Guests that run one after the other in one memory: the guest of one stage, or those of joined
+/// neighbours.
 pub(crate) struct Shared {
-    /// In the order in which they run forward.
+    /// The guests, in forward order.
     members: Vec<(Member, Direction)>,
     limits: GuestLimits,
     idle: Idle<Joint>,
@@ -132,7 +133,7 @@ impl Shared {
         Joint::new(&self.members, self.limits)
     }
 
-    /// What runs in a direction, in its order.
+    /// Returns the guests in the order in which they run in a direction.
     fn running(&self, direction: Direction) -> Vec<(Member, Direction)> {
         match direction {
             Direction::Forward => self.members.clone(),
@@ -145,8 +146,8 @@ impl Shared {
         }
     }
 
-    /// This and the guests of the stage that runs behind it in one memory, if both have the same
-    /// limits.
+    /// Joins the guests of this stage and of the one that runs after it in one memory, if both have
+    /// the same limits.
     fn with(&self, direction: Direction, next: &Self, next_direction: Direction) -> Option<Self> {
         if self.limits != next.limits {
             return None;
@@ -216,13 +217,13 @@ impl ByteMap for Shared {
 impl StreamCodec for Wasm {
     fn start(&self, direction: Direction) -> Result<Box<dyn Stream>> {
         self.check(direction)?;
-        // Always a fresh one: a guest that streams remembers what it has seen.
+        // Each pass gets a fresh instance: a streaming guest keeps state.
         let instance = self.fresh()?;
         Ok(Box::new(Pass { guest: self.guest.clone(), instance, direction, made: 0 }))
     }
 }
 
-/// One pass of a guest that streams.
+/// One pass of a streaming guest.
 struct Pass {
     guest: Arc<Guest>,
     instance: Instance,

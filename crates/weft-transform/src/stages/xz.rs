@@ -1,10 +1,10 @@
-//! xz as many streams, one behind the other, each with its own index: `xz -d` reads them like any
-//! other.
+//! xz compression in many consecutive streams, each with its own index: `xz -d` reads them like any
+//! other file.
 //!
-//! Reading takes any xz file. Streams are found from the end of the file backwards by their indexes
+//! Any xz file can be read. Streams are found from the end of the file backwards by their indexes
 //! (section 2.1.2 and chapter 4 of the .xz file format, version 1.2.1), and each is decoded as a
-//! whole: one too long to be held in memory is read from its beginning on. The library is the
-//! reference one.
+//! whole: one too long to be held in memory is read sequentially. The codec is the reference
+//! library.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     },
 }];
 
-/// The most memory that a decoder takes, in bytes: twice what the highest level needs.
+/// Maximum memory of a decoder, in bytes: twice the requirement of the highest level.
 const MEMORY_MAX_BYTES: u64 = 130 << 20;
-/// The longest index that is read, in bytes.
+/// Maximum length of an index, in bytes.
 const INDEX_MAX_BYTES: u64 = 16 << 20;
 const HEAD_BYTES: u64 = 12;
 const FOOT_BYTES: u64 = 12;
@@ -84,7 +84,7 @@ impl FrameCodec for Xz {
     }
 
     fn decode(&self, stored: &[u8], out: &mut [u8]) -> Result<(), String> {
-        // What stands between two streams: zeroes, four at a time.
+        // Stream padding: zeroes, in multiples of four bytes.
         let mut stored = stored;
         while let Some((stream, [0, 0, 0, 0])) = stored.split_last_chunk() {
             stored = stream;
@@ -111,7 +111,7 @@ impl FrameCodec for Xz {
     fn finish(&self, frames: &[Frame], out: &mut Vec<u8>) {
         // A file without any stream is no xz file.
         if frames.is_empty() {
-            // Fails without memory only: then it stays an empty file, which we read too.
+            // Fails only if out of memory: then the file stays empty, which can be read too.
             let _ = self.encode(&[], out);
         }
     }
@@ -134,13 +134,12 @@ impl FrameCodec for Xz {
     }
 }
 
-/// Which plain byte is behind a fault in the index is not known.
+/// Returns an error about an index, at offset 0: the affected plain byte is not known.
 fn corrupt(what: impl Into<String>) -> Error {
     Error::Corrupt { stage: "xz", offset: 0, what: what.into() }
 }
 
-/// Where the stream begins that ends at `end`, the zeroes behind it included, and how long it is
-/// plain.
+/// Returns the start of the stream that ends at `end`, including its padding, and its plain length.
 fn last_stream(file: &mut dyn Store, end: u64) -> Result<(u64, u64)> {
     let mut foot_end = end;
     let mut foot = [0; FOOT_BYTES as usize];
@@ -162,7 +161,7 @@ fn last_stream(file: &mut dyn Store, end: u64) -> Result<(u64, u64)> {
     let index_at = (foot_end - FOOT_BYTES).checked_sub(index_bytes);
     let index_at = index_at.filter(|_| index_bytes <= INDEX_MAX_BYTES);
     let index_at = index_at.ok_or_else(|| corrupt("an index longer than its file"))?;
-    // Bounded.
+    // Bounded by `INDEX_MAX_BYTES`.
     let mut index = vec![0; index_bytes as usize];
     read_exact(file, "xz", index_at, &mut index)?;
     let (stored, plain) = sums(&index).ok_or_else(|| corrupt("a damaged index"))?;
@@ -176,7 +175,8 @@ fn last_stream(file: &mut dyn Store, end: u64) -> Result<(u64, u64)> {
     Ok((start, plain))
 }
 
-/// How long the blocks are that an index lists, as stored (each filled up to four bytes) and plain.
+/// Returns the total stored (each padded to four bytes) and plain lengths of the blocks that an
+/// index lists.
 fn sums(index: &[u8]) -> Option<(u64, u64)> {
     let (listed, crc) = index.split_last_chunk::<4>()?;
     if crc32fast::hash(listed).to_le_bytes() != *crc {
@@ -193,7 +193,7 @@ fn sums(index: &[u8]) -> Option<(u64, u64)> {
     (rest.len() < 4 && rest.iter().all(|&b| b == 0)).then_some((stored, plain))
 }
 
-/// A number of seven bits a byte, the lowest first (section 1.2).
+/// Parses a number of seven bits a byte, the lowest first (section 1.2).
 fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for nr in 0..9 {
@@ -213,7 +213,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    /// One step; how much was taken.
+    /// Runs one step of the decoder; returns the number of bytes consumed.
     fn step(&mut self, input: &[u8], out: &mut Vec<u8>, action: Action) -> Result<usize> {
         out.reserve(STEP_BYTES.saturating_sub(out.len()).max(4096));
         let before = self.stream.total_in();

@@ -1,5 +1,5 @@
-//! zstd in its seekable format: frames of a fixed plain length, each with a checksum, and a seek
-//! table that other decoders pass over, so that `zstd -d` reads the stored file.
+//! zstd compression in the seekable format: frames of a fixed plain length, each with a checksum,
+//! and a seek table that other decoders skip, so that `zstd -d` reads the stored file.
 //!
 //! The frame format is RFC 8878.
 
@@ -27,13 +27,13 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     },
 }];
 
-/// The largest window of a frame: what `zstd -d` allows without being asked to (2^27 bytes).
+/// Maximum window of a frame: the default limit of `zstd -d` (2^27 bytes).
 const WINDOW_LOG_MAX: u32 = 27;
 
 struct Zstd {
     level: i32,
     frame_bytes: usize,
-    /// Contexts between two uses: making one costs more than compressing a small frame.
+    /// Idle contexts, kept for reuse: creating one costs more than compressing a small frame.
     idle: Mutex<Vec<CCtx<'static>>>,
 }
 
@@ -238,7 +238,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    /// One step; whether the output was filled.
+    /// Runs one step of the decoder; returns true if it filled the output.
     fn step(&mut self, input: &mut InBuffer<'_>, out: &mut Vec<u8>) -> Result<bool> {
         let before = out.len();
         let room = STEP_BYTES.saturating_sub(before).max(4096);
@@ -274,7 +274,8 @@ impl Stream for Decoder {
         if !self.within_frame {
             return Ok(true);
         }
-        // What the decoder holds back comes without input; more than that is missing.
+        // The decoder returns held-back output without input; if it needs more, the input is
+        // truncated.
         let mut nothing = InBuffer::around(&[]);
         if self.step(&mut nothing, out)? {
             return Ok(false);

@@ -1,11 +1,12 @@
-//! Reads in any order of a file that was checked once ([`super::proof`]).
+//! Random reads of a file that was verified once ([`super::proof`]).
 //!
-//! A read begins at the last place in front of it and ends with the piece that its last byte is in,
-//! and a few passes stay where they are, each for a reader that goes on there. So a read takes of the
-//! file below what lies between two places, or three where it crosses one; a reader that goes on takes
-//! each byte once, also beside others. Two places are [`PLACE_BYTES`] apart, of output or of input,
-//! whatever is more, and as much again where a block of the format does not end earlier; for files
-//! whose places would take more than [`PLACES_MAX_BYTES`], twice as far, and so on.
+//! A read begins at the last restart point before it and ends with the piece that contains its last
+//! byte. A few passes keep their positions, each for a sequential reader. A read thus takes from
+//! the file below the bytes between two restart points, or three where it crosses one; a sequential
+//! reader takes each byte once, even beside other readers. Two restart points are [`PLACE_BYTES`]
+//! apart, of output or of input, whichever is more, and as much again where a block of the format
+//! does not end earlier; for files whose restart points would take more than [`PLACES_MAX_BYTES`],
+//! twice as far, and so on.
 //!
 //! [`PLACE_BYTES`]: super::checked::PLACE_BYTES
 //! [`PLACES_MAX_BYTES`]: super::checked::PLACES_MAX_BYTES
@@ -17,16 +18,17 @@ use super::pass::{Course, Pass, start};
 use super::{Limits, Store};
 use crate::{Direction, Result, Transform};
 
-/// Readers in different places of one file that do not disturb each other. A pass holds some 2 MiB.
+/// Maximum number of readers at different positions of one file that do not disturb each other. A
+/// pass holds some 2 MiB.
 const PASSES_MAX: usize = 4;
 
-/// See the module.
+/// A verified file, read at random; see the module page.
 pub(super) struct AtRandom {
     stage: Arc<dyn Transform>,
     on_read: Direction,
     limits: Limits,
     checked: Checked,
-    /// The one that was used last is the last.
+    /// The passes, the most recently used one last.
     passes: Vec<Pass>,
 }
 
@@ -45,7 +47,8 @@ impl AtRandom {
         &self.checked
     }
 
-    /// Reads from byte `offset` on of what `below` decodes to; fewer bytes only at its end.
+    /// Reads from byte `offset` of the decoded form of `below` on; returns fewer bytes than `buf`
+    /// holds only at its end.
     pub(super) fn read_at(
         &mut self,
         below: &mut dyn Store,
@@ -61,7 +64,7 @@ impl AtRandom {
             (None, Some(place)) => Pass::from(place)?,
             (None, None) => Pass::new(start(&self.stage, self.on_read)?),
         };
-        // One that failed is let go: the next read begins again, and fails in the same place.
+        // A failed pass is dropped: the next read begins again, and fails at the same position.
         let got = pass.read(&course, below, offset, buf)?;
         if self.passes.len() >= PASSES_MAX {
             self.passes.remove(0);

@@ -1,57 +1,59 @@
-//! What is known of an output that was decoded once to its end: a hash of each piece, and places
-//! where decoding can begin again.
+//! The index of an output that was decoded once to its end: a hash of each piece, and the restart
+//! points of decoding.
 //!
-//! A piece ends where a place is, or after [`PIECE_BYTES`]; so one that is read at random is decoded
-//! from the place before it, and shown once it has its hash. The places of a file, with what has to
-//! be kept for them, take [`PLACES_MAX_BYTES`] at most: when they would take more, every other one is
-//! let go, and further ones are twice as far apart. (A hash for each piece stays: 40 bytes for a MiB.)
+//! A piece ends at a restart point, or after [`PIECE_BYTES`]; a piece that is read at random is
+//! decoded from the restart point before it, and returned once its hash is verified. The restart
+//! points of a file, with the decoder states they hold, take [`PLACES_MAX_BYTES`] at most: when
+//! they would take more, every other one is dropped, and later ones are twice as far apart. (The
+//! hash of each piece stays: 40 bytes for a MiB.)
 
 use crate::{Point, Stream};
 
-/// The longest piece of the output that has a hash of its own, in bytes.
+/// Maximum length of a hashed piece of the output, in bytes.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
-/// How far places are apart at first, in bytes of output or of input, whatever is more. Where no block
-/// ends for as long again, there is one within a block.
+/// Initial distance of restart points, in bytes of output or of input, whichever is more. Where no
+/// block ends within twice that distance, a restart point lies within a block.
 pub(super) const PLACE_BYTES: u64 = 512 << 10;
-/// What all places of a file may take, in bytes: as much as a frame that is held in memory.
+/// Maximum memory of all restart points of a file, in bytes: as much as a frame that is held in
+/// memory.
 pub(super) const PLACES_MAX_BYTES: usize = 64 << 20;
-/// Both.
+/// The initial distance and the maximum memory of restart points.
 pub(super) const PLACES: (u64, usize) = (PLACE_BYTES, PLACES_MAX_BYTES);
 
-/// See the module.
+/// The index of a verified output; see the module page.
 #[derive(Default)]
 pub(super) struct Checked {
-    /// Where each piece ends, and its hash.
+    /// The end of each piece in the output, and its hash.
     pieces: Vec<(u64, blake3::Hash)>,
     pub(super) places: Vec<Place>,
-    /// What the places take.
+    /// The memory that the restart points take, in bytes.
     pub(super) held_bytes: usize,
 }
 
-/// The beginning of a piece, where decoding can begin again.
+/// A restart point, at the beginning of a piece.
 pub(super) struct Place {
     /// The number of the piece.
     nr: usize,
-    /// Where it begins in the output.
+    /// Its offset in the output.
     pub(super) output: u64,
-    /// How much of the input comes before.
+    /// Its offset in the input.
     pub(super) taken: u64,
     pub(super) point: Box<dyn Point>,
 }
 
 impl Checked {
-    /// How long the output is.
+    /// The length of the output, in bytes.
     pub(super) fn len_bytes(&self) -> u64 {
         self.pieces.last().map_or(0, |(end, _)| *end)
     }
 
-    /// The last place that comes before the piece of byte `offset`, or is its beginning.
+    /// Returns the last restart point at or before byte `offset` of the output.
     pub(super) fn place(&self, offset: u64) -> Option<&Place> {
         let upto = self.places.partition_point(|place| place.output <= offset);
         self.places[..upto].last()
     }
 
-    /// How much of the input is needed to come from `taken` to the next place; `None` if there is
+    /// Returns the number of input bytes from `taken` to the next restart point; `None` if there is
     /// no further one.
     pub(super) fn to_next_place(&self, taken: u64) -> Option<u64> {
         let behind = self.places.partition_point(|place| place.taken <= taken);
@@ -59,29 +61,30 @@ impl Checked {
     }
 }
 
-/// Output that is cut into pieces, from the beginning of one on.
+/// Splits output into pieces, from the beginning of one on.
 #[derive(Default)]
 pub(super) struct Pieces {
     hasher: blake3::Hasher,
     nr: usize,
-    /// Where the piece begins.
+    /// The beginning of the current piece.
     start: u64,
-    /// Where the next output goes.
+    /// The offset of the next output.
     at: u64,
 }
 
 impl Pieces {
-    /// From a place on.
+    /// Starts at a restart point.
     pub(super) fn from(place: &Place) -> Self {
         Self { nr: place.nr, start: place.output, at: place.output, ..Self::default() }
     }
 
-    /// Where the last piece ends that is whole.
+    /// Returns the end of the last complete piece.
     pub(super) fn whole_end(&self) -> u64 {
         self.start
     }
 
-    /// Takes what still belongs to the piece, which ends at `end`; the rest.
+    /// Takes the part of `out` that belongs to the current piece, which ends at `end`; returns the
+    /// rest.
     fn take<'a>(&mut self, out: &'a [u8], end: u64) -> &'a [u8] {
         let room = usize::try_from(end - self.at).unwrap_or(usize::MAX);
         let (now, later) = out.split_at(out.len().min(room));
@@ -90,7 +93,7 @@ impl Pieces {
         later
     }
 
-    /// The piece ends here: its hash.
+    /// Ends the current piece, and returns its hash.
     fn cut(&mut self) -> blake3::Hash {
         let hash = self.hasher.finalize();
         self.hasher.reset();
@@ -99,8 +102,8 @@ impl Pieces {
         hash
     }
 
-    /// Takes more output, the last if it has `ended`; whether it is what was checked, as far as can
-    /// be told.
+    /// Takes more output, the last if the output has `ended`. Returns false if it differs from the
+    /// verified output, as far as its complete pieces show.
     pub(super) fn are_those(&mut self, checked: &Checked, mut out: &[u8], ended: bool) -> bool {
         while let Some(&(end, hash)) = checked.pieces.get(self.nr) {
             out = self.take(out, end);
@@ -115,7 +118,7 @@ impl Pieces {
     }
 }
 
-/// Output that is being checked.
+/// Builds the index of an output.
 pub(super) struct Checking {
     pieces: Pieces,
     checked: Checked,
@@ -124,8 +127,8 @@ pub(super) struct Checking {
 }
 
 impl Checking {
-    /// Of all that `stream` will make: places that are so far apart at first, and take so many bytes
-    /// at most.
+    /// Starts the index of the output of `stream`, with restart points at an initial distance of
+    /// `place_bytes` that take `max_bytes` of memory at most.
     pub(super) fn new(stream: &mut dyn Stream, place_bytes: u64, max_bytes: usize) -> Self {
         stream.offer_points(place_bytes);
         let (pieces, checked) = (Pieces::default(), Checked::default());
@@ -149,8 +152,8 @@ impl Checking {
         }
     }
 
-    /// All output of `stream` was taken, which has come to byte `taken` of its input: notes it down
-    /// if that is a place.
+    /// Records a restart point, if `stream` offers one. The caller has taken all output of
+    /// `stream`, which is at byte `taken` of its input.
     pub(super) fn look(&mut self, stream: &mut dyn Stream, taken: u64) {
         let Some(point) = stream.point() else { return };
         self.cut();
@@ -170,7 +173,7 @@ impl Checking {
         }
     }
 
-    /// The output has ended.
+    /// Ends the output, and returns its index.
     pub(super) fn finish(mut self) -> Checked {
         self.cut();
         self.checked

@@ -1,24 +1,25 @@
-//! A file of frames (compressed, mostly), which is committed in place where the file below allows
-//! that, and else written anew.
+//! A file of frames (mostly compressed), which is committed in place where the file below allows
+//! that, and otherwise rewritten.
 //!
 //! `pieces` are the frames of the plain file, in order, without gaps. Each lies in the current
-//! stored file, in the *spill* (a fresh file that takes what no longer fits in memory), or in
-//! `dirty`, which goes before the others. Three invariants:
+//! stored file, in the *spill* (a temporary file for frames that no longer fit in memory), or in
+//! `dirty`, which takes precedence. Three invariants:
 //!
 //! - The current file is as it was last committed until the next commit, which is atomic: it
 //!   replaces the file by renaming, or is one commit of the file below ([`in_place`]).
-//! - `dirty` holds [`Limits::dirty_bytes`](super::Limits::dirty_bytes) at most, and always the frame
-//!   that was changed last. What is more is encoded into the spill, the frame first that was not
-//!   changed for longest, and no more of them than must. So a frame is decoded once and encoded once
-//!   for as long as it stays in memory, however many writes it takes.
+//! - `dirty` holds [`Limits::dirty_bytes`](super::Limits::dirty_bytes) at most, and always the
+//!   frame that was changed last. Beyond that, the least recently changed frames are encoded into
+//!   the spill, and no more of them than necessary. So a frame is decoded once and encoded once for
+//!   as long as it stays in memory, however many writes it takes.
 //! - `cached` is never a frame that has changed since it was decoded.
 //!
-//! Frames that were found by decoding the file ([`super::proof`]) are read from places within them, if
-//! they are long; the first commit ends that, as what lies where is another file's from then on.
+//! Long frames that were found by decoding the file ([`super::proof`]) are read from restart points
+//! within them; the first commit ends that, because it invalidates the offsets of the restart
+//! points.
 //!
-//! Writing anew puts all frames one behind the other into a fresh file: encoded frames are copied as
-//! they are, only changed ones are encoded. A file written from beginning to end has all of its
-//! frames in the spill by then, in order, and the spill itself takes the place of the current file.
+//! A rewrite puts all frames one behind the other into a fresh file: encoded frames are copied,
+//! only changed ones are encoded. A file written from beginning to end has all of its frames in the
+//! spill by then, in order, and the spill itself replaces the current file.
 
 mod dirty;
 mod found;
@@ -37,7 +38,7 @@ use super::home::Fresh;
 use super::{Home, Store, read_exact, within};
 use crate::{Direction, Error, Frame, FrameCodec, Result, Shape, Transform};
 
-/// Encoded frames that are copied at a time, in bytes.
+/// Bytes of encoded frames that are copied at a time.
 const COPY_BYTES: u64 = 256 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,7 @@ enum Place {
     Spill,
 }
 
-/// A frame, and where it lies.
+/// A frame, and its location.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     plain_start: u64,
@@ -61,15 +62,15 @@ pub struct FramedFile {
     stage: Arc<dyn Transform>,
     home: Home,
     pieces: Vec<Piece>,
-    /// Changed frames by their place in `pieces`, decoded.
+    /// Changed frames, decoded, by their index in `pieces`.
     dirty: DirtyFrames,
     spill: Option<Spill>,
     changed: bool,
-    /// The current file holds a part of a commit in place that failed.
+    /// The current file holds a part of a failed commit in place.
     torn: bool,
     /// The frame decoded last, or the one changed last before the last commit.
     cached: Option<(usize, Vec<u8>)>,
-    /// For long frames, as the current file has them.
+    /// The reader of the long frames of the current file.
     at_random: Option<AtRandom>,
 }
 
@@ -94,7 +95,7 @@ fn codec_of(stage: &Arc<dyn Transform>) -> Result<&dyn FrameCodec> {
     }
 }
 
-/// The frames as an index lists them: what lies between two is one that decodes to nothing.
+/// Returns the frames as an index lists them: a gap between two is a frame that decodes to nothing.
 fn listed(pieces: &[Piece]) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(pieces.len());
     let mut end = 0;
@@ -118,7 +119,7 @@ impl FramedFile {
         Self::try_open(stage, home).map_err(|refused| refused.error)
     }
 
-    /// As [`open`](Self::open); gives the home back with an error.
+    /// As [`open`](Self::open); an error returns the home.
     pub(super) fn try_open(
         stage: Arc<dyn Transform>,
         mut home: Home,
@@ -147,12 +148,12 @@ impl FramedFile {
         self.pieces.last().map_or(0, |last| last.plain_start + last.plain_bytes)
     }
 
-    /// The frame that holds byte `offset`, which is below the size.
+    /// Returns the frame that holds byte `offset`, which must be below the size.
     fn find(&self, offset: u64) -> usize {
         self.pieces.partition_point(|piece| piece.plain_start <= offset).saturating_sub(1)
     }
 
-    /// Encoded bytes of a piece's place.
+    /// Reads encoded bytes of a piece.
     fn read_stored(&mut self, place: Place, offset: u64, buf: &mut [u8]) -> Result<()> {
         let stage = self.stage.name();
         let store: &mut dyn Store = match (place, &mut self.spill) {
@@ -162,12 +163,12 @@ impl FramedFile {
         read_exact(store, stage, offset, buf)
     }
 
-    /// Whether a frame is read from places within it, which is not in memory.
+    /// Returns true if a frame that is not in memory is read from restart points within it.
     fn is_read_at_random(&self, piece: &Piece) -> bool {
         piece.plain_bytes > LONG_BYTES && piece.place == Place::Current && self.at_random.is_some()
     }
 
-    /// Reads from a frame, from places within it.
+    /// Reads from a frame, starting at a restart point within it.
     fn read_within(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
         let stage = self.stage.name();
         let Some(at_random) = &mut self.at_random else {
@@ -183,7 +184,7 @@ impl FramedFile {
 
     fn decode(&mut self, at: usize, out: &mut [u8]) -> Result<()> {
         let piece = self.pieces[at];
-        // Bounded by the limits on frames and on what they may expand to, or written by us.
+        // Bounded by the limits on frames and on their expansion, or written by this process.
         let mut stored = vec![0; usize::try_from(piece.stored_bytes).unwrap_or(usize::MAX)];
         self.read_stored(piece.place, piece.stored_start, &mut stored)
             .map_err(|e| e.moved(piece.plain_start))?;
@@ -197,7 +198,7 @@ impl FramedFile {
         })
     }
 
-    /// The frame as it is to be changed, made `len` bytes long.
+    /// Returns a frame for modification, truncated or extended to `len` bytes.
     fn frame_mut(&mut self, at: usize, len: usize) -> Result<&mut [u8]> {
         if !self.dirty.contains(at) {
             let plain = match self.cached.take_if(|(cached, _)| *cached == at) {
@@ -214,7 +215,7 @@ impl FramedFile {
         Ok(self.dirty.change(at, len))
     }
 
-    /// Adds to the end: what `fill` puts into the room that it is given.
+    /// Appends `len_bytes` bytes, which `fill` writes into the buffers that it is given.
     fn append(&mut self, len_bytes: u64, fill: &mut dyn FnMut(&mut [u8])) -> Result<()> {
         let end = self.size().checked_add(len_bytes);
         if end.is_none_or(|end| end > self.home.limits().file_bytes) {
@@ -237,7 +238,7 @@ impl FramedFile {
             let at = self.pieces.len() - 1;
             let have = self.pieces[at].plain_bytes;
             let step = (frame_bytes - have).min(left);
-            // Below the length of a frame.
+            // The sum is below the length of a frame.
             let frame = self.frame_mut(at, (have + step) as usize)?;
             fill(&mut frame[have as usize..]);
             self.pieces[at].plain_bytes += step;
@@ -248,8 +249,8 @@ impl FramedFile {
         Ok(())
     }
 
-    /// Keeps memory bounded: encodes changed frames into the spill, but the one that was changed
-    /// last, which is probably written on.
+    /// Bounds memory: encodes changed frames into the spill, except the one changed last, which
+    /// probably receives the next write.
     fn relieve(&mut self) -> Result<()> {
         if self.dirty.bytes() <= self.home.limits().dirty_bytes || self.dirty.len() < 2 {
             return Ok(());
@@ -272,7 +273,7 @@ impl FramedFile {
             codec_of(&self.stage)?.encode(plain, &mut encoded)?;
             let len = encoded.len() as u64;
             let piece = &mut self.pieces[at];
-            // What was spilled before is of no use any more; nobody reads the spill after a crash.
+            // An earlier spilled form is overwritten: the spill is not read after a crash.
             let again = piece.place == Place::Spill && len <= piece.stored_bytes;
             let start = if again { piece.stored_start } else { spill.end };
             spill.fresh.store.write_at(start, &encoded)?;
@@ -284,8 +285,8 @@ impl FramedFile {
         Ok(())
     }
 
-    /// How many leading pieces lie in the spill in order and from its beginning, and where they
-    /// end there: if the rest is in memory, the spill can become the file.
+    /// Returns the number of leading pieces that lie in the spill in order from its beginning, and
+    /// their end there, if all other pieces are in memory: then the spill can become the file.
     fn spilled_prefix(&self) -> Option<(usize, u64)> {
         let spill = self.spill.as_ref()?;
         let mut end = 0;
@@ -302,8 +303,8 @@ impl FramedFile {
         (end == spill.end && rest_is_dirty).then_some((count, end))
     }
 
-    /// Writes the pieces from `from` on to `fresh`, from byte `end` on, and what stands behind them.
-    /// Returns the pieces as they then lie.
+    /// Writes the pieces from index `from` on to `fresh`, from byte `end` on, and the trailer.
+    /// Returns the pieces with their new locations.
     fn assemble(
         &mut self,
         fresh: &mut Fresh,
@@ -324,7 +325,7 @@ impl FramedFile {
                 (pieces[at].stored_start, pieces[at].stored_bytes) = (end, encoded.len() as u64);
                 at += 1;
             } else {
-                // Frames that lie together are copied together.
+                // Adjacent frames are copied together.
                 let first = self.pieces[at];
                 let mut len = 0;
                 while let Some(piece) = self.pieces.get(at) {
@@ -344,10 +345,10 @@ impl FramedFile {
                     .map_err(|e| e.moved(first.plain_start))?;
             }
             let len = encoded.len() as u64;
-            // The last frame grows as it likes.
+            // The last frame needs no room to grow.
             if anew.roomy && at < self.pieces.len() {
                 let room = room(pieces[at - 1].plain_bytes, len);
-                // What is skipped here is zeroes.
+                // The skipped range reads as zeroes.
                 if let Some(head) = codec_of(&self.stage)?.pad(room) {
                     encoded.extend(head);
                     fresh.store.write_at(end, &encoded)?;
@@ -362,7 +363,7 @@ impl FramedFile {
         encoded.clear();
         codec_of(&self.stage)?.finish(&listed(&pieces), &mut encoded);
         fresh.store.write_at(end, &encoded)?;
-        // The spill may be longer, from frames that were written again since.
+        // The spill may be longer, from frames that were rewritten since.
         fresh.store.set_len(end + encoded.len() as u64)?;
         Ok(pieces)
     }
@@ -390,7 +391,7 @@ impl FramedFile {
                 Ok(())
             }
             Err((fresh, e)) => {
-                // What was only in the spill stays there.
+                // Frames that are only in the spill stay there.
                 if reuse.is_some() {
                     self.spill = Some(Spill { fresh, end });
                 } else {
@@ -422,7 +423,7 @@ impl Store for FramedFile {
             let at_byte = offset + done as u64;
             let at = self.find(at_byte);
             let piece = self.pieces[at];
-            // Within a frame.
+            // The difference is below the length of a frame.
             let skip = (at_byte - piece.plain_start) as usize;
             let frame_len = piece.plain_bytes as usize;
             let step = (frame_len - skip).min(len - done);
@@ -464,7 +465,7 @@ impl Store for FramedFile {
             let frame_len = piece.plain_bytes as usize;
             let step = (frame_len - skip).min(over - done);
             if step == frame_len && !self.dirty.contains(at) {
-                // Nothing of the old frame is left, so it need not be decoded.
+                // The old frame is overwritten completely, so it need not be decoded.
                 self.cached.take_if(|(cached, _)| *cached == at);
                 self.dirty.insert(at, data[done..done + step].to_vec());
                 self.changed = true;
@@ -516,7 +517,7 @@ impl Store for FramedFile {
         if let Some(anew) = self.commit_in_place()? {
             self.write_anew(anew)?;
         }
-        // Who commits often writes often to the same place.
+        // A client that commits often tends to write to the same frame again.
         self.cached = self.dirty.clear().or(self.cached.take());
         self.changed = false;
         Ok(())

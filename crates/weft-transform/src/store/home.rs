@@ -1,58 +1,59 @@
-//! Where a file lives that is written anew when it is committed.
+//! The location of a file that is rewritten on commit.
 
 use super::{Limits, Store, stack};
 use crate::{Layer, Result};
 
-/// A file made beside another, to take its place.
+/// The id of a temporary file created beside another, to replace it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FreshId(pub u64);
 
-/// A stored file below all stages, which can be replaced.
+/// A stored file below all stages, which can be replaced atomically.
 pub trait Base: Send {
-    /// The file as it is.
+    /// Opens the current file.
     ///
     /// # Errors
     /// Those of the file system.
     fn current(&mut self) -> Result<Box<dyn Store>>;
 
-    /// Makes an empty file beside it.
+    /// Creates an empty file beside the current one.
     ///
     /// # Errors
     /// No space for it.
     fn fresh(&mut self) -> Result<(FreshId, Box<dyn Store>)>;
 
-    /// Puts a file made by [`fresh`](Self::fresh), which is durable, in the place of the current
-    /// one, atomically.
+    /// Replaces the current file atomically by one created by [`fresh`](Self::fresh), whose content
+    /// must be durable.
     ///
     /// # Errors
-    /// Those of the file system; the current file stays then, and so does the fresh one.
+    /// Those of the file system; the current file and the fresh one then stay.
     fn adopt(&mut self, fresh: FreshId) -> Result<()>;
 
-    /// Whether the current file may be one that nothing was written to yet. If not, one that is empty
-    /// and should be sealed was cut, which is damage.
+    /// Returns true if the current file may be new, with nothing written to it yet. If it is not,
+    /// an empty file where a sealed one is expected was truncated, which is damage.
     fn may_be_new(&self) -> bool {
         true
     }
 
-    /// Removes a file made by [`fresh`](Self::fresh).
+    /// Removes a file created by [`fresh`](Self::fresh).
     fn discard(&mut self, fresh: FreshId);
 }
 
-/// A file that is written once, and is nobody's yet; or one that is read.
+/// A file that is written once, before it has an owner; or one that is read.
 pub(crate) struct Single {
     raw: Option<Box<dyn Store>>,
-    /// The network writes its file anew: what it is given first is only in the way.
+    /// The network rewrites its file: it reads an empty file in memory first, and writes `raw` on
+    /// commit.
     rewrites: bool,
     is_new: bool,
 }
 
 impl Single {
-    /// An empty file, to be written.
+    /// Wraps an empty file to be written.
     pub(crate) fn new(raw: Box<dyn Store>, rewrites: bool) -> Self {
         Self { raw: Some(raw), rewrites, is_new: true }
     }
 
-    /// A file that is there, to be read.
+    /// Wraps an existing file to be read.
     pub(crate) fn to_read(raw: Box<dyn Store>) -> Self {
         Self { raw: Some(raw), rewrites: false, is_new: false }
     }
@@ -82,9 +83,9 @@ impl Base for Single {
     fn discard(&mut self, _: FreshId) {}
 }
 
-/// A base seen through stages that work in place.
+/// A base accessed through stages that work in place.
 pub struct Home {
-    /// `None`: cannot be replaced, and so not written.
+    /// `None` if the file cannot be replaced, and so not written.
     base: Option<Box<dyn Base>>,
     below: Vec<Layer>,
     limits: Limits,
@@ -97,14 +98,14 @@ impl std::fmt::Debug for Home {
     }
 }
 
-/// A file to be, seen through the same stages.
+/// A replacement file, accessed through the same stages.
 pub(super) struct Fresh {
     id: FreshId,
     pub(super) store: Box<dyn Store>,
 }
 
 impl Home {
-    /// The current file of `base` through `below`, stages that work in place.
+    /// Opens the current file of `base` through `below`, which must be stages that work in place.
     ///
     /// # Errors
     /// Those of opening it.
@@ -114,13 +115,13 @@ impl Home {
         Ok(Self { base: Some(base), below, limits, current })
     }
 
-    /// A file that is only read.
+    /// Wraps a file that is only read.
     #[must_use]
     pub fn read_only(current: Box<dyn Store>, limits: Limits) -> Self {
         Self { base: None, below: Vec::new(), limits, current }
     }
 
-    /// The current file alone, to be read.
+    /// Returns the current file alone, for reading.
     pub(super) fn into_current(self) -> Box<dyn Store> {
         self.current
     }

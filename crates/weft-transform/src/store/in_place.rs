@@ -1,6 +1,7 @@
-//! Stages that keep every byte in its place, over another file.
+//! In-place stages over another file.
 //!
-//! Nothing is kept here: writes go straight down, and are as atomic and durable as they are there.
+//! Nothing is buffered here: writes go straight to the file below, and are as atomic and durable as
+//! they are there.
 
 use super::{Atomic, Store, ZEROES_BYTES, known_len};
 use crate::exec::Fused;
@@ -9,12 +10,12 @@ use crate::{Error, Io, Layer, Result};
 /// The stage name in errors of the network as a whole.
 const STAGE: &str = "network";
 
-/// A file through stages that work in place.
+/// A file accessed through stages that work in place.
 pub struct InPlace {
     below: Box<dyn Store>,
     read: Fused,
     write: Fused,
-    /// Zeroes come out as zeroes: holes may stay holes.
+    /// The stages map zeroes to zeroes, so holes may stay holes.
     keeps_zeroes: bool,
 }
 
@@ -25,7 +26,7 @@ impl std::fmt::Debug for InPlace {
 }
 
 impl InPlace {
-    /// `below` through `layers`, given from the stored file up.
+    /// Opens `below` through `layers`, given from the stored file up.
     ///
     /// # Errors
     /// [`Error::Parameter`] if one of them does not work in place.

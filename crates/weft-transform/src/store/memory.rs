@@ -1,4 +1,4 @@
-//! Files in memory: the base of tests, fuzzing, and networks run on samples.
+//! In-memory files, for tests, fuzzing, and networks run on samples.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A file with this content.
+    /// Creates a file with this content.
     #[must_use]
     pub fn new(content: Vec<u8>) -> Self {
         Self { content: Arc::new(Mutex::new(content)), dirty: false }
     }
 
-    /// Its content now.
+    /// Returns a copy of the current content.
     #[must_use]
     pub fn content(&self) -> Vec<u8> {
         self.lock().clone()
@@ -31,7 +31,7 @@ impl MemoryStore {
     }
 }
 
-/// More than a file in memory can have.
+/// Returns the error for a size that memory cannot hold.
 fn too_large() -> crate::Error {
     weft_vfs::Error::TooLarge.into()
 }
@@ -93,20 +93,20 @@ struct State {
 }
 
 impl MemoryBase {
-    /// A file with this content.
+    /// Creates a file with this content.
     #[must_use]
     pub fn new(content: Vec<u8>) -> Self {
         let state = State { current: MemoryStore::new(content), ..State::default() };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// The stored content now.
+    /// Returns a copy of the current stored content.
     #[must_use]
     pub fn content(&self) -> Vec<u8> {
         self.lock().current.content()
     }
 
-    /// How many files made beside the current one there are.
+    /// Returns the number of temporary files beside the current one.
     #[must_use]
     pub fn fresh_files(&self) -> usize {
         self.lock().fresh.len()

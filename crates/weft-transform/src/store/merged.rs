@@ -1,7 +1,8 @@
-//! One file made of several that are the same stored file seen through the branches of a graph.
+//! One file merged from several that are the same stored file accessed through the branches of a
+//! graph.
 //!
-//! All branches read the file below, each where it is: so nothing is held back for a branch that is
-//! further on, and what can be read anywhere in all branches can be read anywhere in the whole.
+//! All branches read the file below, each at its own position: nothing is buffered for a branch
+//! that is ahead, and if all branches can be read at any offset, so can the whole.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,11 +11,11 @@ use crate::meter::StageMeter;
 use crate::stages::MergeBy;
 use crate::{Error, Result};
 
-/// A file that several read.
+/// A file shared by several readers.
 pub(super) struct Shared(Arc<Mutex<Box<dyn Store>>>);
 
 impl Shared {
-    /// The same file so many times.
+    /// Returns `times` readers of the same file.
     pub(super) fn times(store: Box<dyn Store>, times: usize) -> Vec<Self> {
         let store = Arc::new(Mutex::new(store));
         (0..times).map(|_| Self(store.clone())).collect()
@@ -31,7 +32,7 @@ impl Store for Shared {
     }
 }
 
-/// The branches, put together. It cannot be written.
+/// The merged branches. The file is read-only.
 pub(super) struct MergedFile {
     branches: Vec<Box<dyn Store>>,
     by: MergeBy,
@@ -54,12 +55,12 @@ impl MergedFile {
         }
     }
 
-    /// The lengths of all branches, as far as they are known.
+    /// Returns the lengths of all branches; `None` if one is not known.
     fn lens(&mut self) -> Result<Option<Vec<u64>>> {
         self.branches.iter_mut().map(|branch| branch.len_bytes()).collect()
     }
 
-    /// Reads of one branch after the other.
+    /// Reads from one branch after the other.
     fn concatenated(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let (mut start, mut done) = (0_u64, 0);
         for branch in &mut self.branches {
@@ -77,7 +78,7 @@ impl MergedFile {
             if done == buf.len() {
                 break;
             }
-            // Having read to its end, a branch knows its length.
+            // A branch that was read to its end knows its length.
             let Some(len) = branch.len_bytes()? else {
                 let what = "a branch has no end".to_owned();
                 return Err(Error::Corrupt { stage: "merge", offset, what });
@@ -87,7 +88,7 @@ impl MergedFile {
         Ok(done)
     }
 
-    /// Reads of `unit` bytes of each branch in turn; a branch that has ended is left out.
+    /// Reads from the branches in turn, `unit` bytes each; a branch that has ended is skipped.
     fn interleaved(&mut self, unit: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let Some(lens) = self.lens()? else {
             let what = "the length of a branch is not known".to_owned();
@@ -111,7 +112,8 @@ impl MergedFile {
             for piece in &mut rest {
                 let (now, later) = piece.split_at(piece.len().min(unit));
                 *piece = later;
-                // The first turn may begin before what is asked for, the last one end behind it.
+                // The first turn may begin before the requested range, and the last one end behind
+                // it.
                 let skip = usize::try_from(offset.saturating_sub(at)).unwrap_or(usize::MAX);
                 let wanted = &now[skip.min(now.len())..];
                 let len = wanted.len().min(buf.len() - done);
@@ -124,20 +126,20 @@ impl MergedFile {
     }
 }
 
-/// Where the turns of interleaved branches lie.
+/// The layout of the turns of interleaved branches.
 struct Turns<'a> {
     lens: &'a [u64],
     unit: u64,
 }
 
 impl Turns<'_> {
-    /// Where turn `nr` begins in the whole.
+    /// Returns the offset of turn `nr` in the whole.
     fn start(&self, nr: u64) -> u64 {
         let upto = nr.saturating_mul(self.unit);
         self.lens.iter().fold(0, |sum, len| sum.saturating_add(upto.min(*len)))
     }
 
-    /// The first turn that has something of the range, and the one behind the last.
+    /// Returns the half-open range of turns that overlap the range of bytes.
     fn of(&self, offset: u64, len_bytes: usize) -> (u64, u64) {
         let longest = self.lens.iter().copied().max().unwrap_or(0);
         let all = longest.div_ceil(self.unit);
@@ -145,7 +147,8 @@ impl Turns<'_> {
         (self.count_before(all, offset, true), self.count_before(all, end, false))
     }
 
-    /// How many turns end at or before a place (`whole`), or begin before it.
+    /// Returns the number of turns that end at or before `place` if `whole`, or else that begin
+    /// before it.
     fn count_before(&self, all: u64, place: u64, whole: bool) -> u64 {
         let (mut low, mut high) = (0, all);
         while low < high {

@@ -1,11 +1,11 @@
-//! Files seen through stages.
+//! Files accessed through stages.
 //!
-//! A [`Store`] is a file that can be read and written at any offset. Stores stack: [`InPlace`]
-//! runs stages over the bytes of the one below, [`SealedFile`] keeps sealed blocks in it,
+//! A [`Store`] is a file that can be read and written at any offset. Stores stack: [`InPlace`] runs
+//! stages over the bytes of the store below, [`SealedFile`] keeps sealed blocks in it,
 //! [`FramedFile`] frames, and [`StreamFile`] reads through a sequential stage.
 //!
-//! What was written is visible to reads at once and becomes durable, all of it or none, with
-//! [`Store::commit`] (but for stages in place on a plain file, whose writes go straight down).
+//! Written data is visible to reads at once and becomes durable, all of it or none, with
+//! [`Store::commit`] (except for in-place stages on a plain file, whose writes go straight down).
 
 mod at_random;
 mod checked;
@@ -32,57 +32,59 @@ pub use stream::StreamFile;
 
 use crate::Result;
 
-/// Makes a file longer by zeroes that pass through stages, this many at a time.
+/// Bytes of zeroes that pass through the stages at a time when a file is extended.
 const ZEROES_BYTES: usize = 128 << 10;
 
-/// How much of `[offset, offset + want)` lies within a file of `len_bytes`.
+/// Returns how many bytes of `[offset, offset + want)` lie within a file of `len_bytes`.
 fn within(offset: u64, want: usize, len_bytes: u64) -> usize {
     usize::try_from(len_bytes.saturating_sub(offset)).unwrap_or(usize::MAX).min(want)
 }
 
-/// What a file commits as a whole, however much of it reaches the disk before.
+/// The amount of written data that a file commits atomically, even if parts of it reach the disk
+/// earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Atomic {
-    /// How many bytes may be written until the commit, each write counted by [`cost`](Self::cost):
-    /// with more, a part of them may be committed early.
+    /// Maximum bytes written until the commit, each write counted by [`cost`](Self::cost): beyond
+    /// it, a part of them may be committed early.
     pub max_bytes: u64,
-    /// What is written together.
+    /// Bytes of a unit that is written as a whole.
     pub unit_bytes: u64,
 }
 
 impl Atomic {
-    /// The most bytes that a write of `len_bytes` changes, at any offset.
+    /// Returns the maximum number of bytes that a write of `len_bytes` changes, at any offset.
     #[must_use]
     pub fn cost(&self, len_bytes: u64) -> u64 {
         (len_bytes / self.unit_bytes).saturating_add(2).saturating_mul(self.unit_bytes)
     }
 }
 
-/// A file that can be read at any offset, and unless it is read-only also written.
+/// A file that can be read and, unless it is read-only, written at any offset.
 pub trait Store: Send {
-    /// Its length in bytes; `None` if only reading to the end would tell.
+    /// Returns the length in bytes; `None` if it can be determined only by reading to the end.
     ///
     /// # Errors
     /// Those of the file below.
     fn len_bytes(&mut self) -> Result<Option<u64>>;
 
-    /// Reads into `buf` from byte `offset` on; returns how many bytes, fewer only at the end.
+    /// Reads into `buf` from byte `offset` on; returns the number of bytes read, which is less than
+    /// the length of `buf` only at the end.
     ///
     /// # Errors
-    /// Those of the file below, or [`Error::Corrupt`](crate::Error::Corrupt) if any byte asked
-    /// for cannot be had.
+    /// Those of the file below, or [`Error::Corrupt`](crate::Error::Corrupt) if any requested byte
+    /// cannot be read.
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
     /// Writes all of `data` at byte `offset`. A gap behind the end reads as zeroes.
     ///
     /// # Errors
-    /// Those of the file below; one that is read-only refuses.
+    /// Those of the file below; an error if the file is read-only.
     fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let _ = (offset, data);
         Err(weft_vfs::Error::ReadOnly.into())
     }
 
-    /// Cuts or grows the file; what is grown reads as zeroes.
+    /// Truncates or extends the file; the extension reads as zeroes.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -91,8 +93,8 @@ pub trait Store: Send {
         Err(weft_vfs::Error::ReadOnly.into())
     }
 
-    /// Makes a file that is empty known as such, durably, where an empty stored file alone could be one
-    /// that was cut.
+    /// Durably marks an empty file as intact, for formats in which an empty stored file indicates
+    /// truncation.
     ///
     /// # Errors
     /// Those of the file below.
@@ -100,29 +102,30 @@ pub trait Store: Send {
         Ok(())
     }
 
-    /// Makes everything written durable, atomically.
+    /// Makes all written data durable, atomically.
     ///
     /// # Errors
-    /// Those of the file below. What was written is kept, and the next call tries again.
+    /// Those of the file below. The written data is kept, and the next call tries again.
     fn commit(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// What is committed as a whole; `None` if a crash may leave any part of what was written.
+    /// Returns the limits of an atomic commit; `None` if a crash may leave any part of the written
+    /// data.
     fn atomic(&self) -> Option<Atomic> {
         None
     }
 
-    /// Whether there is anything to commit.
+    /// Returns true if there is data to commit.
     fn is_dirty(&self) -> bool {
         false
     }
 }
 
-/// The length of a file, for stages that read it from its end or at any offset.
+/// Returns the length of a file, for stages that read it from its end or at any offset.
 ///
 /// # Errors
-/// [`Error::Corrupt`](crate::Error::Corrupt) if only reading to the end would tell.
+/// [`Error::Corrupt`](crate::Error::Corrupt) if it can be determined only by reading to the end.
 pub(crate) fn known_len(store: &mut dyn Store, stage: &'static str) -> Result<u64> {
     store.len_bytes()?.ok_or_else(|| crate::Error::Corrupt {
         stage,
@@ -131,10 +134,10 @@ pub(crate) fn known_len(store: &mut dyn Store, stage: &'static str) -> Result<u6
     })
 }
 
-/// The length of a file; reads it to its end if its length is not known.
+/// Returns the length of a file; reads the file to its end if the length is not known.
 ///
 /// # Errors
-/// Those of reading, and [`Error::Limit`](crate::Error::Limit) of one longer than `max_bytes`.
+/// Those of reading, and [`Error::Limit`](crate::Error::Limit) if that takes more than `max_bytes`.
 pub(crate) fn measured_len(
     store: &mut dyn Store,
     stage: &'static str,
@@ -158,7 +161,7 @@ pub(crate) fn measured_len(
     }
 }
 
-/// Reads exactly `buf.len()` bytes, which the caller knows to be there.
+/// Reads exactly `buf.len()` bytes, which the caller expects to exist.
 pub(crate) fn read_exact(
     store: &mut dyn Store,
     stage: &'static str,

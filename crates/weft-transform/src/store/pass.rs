@@ -1,8 +1,8 @@
 //! One pass through a sequential stage, with a window of its output.
 //!
-//! A pass of a file that was checked once begins at a place between its pieces ([`super::checked`]),
-//! shows a piece when it has the hash that was noted down, and takes no more of the file below than
-//! leads to the next place.
+//! A pass of a verified file begins at a restart point between its pieces ([`super::checked`]),
+//! returns a piece once it matches its recorded hash, and takes no more of the file below than
+//! leads to the next restart point.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::exec::BLOCK_BYTES;
 use crate::model::no_inverse;
 use crate::{Direction, Error, Result, Shape, Stream, Transform};
 
-/// Output that is kept behind the furthest read, so that readers may go back a little (the kernel
-/// asks for neighbouring pages out of order).
+/// Bytes of output that are kept behind the furthest read, so that readers may go back a little
+/// (the kernel requests neighbouring pages out of order).
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// From here on it counts how many times as long an output is as what it was made of.
+/// The output length from which on the limit on the expansion ratio applies, in bytes.
 pub(super) const RATIO_FROM_BYTES: u64 = 64 << 20;
 
-/// A stage from the beginning on.
+/// Starts a stage at the beginning.
 pub(super) fn start(stage: &Arc<dyn Transform>, on_read: Direction) -> Result<Box<dyn Stream>> {
     match (stage.shape(), on_read) {
         (Shape::Stream(codec), direction) => codec.start(direction),
@@ -31,35 +31,35 @@ pub(super) fn start(stage: &Arc<dyn Transform>, on_read: Direction) -> Result<Bo
     }
 }
 
-/// What all passes of a file go by.
+/// The parameters common to all passes of a file.
 #[derive(Clone, Copy)]
 pub(super) struct Course<'a> {
     pub(super) stage: &'static str,
     pub(super) limits: &'a Limits,
-    /// Of a file that was checked: all of its pieces.
+    /// The index of a verified file.
     pub(super) checked: Option<&'a Checked>,
 }
 
-/// How far a pass has come.
+/// The state of a pass.
 pub(super) struct Pass {
     stream: Box<dyn Stream>,
-    /// Bytes of the file below that were taken.
+    /// Bytes taken from the file below.
     taken: u64,
-    /// The part of a block that the stage did not take yet.
+    /// The part of a block that the stage has not taken yet.
     input: Vec<u8>,
-    /// Where `window` begins in the output.
+    /// The offset of `window` in the output.
     start: u64,
     window: Vec<u8>,
-    /// How far the output may be shown, of a file that was checked.
+    /// The verified pieces of the output, of a verified file.
     shown: Pieces,
     input_ended: bool,
     ended: bool,
-    /// The stage failed behind the window.
+    /// The stage failed after the window.
     failed: bool,
 }
 
 impl Pass {
-    /// From the beginning on.
+    /// Starts a pass at the beginning.
     pub(super) fn new(stream: Box<dyn Stream>) -> Self {
         Self {
             stream,
@@ -74,7 +74,7 @@ impl Pass {
         }
     }
 
-    /// From a place on.
+    /// Starts a pass at a restart point.
     pub(super) fn from(place: &Place) -> Result<Self> {
         let (taken, start, shown) = (place.taken, place.output, Pieces::from(place));
         Ok(Self { taken, start, shown, ..Self::new(place.point.resume()?) })
@@ -84,17 +84,17 @@ impl Pass {
         self.start + self.window.len() as u64
     }
 
-    /// The length of the output, once all of it was seen.
+    /// Returns the length of the output, once the pass has reached its end.
     pub(super) fn len_bytes(&self) -> Option<u64> {
         self.ended.then(|| self.end())
     }
 
-    /// Where the output ends that may be shown.
+    /// Returns the end of the output that may be returned to readers.
     fn shown_end(&self, course: &Course<'_>) -> u64 {
         if course.checked.is_some() { self.shown.whole_end() } else { self.end() }
     }
 
-    /// Whether it serves reads of `[offset, upto)` with less effort than a new pass.
+    /// Returns true if this pass serves reads of `[offset, upto)` with less effort than a new pass.
     pub(super) fn is_near(&self, course: &Course<'_>, offset: u64, upto: u64) -> bool {
         let place = course.checked.and_then(|checked| checked.place(offset));
         self.start <= offset
@@ -102,7 +102,7 @@ impl Pass {
             && !(self.failed && self.shown_end(course) < upto)
     }
 
-    /// Reads from byte `offset` on, which is not in front of the window.
+    /// Reads from byte `offset` on, which must not lie before the window.
     pub(super) fn read(
         &mut self,
         course: &Course<'_>,
@@ -119,7 +119,7 @@ impl Pass {
         Ok(len)
     }
 
-    /// Makes the window reach from `offset` past `upto`, or to the end.
+    /// Advances the window so that it reaches from `offset` past `upto`, or to the end.
     fn advance(
         &mut self,
         course: &Course<'_>,
@@ -147,12 +147,12 @@ impl Pass {
             }
             self.window.append(&mut out);
             if let Err(e) = step {
-                // What came before the failure can still be read, as far as it may be shown.
+                // Output before the failure can still be read, as far as it is verified.
                 self.failed = true;
                 return if self.shown_end(course) < upto { Err(e) } else { Ok(()) };
             }
             self.check_limits(course)?;
-            // What lies far behind the reader is let go.
+            // Output far behind the reader is dropped.
             let behind = offset.saturating_sub(WINDOW_BYTES as u64);
             let drop = behind.saturating_sub(self.start);
             let drop = usize::try_from(drop).unwrap_or(usize::MAX).min(self.window.len());
@@ -164,8 +164,8 @@ impl Pass {
         Ok(())
     }
 
-    /// Takes more of the file below: a reader at random wants the output up to the next place, and
-    /// mostly no more.
+    /// Takes more of the file below: a random reader needs the output up to the next restart point,
+    /// and mostly no more.
     fn fetch(&mut self, course: &Course<'_>, below: &mut dyn Store) -> Result<()> {
         let wanted = course.checked.and_then(|checked| checked.to_next_place(self.taken));
         let wanted = wanted.and_then(|len| usize::try_from(len).ok());
@@ -184,7 +184,7 @@ impl Pass {
     }
 }
 
-/// Whether an output that has come to byte `end`, of `taken` bytes, is within the limits.
+/// Checks that `end` bytes of output, decoded from `taken` bytes, are within the limits.
 pub(super) fn check_limits(
     stage: &'static str,
     limits: &Limits,

@@ -1,8 +1,8 @@
-//! The pass that decodes all of a file once, before anything of it is shown.
+//! The verification pass, which decodes all of a file once, before any of its output is returned.
 //!
-//! It notes down a hash of each piece of the output, places to begin again at ([`super::checked`]),
-//! and the frames that it comes past. It keeps what it has come to: after an error of the file below,
-//! or a frame that is longer than its caller can do with, it goes on where it was.
+//! It records a hash of each piece of the output, restart points ([`super::checked`]), and the
+//! frames that it passes. It keeps its position: after an error of the file below, or a frame that
+//! is longer than its caller accepts, it can be continued.
 
 use super::checked::{Checked, Checking};
 use super::pass::check_limits;
@@ -10,27 +10,27 @@ use super::{Limits, Store};
 use crate::exec::BLOCK_BYTES;
 use crate::{Error, Frame, Result, Stream};
 
-/// See the module.
+/// A verification pass; see the module page.
 pub(super) struct Proof {
     stage: &'static str,
     stream: Box<dyn Stream>,
-    /// Bytes of the file below that were taken.
+    /// Bytes taken from the file below.
     taken: u64,
-    /// The part of a block that the stage did not take yet.
+    /// The part of a block that the stage has not taken yet.
     input: Vec<u8>,
     input_ended: bool,
     checking: Checking,
-    /// How long the output is so far.
+    /// The length of the output so far, in bytes.
     output: u64,
     frames: Vec<Frame>,
-    /// Where the last of these ends in the output.
+    /// The end of the last frame in the output.
     frames_end: u64,
     ended: bool,
 }
 
 impl Proof {
-    /// Of all that `stream` will make, with places that are so far apart at first, and take so many
-    /// bytes at most.
+    /// Starts a pass over all output of `stream`, with restart points at an initial distance of
+    /// `place_bytes` that take `max_bytes` of memory at most.
     pub(super) fn new(
         stage: &'static str,
         mut stream: Box<dyn Stream>,
@@ -54,8 +54,9 @@ impl Proof {
     /// Decodes to the end.
     ///
     /// # Errors
-    /// [`Error::LongFrame`] when it comes past `frame_bytes` of one frame, [`Error::Limit`], and those
-    /// of the file below: it can go on then. What the stage finds wrong ([`Error::Corrupt`]).
+    /// [`Error::LongFrame`] once a frame exceeds `frame_bytes`, [`Error::Limit`], and those of the
+    /// file below: the pass can be continued then. [`Error::Corrupt`] for damage that the stage
+    /// finds.
     pub(super) fn run(
         &mut self,
         below: &mut dyn Store,
@@ -105,7 +106,7 @@ impl Proof {
         Ok(())
     }
 
-    /// What is known of the file now that all of it was decoded, and its frames.
+    /// Returns the index of the fully decoded file, and its frames.
     pub(super) fn finish(self) -> (Checked, Vec<Frame>) {
         (self.checking.finish(), self.frames)
     }

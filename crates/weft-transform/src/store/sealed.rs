@@ -1,10 +1,11 @@
-//! A file of sealed blocks, each opened and written by itself. [`super::sealed_format`] says how it
-//! lies on disk and why a commit is atomic.
+//! A file of sealed blocks, each opened and written independently. [`super::sealed_format`]
+//! describes the format on disk and why a commit is atomic.
 //!
-//! In memory: `size` is the plain length that readers see, `header` what was last committed.
+//! In memory: `size` is the plain length that readers see, `header` the last committed state.
 //! Changed blocks are in `dirty`. A block below `size` that is not in `dirty` lies in the file:
 //! committed, or (at or behind `header`'s last block) written ahead of the header, invisible until
-//! the commit. So writing much at the end takes no memory, and still all of it appears at once.
+//! the commit. Appending much data thus takes no memory, and still all of it becomes visible at
+//! once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use super::sealed_format::{
 use super::{Atomic, Limits, Store, measured_len, read_exact, within};
 use crate::{Error, Result, Seal, Sealer, Shape, Transform};
 
-/// Blocks that are read from the file below at a time, in bytes.
+/// Bytes of blocks that are read from the file below at a time.
 const RUN_BYTES: u64 = 256 << 10;
 
-/// The most bytes that a commit adds to the log only to save a flush.
+/// Maximum bytes that a commit adds to the log only to save a flush.
 const LOG_APPENDED_BYTES: usize = 256 << 10;
 
 /// A file of sealed blocks.
@@ -27,23 +28,22 @@ pub struct SealedFile {
     below: Box<dyn Store>,
     layout: Layout,
     sealer: Box<dyn Sealer>,
-    /// As committed. Its length is 0 and its sequence 0 before the first commit.
+    /// The committed header. Its length is 0 and its sequence 0 before the first commit.
     header: Header,
-    /// The plain length now.
+    /// The current plain length.
     size: u64,
     /// Changed blocks, each of its full plain length.
     dirty: BTreeMap<u64, Vec<u8>>,
     dirty_bytes: u64,
     dirty_max_bytes: u64,
     /// The file below has a header. It is written and flushed before anything else, so that a file
-    /// without one is empty, and never one whose first commit was cut short.
+    /// without a header is empty, and never one whose first commit was interrupted.
     begun: bool,
-    /// Something is to be committed.
+    /// There are changes to commit.
     changed: bool,
-    /// The file below may be longer than the last block's end.
+    /// The file below may extend past the end of the last block.
     has_tail: bool,
-    /// A log that is durable and could not be written to its places: until that is done, nothing
-    /// may take its place.
+    /// A durable log that could not be applied: until it is applied, it must not be overwritten.
     unapplied: Option<(Header, Vec<u8>)>,
     /// The block opened last.
     cached: Option<(u64, Vec<u8>)>,
@@ -58,7 +58,7 @@ impl std::fmt::Debug for SealedFile {
     }
 }
 
-/// The seal of a stage of the shape `Sealed`.
+/// Returns the seal of a stage of the shape `Sealed`.
 fn seal_of(stage: &Arc<dyn Transform>) -> Result<&dyn Seal> {
     match stage.shape() {
         Shape::Sealed(seal) => Ok(seal),
@@ -67,8 +67,8 @@ fn seal_of(stage: &Arc<dyn Transform>) -> Result<&dyn Seal> {
 }
 
 impl SealedFile {
-    /// Opens the sealed file `below`, or, if `is_new`, begins one in an empty file. Finishes a commit
-    /// that a crash cut short.
+    /// Opens the sealed file `below`, or, if `is_new`, begins one in an empty file. Finishes a
+    /// commit that a crash interrupted.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for a damaged header, or an empty file that is not new;
@@ -140,7 +140,7 @@ impl SealedFile {
         Error::Corrupt { stage: self.stage(), offset, what: what.into() }
     }
 
-    /// Opens block `index`, whose sealed form is `sealed`.
+    /// Opens block `index`, whose sealed form is `sealed`, into `out`.
     fn unseal(&self, index: u64, sealed: &[u8], out: &mut [u8]) -> Result<()> {
         self.sealer.open(index, sealed, out).map_err(|what| {
             out.fill(0);
@@ -148,10 +148,10 @@ impl SealedFile {
         })
     }
 
-    /// Block `index` from the file below.
+    /// Reads block `index` from the file below.
     fn load(&mut self, index: u64) -> Result<Vec<u8>> {
-        // The length that the block was sealed with: that of the file now, as a block whose length
-        // changes is dirty.
+        // The length that the block was sealed with follows from the current size, because a block
+        // whose length changes is dirty.
         let len = self.layout.plain_len(index, self.size);
         let mut plain = vec![0; len];
         if len > 0 {
@@ -160,7 +160,7 @@ impl SealedFile {
         Ok(plain)
     }
 
-    /// `count` blocks from the file below, one behind the other, into `out`.
+    /// Reads `count` contiguous blocks from the file below into `out`.
     fn load_run(&mut self, first: u64, count: u64, out: &mut [u8]) -> Result<()> {
         let overhead = self.layout.overhead_bytes as usize;
         let mut sealed = vec![0; out.len() + overhead * count as usize];
@@ -183,7 +183,7 @@ impl SealedFile {
         Ok(())
     }
 
-    /// The block as it is to be changed.
+    /// Returns a block for modification.
     fn block_mut(&mut self, index: u64) -> Result<&mut Vec<u8>> {
         if !self.dirty.contains_key(&index) {
             let plain = match self.cached.take() {
@@ -197,7 +197,7 @@ impl SealedFile {
         Ok(self.dirty.entry(index).or_default())
     }
 
-    /// Makes the file longer; the new part reads as zeroes.
+    /// Extends the file to `size` bytes; the new part reads as zeroes.
     fn grow(&mut self, size: u64) -> Result<()> {
         if size > PLAIN_MAX_BYTES {
             return Err(weft_vfs::Error::TooLarge.into());
@@ -206,7 +206,7 @@ impl SealedFile {
         while self.size < size {
             let index = self.size / block_bytes;
             let to = size.min((index + 1) * block_bytes);
-            // Within a block.
+            // The value is below the length of a block.
             let len = (to - index * block_bytes) as usize;
             if self.size.is_multiple_of(block_bytes) {
                 self.dirty.insert(index, vec![0; len]);
@@ -221,8 +221,8 @@ impl SealedFile {
         Ok(())
     }
 
-    /// Keeps memory bounded: writes full blocks behind the committed ones ahead of the commit, and
-    /// commits early if that is not enough.
+    /// Bounds memory: writes full blocks behind the committed ones ahead of the commit, and commits
+    /// early if that is not enough.
     fn relieve(&mut self) -> Result<()> {
         if self.dirty_bytes <= self.dirty_max_bytes {
             return Ok(());
@@ -254,7 +254,7 @@ impl SealedFile {
         Ok(())
     }
 
-    /// Seals dirty blocks and writes them to their places, neighbours together.
+    /// Seals dirty blocks and writes them to their positions, adjacent blocks together.
     fn write_blocks(&mut self, indexes: &[u64]) -> Result<()> {
         self.write_first_header()?;
         let mut run = Vec::new();
@@ -280,7 +280,7 @@ impl SealedFile {
         |bytes| self.sealer.tag(bytes)
     }
 
-    /// Commits by a log; see the format.
+    /// Commits by a log; see [`super::sealed_format`].
     fn commit_by_log(&mut self, header: &Header, changed: &[u64]) -> Result<()> {
         let start = self.layout.end(self.size).max(self.layout.end(self.header.plain_bytes));
         let start = start.next_multiple_of(512);
@@ -301,7 +301,7 @@ impl SealedFile {
         let end = end.encode(&self.tag());
         log.extend(end);
         self.has_tail = true;
-        // What a failed commit left behind a shorter log would hide its end.
+        // The rest of a failed commit behind a shorter log would hide the end of the log.
         self.below.set_len(start + log.len() as u64)?;
         self.below.write_at(start, &log)?;
         self.below.commit()?;
@@ -310,7 +310,7 @@ impl SealedFile {
         self.apply_pending()
     }
 
-    /// Writes the log of the last commit to its places, if that is still to be done.
+    /// Applies the log of the last commit, if that is still pending.
     fn apply_pending(&mut self) -> Result<()> {
         if let Some((header, log)) = self.unapplied.take() {
             if let Err(e) = self.apply(&log) {
@@ -323,7 +323,7 @@ impl SealedFile {
         Ok(())
     }
 
-    /// Writes what a log holds to its places.
+    /// Writes the blocks and the header of a log to their positions.
     fn apply(&mut self, log: &[u8]) -> Result<()> {
         let (header, mut rest) = log.split_at(HEADER_BYTES.min(log.len()));
         while let Some((record, after)) = rest.split_at_checked(RECORD_BYTES) {
@@ -338,7 +338,7 @@ impl SealedFile {
         self.below.commit()
     }
 
-    /// Looks for a log behind the last block, and applies it if it is whole.
+    /// Looks for a log behind the last block, and applies it if it is complete.
     fn recover(&mut self, len: u64) -> Result<()> {
         let Some(end_at) = len.checked_sub(LOG_END_BYTES as u64) else { return Ok(()) };
         let stage = self.stage();
@@ -347,8 +347,8 @@ impl SealedFile {
         let Some(end) = LogEnd::decode(&end, &self.tag()) else { return Ok(()) };
         let Some(log_len) = end_at.checked_sub(end.start) else { return Ok(()) };
         let newest = self.header.sequence + 1;
-        // A log has the blocks of a commit, which are limited in number by what was dirty; one
-        // that was not written by us has no right tag.
+        // A log holds the blocks of a commit, whose number the limit on dirty data bounds; a log
+        // not written by weft has no valid tag.
         let in_range = usize::try_from(log_len).is_ok() && log_len >= HEADER_BYTES as u64;
         if !in_range || (end.sequence != newest && end.sequence != self.header.sequence) {
             return Ok(());
@@ -366,7 +366,7 @@ impl SealedFile {
         self.cut_tail()
     }
 
-    /// Cuts off what lies behind the last block.
+    /// Truncates the file below at the end of the last block.
     fn cut_tail(&mut self) -> Result<()> {
         if std::mem::take(&mut self.has_tail) {
             self.below.set_len(self.layout.end(self.header.plain_bytes))?;
@@ -409,14 +409,14 @@ impl Store for SealedFile {
         while done < len {
             let at = offset + done as u64;
             let index = at / block_bytes;
-            // Within a block.
+            // The value is below the length of a block.
             let skip = (at % block_bytes) as usize;
             let plain_len = self.layout.plain_len(index, self.size);
             let step = (plain_len - skip).min(len - done);
             if let Some(plain) = self.dirty.get(&index) {
                 buf[done..done + step].copy_from_slice(&plain[skip..skip + step]);
             } else if step == plain_len {
-                // Whole blocks go where they belong; as many as lie together.
+                // Whole blocks are read directly into `buf`, as many adjacent ones as possible.
                 let mut count = 1;
                 let mut bytes = step;
                 loop {
@@ -467,7 +467,8 @@ impl Store for SealedFile {
             let piece = &data[done..done + step];
             let whole = skip == 0 && step >= self.layout.plain_len(index, self.size);
             if whole {
-                // Nothing of the old block is left, so it need not be read (nor be readable).
+                // The old block is overwritten completely, so it need not be read (nor be
+                // readable).
                 if self.dirty.insert(index, piece.to_vec()).is_none() {
                     self.dirty_bytes += block_bytes;
                 }

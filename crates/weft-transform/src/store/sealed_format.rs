@@ -1,4 +1,4 @@
-//! The format of a sealed file: bytes alone, no I/O.
+//! The on-disk format of a sealed file: encoding and decoding, without I/O.
 //!
 //! ```text
 //! 0    header, 512 bytes: one sector, so that it is written whole or not at all
@@ -11,13 +11,13 @@
 //!      [a log: see below]
 //! ```
 //!
-//! Numbers are little-endian. A file has a header from when it is made on, so that one of length 0 is
-//! known to have been cut.
+//! Numbers are little-endian. A file has a header from its creation on, so that a file of length 0
+//! is known to have been truncated.
 //!
-//! A commit that changes blocks in their place first writes them, with the new header, into a *log*
-//! behind the last block, and flushes; then it writes them to their places, flushes, and cuts the
-//! log off. Whoever opens the file and finds a log whose tag is right does the second half again; a
-//! log that is not whole is ignored. So the one write that commits is the end of the log:
+//! A commit that changes blocks in place first writes them, with the new header, into a *log*
+//! behind the last block, and flushes; then it writes them to their positions, flushes, and
+//! truncates the log. If a log with a valid tag exists when the file is opened, the second half is
+//! repeated; an incomplete log is ignored. So the one write that commits is the end of the log:
 //!
 //! ```text
 //! the log:   the new header, 512 bytes
@@ -37,7 +37,7 @@ const VERSION: u8 = 1;
 /// Bytes of the end of a log.
 pub(super) const LOG_END_BYTES: usize = 80;
 const LOG_MAGIC: &[u8; 8] = b"WEFTLOGE";
-/// Bytes in front of each block in a log.
+/// Bytes of the record header before each block in a log.
 pub(super) const RECORD_BYTES: usize = 16;
 
 /// The header of a sealed file.
@@ -51,7 +51,7 @@ pub(super) struct Header {
     pub(super) sequence: u64,
 }
 
-/// Makes the tag of some bytes.
+/// A function that computes the authentication tag of some bytes.
 pub(super) type Tag<'a> = &'a dyn Fn(&[u8]) -> [u8; 16];
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
@@ -72,7 +72,7 @@ impl Header {
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8] = VERSION;
         bytes[9] = self.algorithm;
-        // At most 31.
+        // The logarithm is at most 31.
         bytes[10] = self.block_bytes.trailing_zeros() as u8;
         bytes[16..32].copy_from_slice(&self.file_id);
         bytes[32..48].copy_from_slice(&self.key_id);
@@ -83,7 +83,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the fields; the tag is checked apart, as it needs the ids.
+    /// Decodes the fields; the tag is checked separately, because the sealer needs the ids.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, String> {
         if &bytes[..8] != MAGIC {
             return Err("this is no sealed file: its header does not begin with WEFTSEAL".into());
@@ -114,7 +114,7 @@ impl Header {
     }
 }
 
-/// The longest plain file: far below where offsets overflow.
+/// Maximum plain length, in bytes: far below the overflow of offsets.
 pub(super) const PLAIN_MAX_BYTES: u64 = 1 << 60;
 
 /// The end of a log.
@@ -150,7 +150,7 @@ impl LogEnd {
     }
 }
 
-/// Where blocks lie in a sealed file.
+/// The layout of blocks in a sealed file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     pub(super) block_bytes: u64,
@@ -158,24 +158,24 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// How many blocks a plain length takes.
+    /// Returns the number of blocks of a plain length.
     pub(super) fn blocks(&self, plain_bytes: u64) -> u64 {
         plain_bytes.div_ceil(self.block_bytes)
     }
 
-    /// The plain length of block `index` of a file.
+    /// Returns the plain length of block `index` of a file.
     pub(super) fn plain_len(&self, index: u64, plain_bytes: u64) -> usize {
         let left = plain_bytes.saturating_sub(index.saturating_mul(self.block_bytes));
-        // At most a block.
+        // At most the length of a block.
         left.min(self.block_bytes) as usize
     }
 
-    /// Where block `index` begins in the stored file.
+    /// Returns the offset of block `index` in the stored file.
     pub(super) fn start(&self, index: u64) -> u64 {
         HEADER_BYTES as u64 + index * (self.block_bytes + self.overhead_bytes)
     }
 
-    /// Where the last block ends in the stored file.
+    /// Returns the end of the last block in the stored file.
     pub(super) fn end(&self, plain_bytes: u64) -> u64 {
         let blocks = self.blocks(plain_bytes);
         HEADER_BYTES as u64 + plain_bytes + blocks * self.overhead_bytes

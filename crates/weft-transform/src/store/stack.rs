@@ -1,21 +1,22 @@
-//! A network over a stored file.
+//! Opening a stored file through a network.
 
 use super::framed::Refused;
 use super::merged::{MergedFile, Shared};
 use super::{Base, FramedFile, Home, InPlace, SealedFile, Store, StreamFile};
 use crate::{Direction, Error, Layer, Network, Reason, Refusal, Result, Shape};
 
-/// What a stored file may cost.
+/// The resource limits for a stored file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest frame that is decoded, in bytes: it is held in memory.
+    /// Maximum length of a decoded frame, in bytes: it is held in memory.
     pub frame_bytes: u64,
-    /// The longest file that is decoded, in bytes.
+    /// Maximum length of a decoded file, in bytes.
     pub file_bytes: u64,
-    /// How many times a frame may be longer than its stored form. A page of zeroes is some
-    /// thousand times as long.
+    /// Maximum ratio of a frame's plain length to its stored length. A page of zeroes reaches some
+    /// thousand.
     pub ratio: u64,
-    /// Bytes written to a file that are held in memory before they go down.
+    /// Maximum bytes written to a file that are held in memory before they are written to the file
+    /// below.
     pub dirty_bytes: u64,
 }
 
@@ -28,8 +29,8 @@ impl Default for Limits {
 /// Opens the file of `base` through a network.
 ///
 /// # Errors
-/// What the stages find wrong with the stored file; [`Error::Refused`] if one of them cannot be
-/// read this way at all.
+/// Damage that the stages find in the stored file; [`Error::Refused`] if one of them does not
+/// support this access.
 pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<Box<dyn Store>> {
     let layers = network.layers();
     let decodes = |layer: &Layer| {
@@ -53,7 +54,7 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
     above_it(store, rest, network, limits, is_new)
 }
 
-/// `store` through layers; `is_new`: it may be a file that nothing was written to yet.
+/// Opens `store` through layers; `is_new`: the file may be new, with nothing written to it yet.
 fn above_it(
     mut store: Box<dyn Store>,
     layers: &[Layer],
@@ -92,20 +93,20 @@ fn above_it(
     Ok(store)
 }
 
-/// A file of frames; one whose frames are too long is read from the beginning, once all of it was
-/// checked, and its length is known then. So is one made of something whose own length is not known:
-/// where an index stands, or the last frame, is known at its end only.
+/// Opens a file of frames. A file whose frames are too long is read as a stream once all of it was
+/// verified, and its length is known then. So is a file over one of unknown length: the position of
+/// its index, or of its last frame, is known only at its end.
 pub(super) fn frames(layer: &Layer, mut home: Home, limits: &Limits) -> Result<Box<dyn Store>> {
     let mut is_stream = home.current().len_bytes()?.is_none();
     if is_stream {
-        // One that has to be read for that knows it afterwards. (A stored file may be empty because
-        // nothing was written to it yet; output that is empty is decoded, as a stream is.)
+        // A file that is verified on the first read knows its length afterwards. (A stored file may
+        // be empty because nothing was written to it yet; empty output is decoded, as a stream is.)
         home.current().read_at(0, &mut [0])?;
         is_stream = home.current().len_bytes()?.is_none_or(|len| len == 0);
     }
     if is_stream {
         let (current, layer) = (home.into_current(), layer.clone());
-        // Those without checksums have nothing to wait for.
+        // Without checksums there is nothing to verify in advance.
         let guards = layer.declares().guards;
         let file = if guards { StreamFile::proven } else { StreamFile::new };
         return Ok(Box::new(file(current, layer, *limits)));
@@ -130,7 +131,7 @@ fn stays_in_place(layer: &Layer) -> bool {
     }
 }
 
-/// `store` through layers that stay in place; `is_new`: if it is empty, it is not one that was cut.
+/// Opens `store` through layers that stay in place; `is_new`: an empty file is new, not truncated.
 pub(super) fn in_place(
     mut store: Box<dyn Store>,
     mut layers: &[Layer],

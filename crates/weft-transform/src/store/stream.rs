@@ -1,11 +1,11 @@
-//! A file read through a sequential stage: the length is known at the end, and reading backwards
-//! starts again from the beginning.
+//! A file read through a sequential stage: the length is known only at the end, and reading
+//! backwards starts again from the beginning.
 //!
-//! A decoder whose checksum stands at the end of a long frame would show bytes before it has seen
-//! that. So such a file is *proven* before anything of it is shown: decoded once to its end
-//! ([`super::proof`]), and read at random from then on ([`super::at_random`]). Both are of one opening
-//! of the file: when what is stored changes, it is opened anew, and what has changed without that being
-//! known has another hash.
+//! A decoder whose checksum stands at the end of a long frame would return bytes before it has
+//! verified them. Such a file is therefore *proven* before any of it is returned: decoded once to
+//! its end ([`super::proof`]), and read at random from then on ([`super::at_random`]). Both belong
+//! to one open of the file: when the stored file changes, it is opened anew, and an undetected
+//! change fails the hash check.
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -17,27 +17,28 @@ use super::proof::Proof;
 use super::{Limits, Store};
 use crate::{Error, Layer, Result};
 
-/// What is known of the output before it is shown.
+/// The state of verification of the output.
 enum Trust {
-    /// The stage says at once what is wrong. A pass, if one was begun.
+    /// The output needs no verification in advance: the stage reports damage at once. Holds the
+    /// pass, if one was begun.
     Plain(Option<Box<Pass>>),
-    /// To be proven: how far that has come.
+    /// The output is to be proven. Holds the verification pass, if one was begun.
     Unproven(Option<Box<Proof>>),
-    /// All of it.
+    /// All of the output is proven.
     Proven(Box<AtRandom>),
-    /// Cannot be proven: where the stage found out, and what.
+    /// The output is damaged: the offset and the description.
     Damaged(u64, String),
 }
 
-/// A file through a sequential stage. It cannot be written.
+/// A file read through a sequential stage. It is read-only.
 pub struct StreamFile {
     below: Box<dyn Store>,
     layer: Layer,
     limits: Limits,
-    /// Once the end was reached.
+    /// The length of the output, once the end was reached.
     len: Option<u64>,
     trust: Trust,
-    /// How far places to begin again at are apart at first, and what they may take, in bytes.
+    /// The initial distance of restart points, and their maximum memory, in bytes.
     places: (u64, usize),
 }
 
@@ -48,19 +49,20 @@ impl std::fmt::Debug for StreamFile {
 }
 
 impl StreamFile {
-    /// `below` through the stage of `layer`.
+    /// Opens `below` through the stage of `layer`.
     #[must_use]
     pub fn new(below: Box<dyn Store>, layer: Layer, limits: Limits) -> Self {
         Self { below, layer, limits, len: None, trust: Trust::Plain(None), places: PLACES }
     }
 
-    /// The same through a stage whose output counts only once the stage has seen all of its input.
+    /// As [`new`](Self::new), for a stage whose output is valid only once the stage has seen all of
+    /// its input.
     #[must_use]
     pub fn proven(below: Box<dyn Store>, layer: Layer, limits: Limits) -> Self {
         Self::proven_by(None, below, layer, limits)
     }
 
-    /// The same, where a part was decoded already.
+    /// As [`proven`](Self::proven), continuing a verification pass if one is given.
     pub(super) fn proven_by(
         proof: Option<Box<Proof>>,
         below: Box<dyn Store>,
@@ -70,7 +72,7 @@ impl StreamFile {
         Self { trust: Trust::Unproven(proof), ..Self::new(below, layer, limits) }
     }
 
-    /// Reads everything once, before anything is shown.
+    /// Verifies all of the output, before any of it is returned.
     fn prove(&mut self) -> Result<()> {
         let stage = self.layer.stage.name();
         let mut proof = match &mut self.trust {
@@ -87,7 +89,7 @@ impl StreamFile {
             },
         };
         if let Err(e) = proof.run(&mut *self.below, &self.limits, u64::MAX) {
-            // What the file below has to say may be otherwise the next time.
+            // Errors of the file below may not recur, so only the stage's own are kept.
             self.trust = match &e {
                 Error::Corrupt { stage: found, offset, what } if *found == stage => {
                     Trust::Damaged(*offset, what.clone())

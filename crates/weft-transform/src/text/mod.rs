@@ -14,18 +14,18 @@
 //! Data passes from left to right: in a *store* network (the default) from the program that
 //! writes to the file, so that `zstd | aead key=work` compresses and then encrypts, and reading
 //! runs the inverses from right to left; in a *view* from the file to the program that reads.
-//! `~` takes the inverse of a stage. `tee ( ... )` hands a copy of what passes to a branch; what comes
-//! out of one with a name is taken by `merge with=NAME` further on.
+//! `~` takes the inverse of a stage. `tee ( ... )` passes a copy of the data to a branch; the
+//! output of a named branch is taken by `merge with=NAME` further on.
 //!
-//! What is printed parses to the same, and has one form: single spaces, parameters in the order of
-//! their names, quotes only where needed.
+//! The printed form is canonical, and parses to the same network: single spaces, parameters in the
+//! order of their names, quotes only where needed.
 
 mod parse;
 mod print;
 
 use std::fmt;
 
-/// Which way the data of a network passes from left to right.
+/// The direction in which the data of a network passes from left to right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Side {
     /// From the program that writes to the stored file.
@@ -38,7 +38,7 @@ pub enum Side {
 /// A network as written: names and parameters, not yet looked up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Text {
-    /// Which way it passes.
+    /// The direction of the data.
     pub side: Side,
     /// The elements from left to right; at least one.
     pub pipe: Vec<Element>,
@@ -49,11 +49,11 @@ pub struct Text {
 pub enum Element {
     /// A stage by name.
     Stage(StageText),
-    /// A branch that gets a copy.
+    /// A branch that gets a copy of the data.
     Tee {
-        /// What a merge calls it.
+        /// The name by which a merge refers to the branch.
         name: Option<String>,
-        /// What it is made of.
+        /// The elements of the branch.
         branch: Vec<Element>,
     },
 }
@@ -63,17 +63,17 @@ pub enum Element {
 pub struct StageText {
     /// Its name.
     pub name: String,
-    /// Whether its inverse is meant.
+    /// Whether the inverse of the stage is used.
     pub inverted: bool,
     /// Its parameters, sorted by name, each at most once.
     pub parameters: Vec<(String, String)>,
 }
 
-/// The longest text, in bytes: what fits into an extended attribute anywhere.
+/// Maximum length of a text, in bytes: it fits into an extended attribute on every file system.
 pub const TEXT_MAX_BYTES: usize = 4000;
-/// The most elements of a network, branches included.
+/// Maximum number of elements of a network, branches included.
 pub const ELEMENTS_MAX: usize = 256;
-/// How deep branches may lie within branches.
+/// Maximum nesting depth of branches.
 pub const DEPTH_MAX: usize = 8;
 
 impl std::str::FromStr for Text {
@@ -85,8 +85,8 @@ impl std::str::FromStr for Text {
 }
 
 impl Text {
-    /// This network with another on top of it, at the reader's end. What of the other was written
-    /// for the other side is turned around.
+    /// Returns this network with `top` stacked on it, at the reader's end. If `top` was written for
+    /// the opposite side, its elements are reversed and its stages inverted.
     #[must_use]
     pub fn with_on_top(mut self, top: Self) -> Self {
         let mut pipe = top.pipe;
@@ -108,7 +108,7 @@ impl Text {
         self
     }
 
-    /// This network without its element at the reader's end; `None` if it was the only one.
+    /// Returns this network without its element at the reader's end; `None` if it was the only one.
     #[must_use]
     pub fn without_top(mut self) -> Option<Self> {
         match self.side {
@@ -119,12 +119,12 @@ impl Text {
         (!self.pipe.is_empty()).then_some(self)
     }
 
-    /// A network of the same side that does nothing.
+    /// Returns the identity network of the same side.
     pub(crate) fn identity(&self) -> Self {
         Self { side: self.side, pipe: vec![Element::identity()] }
     }
 
-    /// All stages that are named, those of branches too.
+    /// Returns all stages, including those of branches.
     #[must_use]
     pub fn stages(&self) -> Vec<&StageText> {
         let mut stages = Vec::new();
@@ -138,18 +138,18 @@ impl Text {
         stages
     }
 
-    /// The names of the keys that its stages take.
+    /// Returns the names of the keys that the stages use.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         let parameters = self.stages().into_iter().flat_map(|stage| &stage.parameters);
         parameters.filter(|(name, _)| name == "key").map(|(_, key)| &key[..])
     }
 
-    /// True if one of the stages writes to a log.
+    /// Returns true if one of the stages writes to a log.
     pub(crate) fn records(&self) -> bool {
         self.stages().iter().any(|stage| stage.name == "log")
     }
 
-    /// This network without the stages of a name, `identity` if none is left.
+    /// Returns this network without the stages of a name, or `identity` if none is left.
     pub(crate) fn without(&self, name: &str) -> Self {
         let other = |e: &&Element| !matches!(e, Element::Stage(stage) if stage.name == name);
         let mut pipe: Vec<Element> = self.pipe.iter().filter(other).cloned().collect();
@@ -161,7 +161,7 @@ impl Text {
 }
 
 impl Element {
-    /// The stage that does nothing.
+    /// Returns the stage that passes data unchanged.
     pub(crate) fn identity() -> Self {
         let name = "identity".to_owned();
         Self::Stage(StageText { name, inverted: false, parameters: Vec::new() })
@@ -174,7 +174,7 @@ impl fmt::Display for Text {
     }
 }
 
-/// Whether a value needs no quotes.
+/// Returns true if a character needs no quotes in a value.
 fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-_.,:/+@%^*".contains(c)
 }

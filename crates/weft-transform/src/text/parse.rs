@@ -1,4 +1,4 @@
-//! Reading a network text: one pass over its characters, bounded in length and depth.
+//! The parser of network texts: one pass over the characters, bounded in length and depth.
 
 use super::{DEPTH_MAX, ELEMENTS_MAX, Element, Side, StageText, TEXT_MAX_BYTES, Text, is_bare};
 use crate::{Error, Result};
@@ -114,7 +114,7 @@ impl Parser<'_> {
         Ok(Element::Stage(StageText { name, inverted, parameters }))
     }
 
-    /// A tee from its branch on.
+    /// Parses a tee from its branch on.
     fn tee(
         &mut self,
         depth: usize,

@@ -1,4 +1,4 @@
-//! The one form in which a network is printed.
+//! The canonical printed form of a network.
 
 use std::fmt::{self, Write};
 

@@ -1,10 +1,10 @@
-//! Compiled modules on disk.
+//! A cache of compiled modules on disk.
 //!
-//! What is read here runs, and so it must be what this program wrote: reading it back is `unsafe`
-//! for that reason. A file is named by a BLAKE3 hash of the module and of all that compiling
-//! depends on, holds a hash of its content (against damage), and counts only if it and its
-//! directory belong to this user and nobody else can write them: who can, can also replace this
-//! program.
+//! Compiled code that is read here is executed, so it must have been written by this program:
+//! reading it back is `unsafe` for that reason. A file is named by a BLAKE3 hash of the module and
+//! of all that compiling depends on, holds a hash of its content (against damage), and is used only
+//! if it and its directory belong to this user and are not writable by others: a user who can write
+//! them can also replace this program.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
@@ -17,7 +17,8 @@ use crate::Result;
 
 const HASH_BYTES: usize = 32;
 
-/// The module from its compiled form in `directory`, or else by `compile`, which is then kept.
+/// Loads a module from its compiled form in `directory`, or else calls `compile` and stores the
+/// result.
 pub(super) fn through(
     engine: &Engine,
     directory: &Path,
@@ -34,8 +35,9 @@ pub(super) fn through(
         return compile();
     }
     if let Some(compiled) = read(&path) {
-        // SAFETY: the file is this user's own, nobody else can write it or its directory, and its
-        // content has the hash that was written with it by `write` below, out of `serialize`.
+        // SAFETY: the file belongs to this user, no other user can write it or its directory, and
+        // its content has the hash that was written with it by `write` below, from the output of
+        // `serialize`.
         match unsafe { Module::deserialize(engine, compiled) } {
             Ok(module) => return Ok(module),
             Err(e) => tracing::debug!("{}: compiled again: {e:#}", path.display()),
@@ -59,7 +61,7 @@ fn is_own_directory(directory: &Path) -> bool {
     found.is_ok_and(|found| found.is_dir() && is_own(&found))
 }
 
-/// The compiled module in a file, if it is one of ours and whole.
+/// Reads a compiled module, if the file belongs to this user and is intact.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let no_links = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
     let mut file = std::fs::File::options().read(true).custom_flags(no_links).open(path).ok()?;

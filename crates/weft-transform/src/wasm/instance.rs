@@ -1,4 +1,4 @@
-//! A guest at work: one instance with its memory, used by one thread at a time.
+//! A running guest: one instance with its memory, used by one thread at a time.
 
 use wasmtime::{
     Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc, WasmParams, WasmResults,
@@ -19,7 +19,7 @@ pub(crate) struct Instance {
     /// The deadline of a call, in ticks.
     ticks: u64,
     memory: Memory,
-    /// Where the buffers are: the first for input and for bytes in their place.
+    /// The addresses of the buffers: the first is for input and for bytes transformed in place.
     buffers: [u32; BUFFERS as usize],
     limits: GuestLimits,
     bytes: [Option<Bytes>; 2],
@@ -30,7 +30,7 @@ fn nr(direction: Direction) -> usize {
     usize::from(direction == Direction::Inverse)
 }
 
-/// What a call that did not return says of the byte `offset`.
+/// Returns the error of a call for the byte `offset` that trapped or exceeded its deadline.
 pub(super) fn failed(e: &wasmtime::Error, offset: u64, limits: &GuestLimits) -> Error {
     if e.downcast_ref::<Trap>() == Some(&Trap::Interrupt) {
         let millis = u64::try_from(limits.deadline.as_millis()).unwrap_or(u64::MAX);
@@ -48,7 +48,7 @@ pub(super) fn wrong(offset: u64, what: impl Into<String>) -> Error {
 }
 
 impl Instance {
-    /// Makes an instance, told `argument` if it is not empty.
+    /// Creates an instance, configured with `argument` if it is not empty.
     pub(crate) fn new(guest: &Guest, limits: GuestLimits, argument: &str) -> Result<Self> {
         let allowed = StoreLimitsBuilder::new()
             .memory_size(limits.memory_bytes)
@@ -102,7 +102,7 @@ impl Instance {
         let function = function.map_err(|_| refused("the module takes no argument"))?;
         self.put(argument.as_bytes())?;
         arm(&mut self.store, &self.limits);
-        // Shorter than a buffer, or `put` had failed.
+        // Shorter than a buffer, or `put` would have failed.
         let call = (self.buffers[0], argument.len() as u32);
         let answer = function.call(&mut self.store, call);
         match answer.map_err(|e| failed(&e, 0, &self.limits))? {
@@ -111,7 +111,7 @@ impl Instance {
         }
     }
 
-    /// Puts bytes into the first buffer.
+    /// Copies bytes into the first buffer.
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         let at = self.buffers[0] as usize;
         let room = self.memory.data_mut(&mut self.store).get_mut(at..at + bytes.len());
@@ -120,7 +120,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Transforms `block`, at most a buffer long, in its place.
+    /// Transforms `block`, at most a buffer long, in place.
     pub(crate) fn bytes(
         &mut self,
         guest: &Guest,
@@ -144,8 +144,8 @@ impl Instance {
         Ok(())
     }
 
-    /// Hands in some of `input` (all of it at most), `last` if nothing follows; appends what the
-    /// guest made to `out`. How much it took, and how much it made.
+    /// Passes `input`, or its first part, to the guest, with `last` if no input follows; appends
+    /// the guest's output to `out`. Returns the bytes consumed and the bytes produced.
     pub(crate) fn stream(
         &mut self,
         guest: &Guest,
@@ -178,7 +178,7 @@ impl Instance {
     }
 }
 
-/// A function of the guest, looked up once.
+/// Returns a function of the guest, looked up on first use.
 fn function<'a, P: WasmParams, R: WasmResults>(
     slot: &'a mut Option<TypedFunc<P, R>>,
     instance: &wasmtime::Instance,
@@ -196,13 +196,13 @@ fn function<'a, P: WasmParams, R: WasmResults>(
     })
 }
 
-/// A deadline in ticks.
+/// Converts a deadline to ticks.
 pub(super) fn ticks(limits: &GuestLimits) -> u64 {
     let ticks = limits.deadline.as_millis() / TICK.as_millis() + 1;
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
-/// Gives the next call its time.
+/// Sets the deadline of the next call.
 pub(super) fn arm(store: &mut Store<StoreLimits>, limits: &GuestLimits) {
     store.set_epoch_deadline(ticks(limits));
 }

@@ -1,11 +1,11 @@
-//! Guests in one memory: what one of them made is what the next one takes, and nothing is copied in
+//! Guests that share one memory: the output of one is the input of the next, without copies in
 //! between.
 //!
-//! A module that imports `weft.memory` in place of having one says that it can live with others: it
-//! has no data of its own there (it is loaded as often as it likes, and at no place of its own) and
-//! keeps nothing there between two calls. Neighbours in a network that say so trust each other, and
-//! share a memory; the block lies behind all that any of them asked for. One that fails takes the
-//! memory with it.
+//! A module that imports `weft.memory` instead of defining a memory declares that it can share it:
+//! it has no data segments (it may be loaded several times, and has no address range of its own)
+//! and keeps nothing there between two calls. Neighbouring guests in a network that declare this
+//! trust each other, and share a memory; the block lies behind the largest memory that any of them
+//! requested. If one fails, the memory is discarded.
 
 use std::sync::Arc;
 
@@ -24,14 +24,15 @@ const PAGE_BYTES: u64 = 64 << 10;
 /// The module and the name that a guest imports its memory by.
 const IMPORT: (&str, &str) = ("weft", "memory");
 
-/// A guest that can share, as a stage has it.
+/// A guest that can share its memory, with its argument.
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) guest: Arc<Guest>,
     pub(crate) argument: String,
 }
 
-/// How many pages a module wants that imports its memory; `None` if it has one itself.
+/// Returns the number of pages that a module with an imported memory requests; `None` if it defines
+/// its own memory.
 ///
 /// # Errors
 /// [`crate::Error::Parameter`] if it imports anything else, or has data.
@@ -57,7 +58,7 @@ pub(super) fn pages_of(module: &Module, binary: &[u8]) -> Result<Option<u64>> {
     Ok(pages)
 }
 
-/// Whether a module that is known to be well-formed has a section of data (number 11).
+/// Returns true if a well-formed module has a data section (number 11).
 fn has_data(binary: &[u8]) -> bool {
     /// Magic and version.
     const HEAD_BYTES: usize = 8;
@@ -74,7 +75,7 @@ fn has_data(binary: &[u8]) -> bool {
     false
 }
 
-/// A number of up to 32 bits, and what follows.
+/// Decodes a LEB128 number of up to 32 bits; returns it with the remaining bytes.
 fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut number = 0_u64;
     for (at, byte) in bytes.iter().take(5).enumerate() {
@@ -86,11 +87,11 @@ fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
-/// Guests with one memory, used by one thread at a time.
+/// Guests that share one memory, used by one thread at a time.
 pub(crate) struct Joint {
     store: Store<StoreLimits>,
     memory: Memory,
-    /// Where the block is.
+    /// The address of the block.
     at: u32,
     functions: Vec<Bytes>,
     limits: GuestLimits,
@@ -99,7 +100,7 @@ pub(crate) struct Joint {
 }
 
 impl Joint {
-    /// Makes an instance of each, in the order in which they run.
+    /// Creates an instance of each member, in execution order.
     pub(crate) fn new(members: &[(Member, Direction)], limits: GuestLimits) -> Result<Self> {
         let first = members.first().ok_or_else(|| refused("no guest"))?;
         let allowed = StoreLimitsBuilder::new()
@@ -142,7 +143,7 @@ impl Joint {
         let function = function.map_err(|_| refused("the module takes no argument"))?;
         self.block(argument.len())?.copy_from_slice(argument.as_bytes());
         arm(&mut self.store, &self.limits);
-        // Shorter than a buffer.
+        // The argument is shorter than a buffer, or `block` would have failed.
         let answer = function.call(&mut self.store, (self.at, argument.len() as u32));
         match answer.map_err(|e| failed(&e, 0, &self.limits))? {
             0 => Ok(()),
@@ -150,7 +151,7 @@ impl Joint {
         }
     }
 
-    /// The place of a block.
+    /// Returns the memory of a block of `len` bytes.
     fn block(&mut self, len: usize) -> Result<&mut [u8]> {
         let at = self.at as usize;
         let room = self.memory.data_mut(&mut self.store).get_mut(at..at + len);
@@ -158,7 +159,7 @@ impl Joint {
         room.ok_or_else(|| wrong(0, "more than a buffer"))
     }
 
-    /// Runs all guests on `block`, at most a buffer long: copied in once, and out once.
+    /// Runs all guests on `block`, at most a buffer long, which is copied in once and out once.
     pub(crate) fn run(&mut self, offset: u64, block: &mut [u8]) -> Result<()> {
         self.block(block.len())?.copy_from_slice(block);
         for function in &self.functions {
@@ -186,7 +187,7 @@ mod tests {
         assert!(!has_data(&module(&format!("(module {import})"))));
         assert!(has_data(&module(&format!("(module {import} (data (i32.const 0) \"x\"))"))));
         assert!(has_data(&module(&format!("(module {import} (data \"passive\"))"))));
-        // What is cut off is not trusted.
+        // A truncated module is not trusted.
         assert!(has_data(b"\0asm\x01\0\0\0\x01\xFF"));
         assert_eq!(leb128(&[0xE5, 0x8E, 0x26, 9]), Some((624_485, &[9][..])));
     }

@@ -1,13 +1,14 @@
-//! WebAssembly modules as stages: somebody's own code on every byte, in a sandbox.
+//! WebAssembly modules as stages: user-supplied code, run on every byte in a sandbox.
 //!
-//! A guest gets no imports at all but perhaps a memory (module `joint`): no files, no clock, no
-//! randomness. Its memory, its time for a call and its stack are bounded, and a call that goes
-//! beyond, traps or answers nonsense is an error for the one reader whose call it was; its instance
-//! is thrown away. What a guest computes depends on its arguments and on what it kept from earlier
-//! calls only: there are no threads, and floating point numbers come out the same everywhere.
+//! A guest gets no imports except optionally a memory (module `joint`): no files, no clock, no
+//! random numbers. Its memory, its time for a call and its stack are bounded, and a call that
+//! exceeds a limit, traps or returns an invalid result is an error for the reader that made the
+//! call only; the instance is discarded. A guest's output depends only on its arguments and on the
+//! state that it kept from earlier calls: there are no threads, and floating point results are the
+//! same on all machines.
 //!
-//! The interface is drawn in docs/transform.md. Guests are compiled when they are loaded, and what
-//! came of it is kept between runs if the caller names a directory for that.
+//! The interface is documented in docs/transform.md. Guests are compiled when they are loaded, and
+//! the compiled code is kept between runs if the caller names a directory for it.
 
 mod artifacts;
 mod instance;
@@ -24,47 +25,47 @@ use crate::{Direction, Error, Result};
 pub(crate) use instance::Instance;
 pub(crate) use joint::{Joint, Member};
 
-/// The longest block that is handed to a guest, in bytes: its buffers have this length.
+/// Maximum length of a block that is passed to a guest, in bytes: its buffers have this length.
 pub const GUEST_BUFFER_BYTES: u32 = 256 << 10;
 
-/// The longest module, in bytes: compiling takes time by its length.
+/// Maximum length of a module, in bytes: compile time grows with it.
 const MODULE_MAX_BYTES: usize = 16 << 20;
 
-/// How exactly deadlines are kept.
+/// The resolution of deadlines.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
-/// Instances that are kept for the next call: as many as threads call at a time, mostly.
+/// Maximum number of idle instances: mostly as many as threads that call at a time.
 const IDLE_MAX: usize = 16;
 
-/// How a guest works.
+/// The interface that a guest implements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuestKind {
-    /// On bytes in their place: it exports `weft_bytes`.
+    /// In-place transformation of bytes: the guest exports `weft_bytes`.
     Bytes,
-    /// From the beginning to the end: it exports `weft_stream`.
+    /// Sequential transformation: the guest exports `weft_stream`.
     Stream,
 }
 
-/// What a guest may use.
+/// The resource limits of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuestLimits {
-    /// The most memory of an instance, in bytes.
+    /// Maximum memory of an instance, in bytes.
     pub memory_bytes: usize,
-    /// The most time for a call.
+    /// Maximum duration of a call.
     pub deadline: Duration,
 }
 
-/// A module that was compiled and fits the interface.
+/// A compiled module that implements the interface.
 pub struct Guest {
     engine: Engine,
     module: Module,
-    /// Ready to be made, of one that has its own memory.
+    /// The pre-linked instance, if the module defines its own memory.
     prepared: Option<InstancePre<StoreLimits>>,
-    /// Pages that it wants, of one that imports its memory.
+    /// The number of pages requested, if the module imports its memory.
     pages: Option<u64>,
     kind: GuestKind,
     invertible: bool,
-    /// Of the module.
+    /// The hash of the module.
     hash: blake3::Hash,
 }
 
@@ -81,8 +82,8 @@ fn refused(message: impl Into<String>) -> Error {
     Error::Parameter { stage: "wasm".to_owned(), message: message.into() }
 }
 
-/// The engine of all guests: those in one memory must have the same. It counts time for deadlines as
-/// long as the process lives.
+/// Returns the engine of all guests: guests that share a memory must have the same. Its clock
+/// thread for deadlines runs as long as the process.
 fn engine() -> Result<Engine> {
     static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
     let mut slot = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,11 +112,12 @@ fn engine() -> Result<Engine> {
 }
 
 impl Guest {
-    /// Compiles a module, in binary form. `cache` is a directory of the user's own where compiled
-    /// modules are kept; it is made if it is not there, and not used if others could write it.
+    /// Compiles a module, in binary form. `cache` is a directory owned by the user in which
+    /// compiled modules are kept; it is created if it does not exist, and not used if others can
+    /// write it.
     ///
     /// # Errors
-    /// [`Error::Parameter`] says what of the module does not fit.
+    /// [`Error::Parameter`] if the module does not implement the interface, with the reason.
     pub fn load(binary: &[u8], cache: Option<&Path>) -> Result<Self> {
         if binary.len() > MODULE_MAX_BYTES {
             return Err(refused(format!("a module of more than {MODULE_MAX_BYTES} bytes")));
@@ -151,25 +153,25 @@ impl Guest {
         Ok(Self { engine, module, prepared, pages, kind, invertible, hash })
     }
 
-    /// How it works.
+    /// The interface that the guest implements.
     #[must_use]
     pub fn kind(&self) -> GuestKind {
         self.kind
     }
 
-    /// Whether it has an inverse.
+    /// Returns true if the guest has an inverse.
     #[must_use]
     pub fn is_invertible(&self) -> bool {
         self.invertible
     }
 
-    /// Whether it imports its memory, and so can share it with its neighbours.
+    /// Returns true if the guest imports its memory, and so can share it with its neighbours.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
         self.pages.is_some()
     }
 
-    /// A hash of the module.
+    /// The hash of the module.
     pub(crate) fn hash(&self) -> blake3::Hash {
         self.hash
     }
@@ -184,7 +186,7 @@ impl Guest {
     }
 }
 
-/// Instances between two calls.
+/// Idle instances, kept for the next call.
 pub(crate) struct Idle<I>(Mutex<Vec<I>>);
 
 impl<I> Default for Idle<I> {
@@ -198,7 +200,7 @@ impl<I> Idle<I> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// Only one whose last call succeeded.
+    /// Keeps an instance, whose last call must have succeeded.
     pub(crate) fn put(&self, instance: I) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {

@@ -1,9 +1,9 @@
-//! What programs are kept from, as far as the kernel can: files that nobody named, writing, the
-//! network, other processes, and system calls that no filter needs and that attacks on kernels begin
-//! with.
+//! The confinement of programs, as far as the kernel supports it: no access to files that the
+//! command does not name, no writing, no network, no other processes, and no system calls that
+//! filters do not need and that kernel exploits begin with.
 //!
-//! Entering name spaces is done in the child, between fork and exec, where a thread is alone in its
-//! process: `unsafe`, as only what allocates nothing and takes no lock may run there.
+//! The child enters its namespaces between fork and exec, where a thread is alone in its process:
+//! `unsafe`, because only code that neither allocates nor takes a lock may run there.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ use seccompiler::{
     SeccompRule, sock_filter,
 };
 
-/// What any program reads: itself, its libraries, and what says how text and time are written.
+/// The paths that every program may read: executables, libraries, and locale and time zone data.
 const SYSTEM: &[&str] = &[
     "/usr",
     "/bin",
@@ -49,10 +49,10 @@ const SYSTEM: &[&str] = &[
     "/dev/zero",
 ];
 
-/// Variables that a program has of this process's.
+/// The environment variables that a program inherits.
 const VARIABLES: &[&str] = &["PATH", "LANG", "LANGUAGE", "TZ"];
 
-/// The absolute paths that a command names, and where programs are looked for.
+/// Returns the absolute paths that a command names, and the directories of `PATH`.
 fn named(command: &str) -> Vec<PathBuf> {
     let separates = |c: char| c.is_whitespace() || "'\"`=;|&()<>,:".contains(c);
     let words = command.split(separates).map(Path::new);
@@ -62,7 +62,7 @@ fn named(command: &str) -> Vec<PathBuf> {
     words.map(Path::to_owned).chain(path.filter(|dir| dir.parent().is_some())).collect()
 }
 
-/// Confines this thread, and all that it starts, to what `command` names.
+/// Confines this thread, and its child processes, to the files that `command` names.
 pub(super) fn this_thread(command: &str) {
     let (reads, all) = (AccessFs::from_read(ABI::V5), AccessFs::from_all(ABI::V5));
     let restricted = Ruleset::default()
@@ -79,8 +79,8 @@ pub(super) fn this_thread(command: &str) {
     }
 }
 
-/// Gives a command an environment without what is this process's alone, name spaces of its own, where
-/// it has no capabilities and sees no other processes, and a filter of system calls.
+/// Gives a command a reduced environment, namespaces of its own, where it has no capabilities and
+/// sees no other processes, and a seccomp filter.
 pub(super) fn command(command: &mut Command) {
     let kept = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
@@ -102,7 +102,7 @@ pub(super) fn command(command: &mut Command) {
             | UnshareFlags::NEWUTS;
         // SAFETY: no descriptors are shared or unshared.
         let unshare = |flags| unsafe { rustix::thread::unshare_unsafe(flags) };
-        // Without name spaces of users root has the others all the same.
+        // Without user namespaces root can still create the others.
         if unshare(apart | UnshareFlags::NEWUSER).is_err() && unshare(apart).is_ok() {
             drop_capabilities()?;
         }
@@ -117,7 +117,7 @@ pub(super) fn command(command: &mut Command) {
     unsafe { command.pre_exec(enter) };
 }
 
-/// None are had, and none come with being root.
+/// Drops all capabilities, and prevents root from regaining them.
 fn drop_capabilities() -> std::io::Result<()> {
     use rustix::thread::{
         CapabilitiesSecureBits, CapabilitySet, CapabilitySets, set_capabilities,
@@ -130,18 +130,21 @@ fn drop_capabilities() -> std::io::Result<()> {
     Ok(())
 }
 
-// The numbers that system calls since Linux 5.1 have on all machines that there is a filter for.
+// The numbers of system calls since Linux 5.1, which are the same on all architectures with a
+// filter.
 const SETXATTRAT: libc::c_long = 463;
 const REMOVEXATTRAT: libc::c_long = 466;
 const OPEN_TREE_ATTR: libc::c_long = 467;
 const FILE_SETATTR: libc::c_long = 469;
 
-/// System calls from this number on, which are newer than these lists (of Linux 6.18), fail with `ENOSYS`,
-/// as on a kernel without them. So do the calls of x32, whose numbers have a bit above all others.
+/// The first unknown system call number: calls from it on, which are newer than these lists (of
+/// Linux 6.18), fail with `ENOSYS`, as on a kernel without them. So do the calls of x32, whose
+/// numbers have a bit above all others.
 const FIRST_UNKNOWN: u32 = 470;
 
-/// Commands of `ioctl(2)` that programs give to what they read and write; others fail with `EPERM`,
-/// those of file systems among them, which change flags and more through a descriptor that only reads.
+/// The allowed `ioctl(2)` commands, which programs use on their input and output; others fail with
+/// `EPERM`, including those of file systems, which change flags and more even through a read-only
+/// descriptor.
 const COMMANDS: &[u64] = &[
     0x2,         // FIGETBSZ
     0x5401,      // TCGETS
@@ -159,7 +162,7 @@ const COMMANDS: &[u64] = &[
     0xC020_660B, // FS_IOC_FIEMAP
 ];
 
-/// The flags by which `clone(2)` makes name spaces, as `unshare(2)` does.
+/// The flags with which `clone(2)` creates namespaces, as `unshare(2)` does.
 const SPACES: &[libc::c_int] = &[
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -172,10 +175,10 @@ const SPACES: &[libc::c_int] = &[
 
 /// System calls that fail with `EPERM`.
 const REFUSED: &[libc::c_long] = &[
-    // The network: Landlock knows TCP only.
+    // The network: Landlock covers TCP only.
     libc::SYS_socket,
     libc::SYS_socketpair,
-    // What files are, which Landlock leaves alone.
+    // File attributes, which Landlock does not cover.
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
     libc::SYS_fchmodat2,
@@ -198,7 +201,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_process_vm_writev,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // Name spaces and mounts.
+    // Namespaces and mounts.
     libc::SYS_unshare,
     libc::SYS_setns,
     libc::SYS_mount,
@@ -236,7 +239,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_quotactl_fd,
 ];
 
-/// Those of them that newer machines do not have.
+/// Further ones that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_OLD: &[libc::c_long] = &[
     libc::SYS_chmod,
@@ -252,7 +255,7 @@ const REFUSED_OLD: &[libc::c_long] = &[];
 fn system_calls() -> Result<BpfProgram, seccompiler::Error> {
     let refused = REFUSED.iter().chain(REFUSED_OLD);
     let mut rules: BTreeMap<i64, Vec<_>> = refused.map(|call| (*call, Vec::new())).collect();
-    // The kernel looks at 32 bits of a command.
+    // The kernel uses the lower 32 bits of a command.
     let is_other = |command: &u64| {
         SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *command)
     };
@@ -274,10 +277,10 @@ fn system_calls() -> Result<BpfProgram, seccompiler::Error> {
     Ok(refuse_unknown().into_iter().chain(known).collect())
 }
 
-/// The instructions before the filter. They return `ENOSYS` for the numbers of unknown calls, and for
-/// `clone3(2)`, as no filter sees its flags: a C library calls `clone(2)` then.
+/// Returns the instructions before the filter. They return `ENOSYS` for the numbers of unknown
+/// calls, and for `clone3(2)`, whose flags a filter cannot see: a C library then calls `clone(2)`.
 fn refuse_unknown() -> [sock_filter; 4] {
-    // The number of the call is the first word of what a filter looks at.
+    // The number of the call is the first word of the filter's input.
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let (at_least, equal) = (libc::BPF_JMP | libc::BPF_JGE, libc::BPF_JMP | libc::BPF_JEQ);
     let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());

@@ -1,15 +1,16 @@
-//! Any program as a stage.
+//! The stage that runs an external program.
 //!
-//! Programs are named by whoever opens the tree, and not by the rules in it: a tree from somewhere
-//! else must not run commands here. A process gets no privileges, limits of memory and
-//! descriptors, and, where the kernel has them, name spaces of its own, Landlock and a filter of system
-//! calls: no way to write files, to read what its command does not name, to see other processes or to
-//! reach the network ([`confine`]). A process that goes past its deadline is
-//! killed with all that it started. What it says on standard error is read, kept up to 4 KiB, and
-//! told when it fails.
+//! Programs are named by the user who opens the tree, and not by the rules in it: a tree from
+//! elsewhere must not run commands here. A process gets no privileges, limits on memory and
+//! descriptors, and, where the kernel supports them, its own namespaces, Landlock and a seccomp
+//! filter: it cannot write files, read files that its command does not name, see other processes or
+//! reach the network ([`confine`]). A process that exceeds its deadline is killed with all its
+//! descendants. Its standard error is read, kept up to 4 KiB, and included in the error if it
+//! fails.
 //!
 //! - `mode=once`: a process for each pass over a file ([`pass`]): any filter.
-//! - `mode=blocks` and `mode=stream`: processes that live on, and are asked in frames ([`pooled`]).
+//! - `mode=blocks` and `mode=stream`: persistent processes, which get requests in frames
+//!   ([`pooled`]).
 
 mod confine;
 mod pass;
@@ -56,34 +57,34 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     },
 }];
 
-/// What a program that lives on is asked for.
+/// The kind of requests to a persistent program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Blocks in their place, any of them at any time.
+    /// Blocks, transformed in place, in any order.
     Blocks,
-    /// Files from the beginning to the end.
+    /// Files, from the beginning to the end.
     Stream,
 }
 
-/// A program, as the caller of the library names it.
+/// A program, as configured by the caller of the library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// What `sh -c` runs.
+    /// The command for `sh -c`.
     pub command: String,
-    /// The most CPU time of a process that runs once, in seconds.
+    /// Maximum CPU time of a process in `mode=once`, in seconds.
     pub cpu_seconds: u32,
-    /// The most memory of a process, in bytes.
+    /// Maximum memory of a process, in bytes.
     pub memory_bytes: u64,
 }
 
 impl Program {
-    /// A command with the usual limits: a minute of CPU time, a GiB of memory.
+    /// Creates a program with the default limits: a minute of CPU time, a GiB of memory.
     pub fn new(command: impl Into<String>) -> Self {
         Self { command: command.into(), cpu_seconds: 60, memory_bytes: 1 << 30 }
     }
 }
 
-/// What a program that failed is blamed for: `said` is what it had to say.
+/// Returns the error of a failed program; `said` is its standard error.
 fn failure(name: &str, offset: u64, what: &str, said: &[u8]) -> Error {
     let said = String::from_utf8_lossy(said);
     let said = said.trim();
@@ -113,7 +114,7 @@ impl Transform for Exec {
     }
 
     fn kept_as(&self) -> Option<Vec<u8>> {
-        // Who knows what it reads.
+        // The program's output may depend on files that it reads.
         None
     }
 
@@ -168,7 +169,7 @@ mod tests {
         assert!(out == text.to_ascii_uppercase());
         assert_eq!(through("cat", 9000, b"").1, b"");
         assert_eq!(through("wc -c", 20_000, &text).1.trim_ascii(), b"1600000", "output at the end");
-        // One that reads no more than it wants, and one that reads nothing.
+        // A program that reads only a part of its input, and one that reads nothing.
         assert_eq!(through("head -n 1", 9000, &text).1, b"one\n");
         assert_eq!(through("echo hello", 9000, &text).1, b"hello\n");
     }
@@ -184,7 +185,7 @@ mod tests {
         let flood = fails("head -c 50000000 /dev/zero >&2; exit 1", b"");
         assert!(flood.len() < 10_000);
         assert!(fails("no-such-program-anywhere", b"").contains("127"));
-        // What it started is gone with it, whatever it made of itself.
+        // Its descendants are killed with it, even if they changed session or process group.
         for (nr, how) in
             ["sleep", "setsid sleep", "nohup setsid -f sleep", "setsid setsid -f sleep"]
                 .iter()
@@ -194,14 +195,15 @@ mod tests {
             let command = format!("{how} {marker} & sleep 1000; wait");
             assert!(fails(&command, b"").contains("no answer"), "{how}");
             assert!(!runs_somewhere(&marker), "{how}: left behind");
-            // Also when the program itself ends as it should.
+            // The same holds if the program itself ends normally.
             let command = format!("{how} {marker} >/dev/null 2>&1 & sleep 0.1; cat");
             assert_eq!(through(&command, 9000, b"text").1, b"text", "{how}");
             assert!(!runs_somewhere(&marker), "{how}: left behind by one that ended");
         }
     }
 
-    /// Whether a process has this word among its arguments, but for shells that are about to start it.
+    /// Returns true if a `sleep` process has this word among its arguments, ignoring shells that
+    /// are about to start it.
     fn runs_somewhere(word: &str) -> bool {
         let pids = std::fs::read_dir("/proc").expect("processes").flatten();
         let lines = pids.filter_map(|pid| std::fs::read(pid.path().join("cmdline")).ok());
@@ -211,7 +213,7 @@ mod tests {
         })
     }
 
-    /// What a program learns and does of what is not its own.
+    /// A program can read and change only the files that it is given.
     #[test]
     fn programs_see_what_they_are_given_and_no_more() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -253,8 +255,9 @@ mod tests {
         assert!(Registry::new(Context::default()).parse("view: exec program=p").is_err());
     }
 
-    /// A filter of the protocol, in Perl (which every Debian has): turns case in blocks, or doubles
-    /// what streams. `when` is run before each request of the letter in `$k`, with its data in `$d`.
+    /// Returns a filter that implements the protocol, in Perl (which every Debian has): it swaps
+    /// case in blocks, or doubles stream data. `when` is run before each request, with its letter
+    /// in `$k` and its data in `$d`.
     fn perl(mode: &str, when: &str) -> String {
         let turn = match mode {
             "blocks" => "$d = substr($d, 8); $d =~ tr/a-zA-Z/A-Za-z/; put('d', $d);",
@@ -313,7 +316,8 @@ mod tests {
 
     #[test]
     fn one_process_serves_until_it_dies_and_then_the_next_does() {
-        // It answers with its number, in as many bytes as it was asked for, and dies after three.
+        // The process answers with its id, in as many bytes as requested, and dies after three
+        // requests.
         let command = perl(
             "blocks",
             "exit 1 if $k eq 'f' && $count++ == 3; $id = sprintf('%08d', rand(1e8)) unless $id;
@@ -333,7 +337,7 @@ mod tests {
 
     #[test]
     fn hostile_programs_that_live_on_end_in_time_and_others_go_on() {
-        // Harm is done to files that begin with an x.
+        // The harm is triggered by files that begin with an x.
         let at_x = |harm: &str| {
             perl("blocks", &format!("if ($k eq 'f' && substr($d, 8, 1) eq 'x') {{ {harm} }}"))
         };
@@ -367,21 +371,22 @@ mod tests {
 
     #[test]
     fn programs_are_kept_from_system_calls_that_no_filter_needs() {
-        // socket(AF_UNIX), which Landlock does not know of.
+        // socket(AF_UNIX), which Landlock does not cover.
         let command = "perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0) or print \"$!\"'";
         assert_eq!(through(command, 9000, b"").1, b"Operation not permitted");
     }
 
-    /// What Landlock leaves alone: a program has a file open that it may read, and that its user owns.
+    /// Attacks that Landlock does not cover: a program has a file open that it may read, and that
+    /// its user owns.
     #[test]
     fn programs_change_nothing_about_files_that_they_read() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("read");
         std::fs::write(&file, "content").expect("a file");
         let ioctl = libc::SYS_ioctl;
-        // Each with arguments that do what it is for, where the kernel and the file system know it.
-        // `$f` is the path, `$d` the descriptor, `$n` the name of an attribute, `$b` zeroes. The kernel
-        // looks at 32 bits of the number of a command.
+        // Each call has arguments that would succeed where the kernel and the file system support
+        // it. `$f` is the path, `$d` the descriptor, `$n` the name of an attribute, `$b` zeroes.
+        // The kernel uses the lower 32 bits of an `ioctl` command.
         let calls = [
             ("setxattrat", "463, -100, $f, 0, $n, ($p = pack('QLL', 0, 0, 0)), 16".to_owned()),
             ("removexattrat", "466, -100, $f, 0, $n".to_owned()),
@@ -419,11 +424,11 @@ mod tests {
         let refused = libc::EPERM.to_string();
         let passed: Vec<_> = calls.iter().filter(|(_, call)| says(call) != refused).collect();
         assert!(passed.is_empty(), "not refused: {passed:#?}");
-        // What is newer than this list, and calls by the numbers of another interface, are unknown.
+        // System calls newer than this list, and calls by the numbers of another ABI, are unknown.
         for call in ["470, 0, 0, 0, 0", "600, 0, 0", "0x4000005b, $d, 0777", "-1", "435, $b, 88"] {
             assert_eq!(says(call), libc::ENOSYS.to_string(), "{call}");
         }
-        // What programs ask of their files they may.
+        // Common `ioctl` commands are allowed.
         for (call, want) in [("0x5401", libc::ENOTTY), ("0x5451", 0), ("0x541b", 0)] {
             assert_eq!(says(&format!("{ioctl}, $d, {call}, $b")), want.to_string(), "{call}");
         }

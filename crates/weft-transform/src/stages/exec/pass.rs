@@ -1,4 +1,5 @@
-//! One process for each pass over a file, from its standard input to its standard output.
+//! `mode=once`: one process for each pass over a file, from its standard input to its standard
+//! output.
 
 use std::io::{Read, Write};
 use std::process::ChildStdin;
@@ -14,13 +15,13 @@ use super::process::{COMPLAINT_BYTES, Process, ended_with};
 use super::{Exec, failure};
 use crate::{Error, Result, STEP_BYTES, Stream};
 
-/// Bytes handed to or taken from a process at a time, and how many of such pieces wait.
+/// Bytes written to or read from a process at a time, and the number of such pieces in a queue.
 const PIECE_BYTES: usize = 64 << 10;
 const PIECES: usize = 4;
-/// How often it is looked whether a full pipe has room.
+/// The polling interval for a full pipe, and for the end of the process.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// One process.
+/// A pass through one process.
 pub(super) struct Pass {
     name: String,
     deadline: Duration,
@@ -36,7 +37,7 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<(
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
-/// Hands pieces to the process until it reads no more or there are none.
+/// Writes pieces to the process until it stops reading or the input ends.
 fn feed(mut stdin: ChildStdin, pieces: Receiver<Vec<u8>>) {
     for piece in pieces {
         if stdin.write_all(&piece).is_err() {
@@ -45,7 +46,7 @@ fn feed(mut stdin: ChildStdin, pieces: Receiver<Vec<u8>>) {
     }
 }
 
-/// Takes pieces until the process has ended or nobody wants them.
+/// Reads pieces until the process closes its output or the receiver is gone.
 fn take(mut stdout: impl Read, pieces: &SyncSender<Vec<u8>>) {
     let mut piece = vec![0; PIECE_BYTES];
     while let Ok(got @ 1..) = stdout.read(&mut piece) {
@@ -55,7 +56,7 @@ fn take(mut stdout: impl Read, pieces: &SyncSender<Vec<u8>>) {
     }
 }
 
-/// Reads all of standard error, so that nobody waits for it, and keeps its beginning.
+/// Reads all of standard error, so that the process does not block on it, and keeps its beginning.
 fn listen(mut stderr: impl Read, complaint: &Mutex<Vec<u8>>) {
     let mut piece = [0; 4096];
     while let Ok(got @ 1..) = stderr.read(&mut piece) {
@@ -73,7 +74,7 @@ impl Pass {
         let complaint: Arc<Mutex<Vec<u8>>> = Arc::default();
         let child = process.child();
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        // From here on an error ends the process.
+        // From here on an error kills the process.
         let pass = Self {
             name: exec.name.clone(),
             deadline: exec.deadline,
@@ -107,11 +108,11 @@ impl Pass {
         out.extend_from_slice(piece);
     }
 
-    /// How the process ended, once its output has.
+    /// Waits for the exit of the process, whose output has ended; returns an error if it failed.
     fn wait(&mut self) -> Result<bool> {
         let end = Instant::now() + self.deadline;
         let Some(pid) = self.process.pid() else { return Err(self.failed("has no number")) };
-        // Looked at and not waited for: until then its number, and that of its group, is its own.
+        // Not reaped yet: until then its process id, and that of its group, cannot be reused.
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         while waitid(WaitId::Pid(pid), look).map_err(std::io::Error::from)?.is_none() {
             if Instant::now() >= end {
@@ -144,7 +145,7 @@ impl Stream for Pass {
                     progress = Instant::now();
                     continue;
                 }
-                // It has said all that it will: what else comes in is nothing to it.
+                // The output has ended: the rest of the input is ignored.
                 Err(TryRecvError::Disconnected) => return Ok(input.len()),
                 Err(TryRecvError::Empty) => {}
             }

@@ -1,10 +1,10 @@
-//! Programs that live on: each is asked for one thing after another, in frames on its standard
-//! input and output, and waits between files. The protocol is drawn in docs/transform.md.
+//! Persistent programs: each gets one request after another, in frames on its standard input and
+//! output, and waits between files. The protocol is documented in docs/transform.md.
 //!
-//! A frame is a letter, the length of what follows (u32, little-endian), and that. Each request is
-//! answered by any number of frames `d` with data and then by `n` (next) or `e` (an error, as
-//! text, after which the process goes on). A process that answers anything else, nothing within the
-//! deadline, or too much, is killed, and a fresh one is started for the next request.
+//! A frame is a letter, the length of its content (u32, little-endian), and the content. Each
+//! request is answered by any number of frames `d` with data and then by `n` (next) or `e` (an
+//! error, as text, after which the process goes on). A process that answers anything else, nothing
+//! within the deadline, or too much, is killed, and a fresh one is started for the next request.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -19,15 +19,15 @@ use super::process::{COMPLAINT_BYTES, Process};
 use super::{Mode, Program, failure};
 use crate::{ByteMap, Direction, Error, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
 
-/// Data of a request, in bytes at most.
+/// Maximum bytes of data in a request.
 const REQUEST_BYTES: usize = 256 << 10;
-/// Data of all answers to a request, in bytes at most.
+/// Maximum bytes of data in all answers to a request.
 const ANSWER_MAX_BYTES: usize = 16 << 20;
-/// Processes that wait for the next request.
+/// Maximum number of idle processes.
 const IDLE_MAX: usize = 8;
 const HEAD_BYTES: usize = 5;
 
-/// The pool of a stage.
+/// A stage with its pool of processes.
 pub(super) struct Pooled {
     pool: Arc<Shared>,
     mode: Mode,
@@ -82,7 +82,7 @@ impl Transform for Pooled {
     }
 
     fn kept_as(&self) -> Option<Vec<u8>> {
-        // Who knows what it reads.
+        // The program's output may depend on files that it reads.
         None
     }
 
@@ -135,11 +135,11 @@ impl StreamCodec for Pooled {
     }
 }
 
-/// A file on its way through a process, which is this one's until then.
+/// One pass of a file through a process, which it owns until the end of the file.
 struct Pass {
     pool: Arc<Shared>,
     worker: Option<Worker>,
-    /// What came before any input.
+    /// Output that was received before any input.
     early: Vec<u8>,
     made: u64,
 }
@@ -183,7 +183,7 @@ impl Stream for Pass {
 
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         self.step(b'z', &[], out)?;
-        // Only a process that is done with a file is asked for another.
+        // Only a process that has finished a file is reused.
         if let Some(worker) = self.worker.take() {
             self.pool.give_back(worker);
         }
@@ -194,7 +194,7 @@ impl Stream for Pass {
 struct Request<'a> {
     letter: u8,
     parts: [&'a [u8]; 2],
-    /// For errors.
+    /// The offset that errors report.
     offset: u64,
 }
 
@@ -222,8 +222,8 @@ impl Shared {
         Ok(worker)
     }
 
-    /// Sends a request to a process that waits, or to a fresh one; that which answered. One that
-    /// waited may have died since, for reasons that are none of this request's.
+    /// Sends a request to an idle process, or to a fresh one; returns the process that answered. An
+    /// idle process may have died since, for reasons unrelated to this request.
     fn ask(&self, request: &Request<'_>, out: &mut Vec<u8>) -> Result<Worker> {
         while let Some(mut worker) = self.idle() {
             match worker.exchange(request, self.deadline, out) {
@@ -248,9 +248,9 @@ impl Shared {
     }
 }
 
-/// Why a request was not answered.
+/// The reason why a request failed.
 enum Why {
-    /// The process says so, and goes on.
+    /// The process reported an error, and goes on.
     Refused(String),
     Died,
     Late,
@@ -273,7 +273,7 @@ impl Why {
     }
 }
 
-/// One process of the pool. Its pipes never block.
+/// A process of the pool, with non-blocking pipes.
 struct Worker {
     stdin: ChildStdin,
     stdout: ChildStdout,
@@ -283,7 +283,7 @@ struct Worker {
     _process: Process,
 }
 
-/// Reads what is there. `false` at the end.
+/// Reads the available data, about `max` bytes at most; returns false at the end.
 fn drain(from: &mut impl Read, max: usize, mut take: impl FnMut(&[u8])) -> bool {
     let mut block = [0; 64 << 10];
     let mut left = max;
@@ -303,7 +303,7 @@ fn drain(from: &mut impl Read, max: usize, mut take: impl FnMut(&[u8])) -> bool 
 
 impl Worker {
     fn start(program: &Program) -> Result<Self> {
-        // Each request has a deadline; all of them together may take what they take.
+        // Each request has a deadline; the total CPU time is not limited.
         let mut process = Process::start(program, None)?;
         let child = process.child();
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -324,14 +324,14 @@ impl Worker {
         failure(&pool.name, offset, what, &self.complaint)
     }
 
-    /// Sends a request and takes the answers, whose data is appended to `out`.
+    /// Sends a request and receives the answers, whose data is appended to `out`.
     fn exchange(
         &mut self,
         request: &Request<'_>,
         deadline: Duration,
         out: &mut Vec<u8>,
     ) -> Result<(), Why> {
-        // What nobody asked for would be taken for the answer.
+        // Unsolicited data would be mistaken for the answer.
         if !self.take_in() || !self.received.is_empty() {
             return Err(self.died());
         }
@@ -339,7 +339,7 @@ impl Worker {
         let len: usize = request.parts.iter().map(|part| part.len()).sum();
         let mut to_send = Vec::with_capacity(HEAD_BYTES + len);
         to_send.push(request.letter);
-        // At most the data of a request and a few more.
+        // At most `REQUEST_BYTES` of data and a few more.
         to_send.extend((len as u32).to_le_bytes());
         request.parts.iter().for_each(|part| to_send.extend_from_slice(part));
         let limit = out.len() + ANSWER_MAX_BYTES;
@@ -366,7 +366,7 @@ impl Worker {
         }
     }
 
-    /// Takes what the process wrote; whether its output goes on.
+    /// Receives the output of the process; returns false if its standard output has ended.
     fn take_in(&mut self) -> bool {
         let Self { stdout, stderr, received, complaint, .. } = self;
         let goes_on = drain(stdout, 1 << 20, |bytes| received.extend_from_slice(bytes));
@@ -382,7 +382,7 @@ impl Worker {
         goes_on
     }
 
-    /// Takes the frames that have come; the outcome, once that is there.
+    /// Takes the received frames; returns the outcome of the request, once it has arrived.
     fn answers(&mut self, limit: usize, out: &mut Vec<u8>) -> Result<Option<Result<(), Why>>, Why> {
         let mut at = 0;
         let mut outcome = None;
@@ -411,7 +411,7 @@ impl Worker {
         Ok(outcome)
     }
 
-    /// Waits until the process has written something, or reads.
+    /// Waits until the process has written data, or, if `sending`, is ready to read.
     fn wait(&self, sending: bool, end: Instant) -> Result<(), Why> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -430,7 +430,7 @@ impl Worker {
         }
     }
 
-    /// What it had to say comes with its end.
+    /// Receives the last standard error of a process that has died.
     fn died(&mut self) -> Why {
         self.take_in();
         Why::Died

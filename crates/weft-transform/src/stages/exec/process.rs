@@ -1,9 +1,9 @@
-//! A process with its limits, and its end.
+//! A process with its limits, and its termination.
 //!
-//! Three shells stand one in the other: the outermost one is in a process group of its own, and what it
-//! starts in a name space of processes, where the second one is the first process. That one waits for
-//! the innermost, the program itself. When it ends, or its group is killed, the kernel ends all that the
-//! program ever started, whatever sessions and groups that made for itself.
+//! Three shells are nested: the outermost one has a process group of its own, and its children are
+//! in a PID namespace, where the second one is the init process. That one waits for the innermost,
+//! the program itself. When it ends, or its group is killed, the kernel kills all descendants of
+//! the program, even if they created sessions and groups of their own.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,13 +15,13 @@ use rustix::process::{
 
 use super::{Program, confine};
 
-/// How long a process may take to end all that it started; then its group is killed.
+/// The time that a process has to end all its descendants; then its group is killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// What is kept of standard error.
+/// Maximum bytes of standard error that are kept.
 pub(super) const COMPLAINT_BYTES: usize = 4 << 10;
 
-/// How a program ended, as the shells around it say it.
+/// Formats the exit status of a program, as reported by the shells around it.
 pub(super) fn ended_with(status: ExitStatus) -> String {
     match status.code() {
         Some(code @ 129..=192) => format!("signal: {}", code - 128),
@@ -29,23 +29,23 @@ pub(super) fn ended_with(status: ExitStatus) -> String {
     }
 }
 
-/// A process in a group of its own, which is killed when this is dropped.
+/// A process in a group of its own, which is killed on drop.
 pub(super) struct Process {
     child: Child,
-    /// It was waited for: its number may be another's.
+    /// The process was reaped: its id may have been reused.
     ended: bool,
 }
 
 impl Process {
-    /// Starts one, with pipes for its standard files.
+    /// Starts a process, with pipes for its standard streams.
     pub(super) fn start(program: &Program, cpu_seconds: Option<u32>) -> std::io::Result<Self> {
-        // The shell knows resource limits. No new files may grow; pipes are none.
+        // The shell sets the resource limits. The file size limit of 0 does not affect pipes.
         let kib = program.memory_bytes >> 10;
         let seconds = cpu_seconds.map_or("unlimited".to_owned(), |seconds| seconds.to_string());
         let limits =
             format!("ulimit -c 0; ulimit -f 0; ulimit -n 64; ulimit -t {seconds}; ulimit -v {kib}");
-        // A shell that waits keeps no pipe open. The outer one, told to end, ends only when the name
-        // space has.
+        // A waiting shell keeps no pipe open. The outer one, on SIGTERM, ends only after the
+        // namespace has ended.
         let wait = "& exec <&- >&- 2>&- 3<&-; wait $!; code=$?; wait $!; exit $code";
         let end = "trap 'kill -9 $!' TERM";
         let outer = format!("{limits}; {end}; exec 3<&0; sh -c \"$1\" weft \"$2\" <&3 3<&- {wait}");
@@ -56,7 +56,7 @@ impl Process {
         confine::command(&mut command);
         let named = program.command.clone();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The thread confines itself, and what it starts inherits that.
+        // The thread confines itself, and its child processes inherit the confinement.
         let spawn = move || {
             confine::this_thread(&named);
             command.spawn()
@@ -74,14 +74,14 @@ impl Process {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
 
-    /// Kills the process and all that it started.
+    /// Kills the process and all its descendants.
     pub(super) fn end(&mut self) {
         if self.ended {
             return;
         }
         if let Some(pid) = self.pid() {
             let _ = kill_process(pid, Signal::TERM);
-            // Not waited for: until then its number, and that of its group, is its own.
+            // Not reaped yet: until then its process id, and that of its group, cannot be reused.
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             let end = Instant::now() + ENDS_WITHIN;
             while matches!(waitid(WaitId::Pid(pid), look), Ok(None)) && Instant::now() < end {

@@ -1,10 +1,10 @@
-//! Decodes members one behind the other, and can begin again in the middle of one.
+//! A decoder of consecutive members, with restart points within members.
 //!
-//! A block of deflate begins at any bit, and refers to up to 32 KiB of output before it. So a place
-//! to begin again at is the end of a block, with the bits of the last byte that belong to the next
-//! one and the output that it may refer to; or it is the end of a member, and needs neither. In a block
-//! that is too long to wait for its end, it is all that the decoder has (11 KB). What the CRC of the
-//! member has come to goes along, so that its end is checked as ever.
+//! A deflate block begins at any bit, and refers to up to 32 KiB of output before it. So a restart
+//! point is the end of a block, with the bits of the last byte that belong to the next block and
+//! the output that it may refer to; or it is the end of a member, and needs neither. In a block
+//! that is too long to wait for its end, it is the complete state of the decoder (11 KB). The state
+//! of the member's CRC is part of it, so that the end of the member is verified as usual.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
@@ -15,14 +15,15 @@ use miniz_oxide::inflate::core::{BlockBoundaryState, DecompressorOxide, decompre
 use super::TAIL_BYTES;
 use crate::{Error, Frame, Point, Result, STEP_BYTES, Stream};
 
-/// How far back deflate refers.
+/// Maximum distance of a deflate reference, in bytes.
 const WINDOW_BYTES: usize = 32 << 10;
-/// What is decoded into, round and round: a power of two that holds a window.
+/// Bytes of the ring buffer of decoded output: a power of two that holds a window.
 const RING_BYTES: usize = 64 << 10;
-/// The longest head that is read: extra field, name and comment have no other bound.
+/// Maximum length of a member's header, in bytes: extra field, name and comment have no other
+/// bound.
 const HEAD_MAX_BYTES: usize = 128 << 10;
 
-/// Where a decoder is within a member.
+/// The part of a member that the decoder is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Head,
@@ -32,28 +33,28 @@ enum Part {
 
 pub(super) struct Decoder {
     part: Part,
-    /// Head or tail as far as it has come.
+    /// The header or trailer, as far as it was read.
     pending: Vec<u8>,
     inflate: Box<DecompressorOxide>,
     ring: Vec<u8>,
-    /// Where in the ring the next output goes.
+    /// The position of the next output in the ring.
     ring_at: usize,
     crc: crc32fast::Hasher,
     member_bytes: u64,
     input: u64,
     output: u64,
     members: u64,
-    /// How far points are to be apart, if any are to be offered.
+    /// The minimum distance of restart points, if any are to be offered.
     every: Option<u64>,
-    /// Where in the input and in the output the last point was offered.
+    /// The input and output offsets of the last restart point.
     last_point: (u64, u64),
-    /// Stands at a point, which is offered.
+    /// The decoder is at a restart point, which is offered.
     at_point: bool,
-    /// Stands at the end of a block.
+    /// The decoder is at the end of a block.
     at_block_end: bool,
-    /// Members that have ended, where points are offered.
+    /// The members that have ended, if restart points are offered.
     frames: Vec<Frame>,
-    /// Where the member begins in the input.
+    /// The offset of the current member in the input.
     member_start: u64,
 }
 
@@ -83,7 +84,7 @@ impl Decoder {
         Error::Corrupt { stage: "gzip", offset: self.output, what: what.into() }
     }
 
-    /// Takes some input, up to a point that is offered; how much.
+    /// Consumes input up to an offered restart point; returns the number of bytes consumed.
     fn take(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
         let mut used = 0;
         while used < input.len() && out.len() < STEP_BYTES && !self.at_point {
@@ -175,7 +176,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Whether the last point is so many times as far away as points are to be.
+    /// Returns true if the last restart point is at least `times` times the minimum distance away.
     fn is_point_due(&self, times: u64) -> bool {
         let (input, output) = self.last_point;
         let passed = (self.input - input).max(self.output - output);
@@ -187,7 +188,7 @@ impl Decoder {
         self.at_point = true;
     }
 
-    /// The output that what follows may refer to.
+    /// Returns the output that the following data may refer to.
     fn window(&self) -> Vec<u8> {
         let len = usize::try_from(self.member_bytes).unwrap_or(usize::MAX).min(WINDOW_BYTES);
         let (behind, before) = self.ring.split_at(self.ring_at);
@@ -198,8 +199,8 @@ impl Decoder {
     }
 }
 
-/// The length of the head that begins with these bytes; `None` if it goes on behind them, an error
-/// if they begin none.
+/// Returns the length of the member header that begins with `bytes`; `None` if it extends past
+/// them, an error if they do not begin a header.
 pub(super) fn head_len(bytes: &[u8]) -> Result<Option<usize>, String> {
     let head = &bytes[..bytes.len().min(HEAD_MAX_BYTES)];
     if !head.iter().zip([0x1F, 0x8B, 8]).all(|(is, want)| *is == want) {
@@ -246,7 +247,7 @@ impl Stream for Decoder {
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         self.at_point = false;
         if self.part == Part::Body {
-            // What inflate holds back needs no input.
+            // Inflate may hold back output, which needs no more input.
             let before = out.len();
             let waiting = self.body(&[], out);
             if waiting.is_ok() && out.len() > before {
@@ -289,23 +290,23 @@ impl Stream for Decoder {
     }
 }
 
-/// Between two members, or in one.
+/// A restart point, between two members or in one.
 struct Place {
     output: u64,
     members: u64,
     block: Option<Block>,
 }
 
-/// Of the decoder within a member.
+/// The state of the inflate decoder within a member.
 enum State {
     BlockEnd(BlockBoundaryState),
     InBlock(Box<DecompressorOxide>),
 }
 
-/// What the rest of a member needs of what comes before.
+/// The state that decoding the rest of a member needs.
 struct Block {
     state: State,
-    /// LZ4.
+    /// The window, compressed with LZ4.
     window: Box<[u8]>,
     crc: crc32fast::Hasher,
     member_bytes: u64,
@@ -326,7 +327,7 @@ impl Point for Place {
         if let Some(block) = &self.block {
             let window = lz4_flex::block::decompress_size_prepended(&block.window);
             let window = window.map_err(|e| decoder.corrupt(e.to_string()))?;
-            // The next output goes to the beginning of the ring, and refers back past it.
+            // The next output goes to the beginning of the ring, and refers back to the ring's end.
             decoder.ring[RING_BYTES - window.len()..].copy_from_slice(&window);
             match &block.state {
                 State::BlockEnd(bits) => {

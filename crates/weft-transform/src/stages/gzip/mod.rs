@@ -2,11 +2,11 @@
 //! the BGZF form of section 4.1 of the SAM specification, which `gzip -d` reads like any other, and
 //! `bgzip` and its kin read at any offset.
 //!
-//! Reading takes any gzip file. Members that carry their length are found by stepping from one to
-//! the next. Any other file is decoded once, which finds where members end and notes down places to
-//! begin again at ([`decoder`]), between members and within them. So a read at random decodes about a
-//! MiB of output or of input, however the file is cut into members: one member of a BGZF file, or
-//! what is between two places ([`crate::store`]'s `at_random` has the bound).
+//! Any gzip file can be read. Members that carry their length are found by stepping from one to the
+//! next. Any other file is decoded once, which finds the ends of members and records restart points
+//! ([`decoder`]), between members and within them. So a random read decodes about a MiB of output
+//! or of input, however the file is divided into members: one member of a BGZF file, or the data
+//! between two restart points ([`crate::store`]'s `at_random` has the bound).
 
 mod decoder;
 
@@ -28,7 +28,7 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     make: |p, _| Ok(Arc::new(Gzip { level: p.number("level", 0..=9, 6)? })),
 }];
 
-/// Plain bytes of a member, as bgzip has them: stored uncompressed it still fits in 64 KiB.
+/// Plain bytes of a member, as in bgzip: stored uncompressed it still fits in 64 KiB.
 const MEMBER_BYTES: usize = 0xFF00;
 const HEAD_BYTES: usize = 18;
 const TAIL_BYTES: usize = 8;
@@ -73,12 +73,14 @@ impl FrameCodec for Gzip {
             deflated = miniz_oxide::deflate::compress_to_vec(plain, 0);
         }
         match u16::try_from(HEAD_BYTES + deflated.len() + TAIL_BYTES - 1) {
-            // One of ours is at most 65280 bytes plain, and 5 more for each 65535 when stored.
+            // A member written by weft has at most 65280 plain bytes, plus 5 for each 65535 if
+            // stored.
             Ok(last) => {
                 out.extend_from_slice(&END[..16]);
                 out.extend(last.to_le_bytes());
             }
-            // A longer one that another program made, and that was changed: its length has no room.
+            // A longer member, written by another program and changed here: its length does not fit
+            // the field.
             Err(_) => out.extend([0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF]),
         }
         out.extend(deflated);
@@ -118,8 +120,9 @@ impl FrameCodec for Gzip {
     }
 }
 
-/// The members of a file that all carry their length. A wrong plain length would shift all that
-/// follows: so all members but the last must have the same, as every BGZF writer makes them.
+/// Returns the members of a file in which all carry their length. A wrong plain length would shift
+/// all following data, so all members but the last must have the same length, as every BGZF writer
+/// produces them.
 fn by_lengths(file: &mut dyn Store, len: u64) -> Result<Option<Vec<Frame>>> {
     let mut frames: Vec<Frame> = Vec::new();
     let mut at = 0;
@@ -146,7 +149,7 @@ fn by_lengths(file: &mut dyn Store, len: u64) -> Result<Option<Vec<Frame>>> {
         frames.push(Frame { stored_bytes, plain_bytes });
         at += stored_bytes;
     }
-    // The last is the empty end mark, and before it may be a shorter one.
+    // The last member is the empty end mark, and the one before it may be shorter.
     let filled = frames.iter().rposition(|frame| frame.plain_bytes > 0).unwrap_or(0);
     let uniform = frames[..filled].windows(2).all(|two| two[0].plain_bytes == two[1].plain_bytes);
     let last_fits = filled == 0 || frames[filled].plain_bytes <= frames[0].plain_bytes;

@@ -1,5 +1,5 @@
-//! Changed frames, decoded, in the order in which they were last changed: what leaves memory first
-//! is what was not written to for longest.
+//! Changed frames, decoded, in the order of their last change: the least recently written frame
+//! leaves memory first.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ struct Kept {
     used: u64,
 }
 
-/// Changed frames by their place in the file.
+/// Changed frames by their index in the file.
 #[derive(Debug, Default)]
 pub(super) struct DirtyFrames {
     frames: BTreeMap<usize, Kept>,
-    /// Places by when they were last changed.
+    /// Indexes of frames by the time of their last change.
     order: BTreeMap<u64, usize>,
     clock: u64,
-    /// Of all frames together.
+    /// The total length of all frames.
     bytes: u64,
 }
 
@@ -38,12 +38,12 @@ impl DirtyFrames {
         self.frames.get(&at).map(|kept| kept.plain.as_slice())
     }
 
-    /// Places, in the order of the file.
+    /// Returns the indexes of the frames, in the order of the file.
     pub(super) fn places(&self) -> impl Iterator<Item = usize> + '_ {
         self.frames.keys().copied()
     }
 
-    /// Puts a frame there, as just changed.
+    /// Inserts a frame as the one changed last.
     pub(super) fn insert(&mut self, at: usize, plain: Vec<u8>) {
         self.remove(at);
         self.clock += 1;
@@ -52,7 +52,7 @@ impl DirtyFrames {
         self.frames.insert(at, Kept { plain, used: self.clock });
     }
 
-    /// The frame, to be changed now, of so many bytes: cut or filled with zeroes.
+    /// Returns a frame for modification, truncated or zero-extended to `len` bytes.
     pub(super) fn change(&mut self, at: usize, len: usize) -> &mut [u8] {
         let kept = self.frames.entry(at).or_insert(Kept { plain: Vec::new(), used: 0 });
         self.order.remove(&kept.used);
@@ -80,12 +80,12 @@ impl DirtyFrames {
         }
     }
 
-    /// The frame that was not changed for longest.
+    /// Returns the least recently changed frame.
     pub(super) fn oldest(&self) -> Option<usize> {
         self.order.first_key_value().map(|(_, at)| *at)
     }
 
-    /// Drops all frames; the one that was changed last comes back.
+    /// Drops all frames; returns the one changed last.
     pub(super) fn clear(&mut self) -> Option<(usize, Vec<u8>)> {
         let at = self.order.last_key_value().map(|(_, at)| *at);
         let newest = at.and_then(|at| Some((at, self.remove(at)?)));

@@ -1,4 +1,4 @@
-//! The frames of a stored file, when it is opened: from its index, or from decoding it once.
+//! Finding the frames of a stored file on open: from its index, or by decoding it once.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use super::super::proof::Proof;
 use super::{Home, Piece, Place, codec_of};
 use crate::{Error, Frame, FrameCodec, Result, Transform};
 
-/// Frames that are longer than this are not decoded as a whole to be read, where there are places in
-/// them, in bytes.
+/// Plain length, in bytes, above which a frame with restart points is not decoded as a whole for a
+/// read.
 pub(super) const LONG_BYTES: u64 = 256 << 10;
 
 /// A file that could not be opened.
 pub(in super::super) struct Refused {
     pub(in super::super) home: Home,
     pub(in super::super) error: Error,
-    /// How far it was decoded.
+    /// The verification pass, with its position.
     pub(in super::super) proof: Option<Box<Proof>>,
 }
 
-/// The frames of the file in `home`, and what else is known of them. `proof`: what was decoded to find
-/// them, if that has an end too early.
+/// Returns the frames of the file in `home`, and the index of restart points if it was decoded.
+/// `proof` is set to the verification pass if that fails.
 fn frames_of(
     codec: &dyn FrameCodec,
     home: &mut Home,
@@ -45,7 +45,7 @@ fn frames_of(
     Ok((frames, checked))
 }
 
-/// The frames of the file in `home`, within its limits.
+/// Returns the frames of the file in `home`, checked against its limits.
 pub(super) fn pieces_of(
     stage: &Arc<dyn Transform>,
     home: &mut Home,
@@ -73,7 +73,7 @@ pub(super) fn pieces_of(
             let place = Place::Current;
             pieces.push(Piece { plain_start, plain_bytes, place, stored_start, stored_bytes });
         }
-        // Each below the limit or the length of a file.
+        // Each term is below the limit or the length of a file.
         plain_start = plain_start.saturating_add(plain_bytes);
         stored_start = stored_start.saturating_add(stored_bytes);
         if plain_start > limits.file_bytes {

@@ -1,22 +1,22 @@
-//! A commit of a file of frames that writes only what changed, to its place.
+//! In-place commit of a file of frames, which writes only the changed frames.
 //!
-//! The invariant: between two commits nothing of the stored file that a reader could come to after a
-//! crash is touched. Frames in their places keep it only where the file below makes all that was
+//! The invariant: between two commits no part of the stored file that a reader could reach after a
+//! crash is modified. Writing frames in place preserves it only where the file below makes all data
 //! written since its last commit durable at once, or none of it ([`Store::atomic`]), as sealed
-//! files do by their log. Then the changed frames, the index of all of them and the new length are
-//! one such commit: a crash leaves the old file or the new one. Three things follow.
+//! files do by their log. Then the changed frames, the index of all frames and the new length are
+//! one such commit: a crash leaves the old file or the new one. Three consequences:
 //!
-//! - No more is written than the file below can commit at once; else the file is written anew.
-//! - Nothing is written before the commit: frames that leave memory earlier go to the spill, and with
-//!   a spill the file is written anew.
-//! - If a commit fails, the file below holds a part of it, not durable: the next commit writes the
-//!   file anew, and reads find the frames concerned in memory, where they still are.
+//! - No more is written than the file below can commit at once; otherwise the file is rewritten.
+//! - Nothing is written before the commit: frames that leave memory earlier go to the spill, and
+//!   with a spill the file is rewritten.
+//! - If a commit fails, the file below holds a part of it, not durable: the next commit rewrites
+//!   the file, and reads find the affected frames in memory, where they still are.
 //!
-//! A frame has the place from its first byte to the next frame, and in front of that next one stands
-//! what decoders pass over ([`FrameCodec::pad`]), listed in the index as a frame that decodes to
-//! nothing. So other programs read the file as before. A frame that has outgrown its place makes the
-//! file be written anew, and then all frames get some room. Frames behind the last one that did
-//! not change are written one behind the other, however long they are.
+//! The slot of a frame extends from its first byte to the next frame; the rest of the slot is
+//! padding that decoders skip ([`FrameCodec::pad`]), listed in the index as a frame that decodes to
+//! nothing. So other programs can still read the file. A frame that outgrows its slot causes a
+//! rewrite, which gives all frames some room. Frames behind the last unchanged one are written one
+//! behind the other, whatever their length.
 //!
 //! [`Store::atomic`]: crate::store::Store::atomic
 //! [`FrameCodec::pad`]: crate::FrameCodec::pad
@@ -26,31 +26,31 @@ use std::collections::BTreeMap;
 use super::{FramedFile, Place, codec_of, listed};
 use crate::Result;
 
-/// How the file is written anew.
+/// The parameters of a rewrite.
 #[derive(Debug, Default)]
 pub(super) struct Anew {
-    /// Changed frames that are encoded already.
+    /// The changed frames that are encoded already.
     pub(super) encoded: BTreeMap<usize, Vec<u8>>,
     /// Frames get room to grow.
     pub(super) roomy: bool,
 }
 
-/// Changed frames, encoded, and where they go.
+/// The changed frames, encoded, and their offsets.
 struct Plan {
     writes: Vec<(usize, u64, Vec<u8>)>,
-    /// Where the index goes.
+    /// The offset of the index.
     end: u64,
 }
 
-/// The room behind a frame: for a page that does not compress, or an eighth of the frame; no more
-/// than a frame that does not compress at all would need.
+/// Returns the room to leave behind a frame, in bytes: a 32nd of its plain and an eighth of its
+/// stored length, but no more than the frame would need if it did not compress at all.
 pub(super) fn room(plain_bytes: u64, stored_bytes: u64) -> u64 {
     let longest = plain_bytes + plain_bytes / 128 + 64;
     (stored_bytes / 8 + plain_bytes / 32).min(longest.saturating_sub(stored_bytes)).max(16)
 }
 
 impl FramedFile {
-    /// Commits in place, or says how to write the file anew.
+    /// Commits in place, or returns the parameters of a rewrite.
     pub(super) fn commit_in_place(&mut self) -> Result<Option<Anew>> {
         let plan = match self.plan()? {
             Ok(plan) => plan,
@@ -66,7 +66,7 @@ impl FramedFile {
         let end = plan.end + index.len() as u64;
         let Some(atomic) = self.home.current().atomic() else { return Ok(Some(Anew::default())) };
         let lens = plan.writes.iter().map(|(at, _, encoded)| {
-            // With what is left of the frame that was there before, and the head of the pad.
+            // Including the rest of the frame that was there before, and the head of the padding.
             (encoded.len() as u64).max(self.pieces[*at].stored_bytes) + 8
         });
         let cost = lens.chain([index.len() as u64]).map(|len| atomic.cost(len)).sum::<u64>();
@@ -82,7 +82,8 @@ impl FramedFile {
             let left = place_end.map_or(0, |end| end - start - encoded.len() as u64);
             if let Some(head) = codec_of(&self.stage)?.pad(left) {
                 encoded.extend(head);
-                // What was overwritten is not to be found any more by who has the key.
+                // The rest of the old frame is zeroed, so that a holder of the key cannot recover
+                // it.
                 let old = self.pieces[at].stored_bytes.min(left + pieces[at].stored_bytes) as usize;
                 encoded.resize(encoded.len().max(old), 0);
             }
@@ -97,7 +98,7 @@ impl FramedFile {
         Ok(None)
     }
 
-    /// Encodes what changed, if all of it fits where it belongs.
+    /// Encodes the changed frames, and plans an in-place commit if all of them fit their slots.
     fn plan(&mut self) -> Result<Result<Plan, Anew>> {
         let codec = codec_of(&self.stage)?;
         let can_pad = codec.pad(8).is_some();
@@ -110,7 +111,7 @@ impl FramedFile {
         let codec = codec_of(&self.stage)?;
         let kept = &self.pieces[last_kept];
         let mut end = kept.stored_start + kept.stored_bytes;
-        // A frame that is new has no place yet.
+        // A new frame has no slot yet.
         if let Some(next) = self.pieces.get(last_kept + 1).filter(|next| next.stored_bytes > 0) {
             end = next.stored_start;
         }

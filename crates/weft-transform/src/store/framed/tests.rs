@@ -1,4 +1,4 @@
-//! Files of gzip of any mix of members, by what is read of them.
+//! Tests of gzip files of any mix of members, by the bytes read of them.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::store::stream::tests::{Counted, Random, check_read, member};
 use crate::store::{Limits, MemoryStore, stack};
 use crate::{Context, Registry};
 
-/// What a read of 4 KiB takes at most of a stored file, in bytes: two places as far apart as they may
-/// be, three times where it crosses one, and what the file is fetched in beyond.
+/// Maximum bytes that a read of 4 KiB takes of a stored file: the maximum distance of two restart
+/// points, three times where the read crosses one, and the granularity of fetches.
 const BOUND: u64 = 3 * (1 << 20) + (128 << 10);
 
-/// A gzip file as any network opens it, and the bytes that are read of it.
+/// Opens a gzip file as any network does, and returns the counter of the bytes read of it.
 fn opened(stored: MemoryStore, limits: Limits) -> Result<(Box<dyn Store>, Arc<AtomicU64>)> {
     let network = Registry::new(Context::default()).parse("gzip").expect("a network");
     let count = Arc::new(AtomicU64::new(0));
@@ -22,12 +22,12 @@ fn opened(stored: MemoryStore, limits: Limits) -> Result<(Box<dyn Store>, Arc<At
     Ok((file, count))
 }
 
-/// Noise, so that what is stored is as long as what is read.
+/// Returns incompressible bytes, so that stored and plain lengths are equal.
 fn noise(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.below(256) as u8).collect()
 }
 
-/// A member that is one block of deflate, of bytes as long as they are stored.
+/// Returns a member that is one deflate block, whose stored and plain lengths are equal.
 fn one_block(plain: &[u8]) -> Vec<u8> {
     let mut stored = vec![0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF];
     let (mut bits, mut count) = (0b011_u64, 3);
@@ -42,7 +42,7 @@ fn one_block(plain: &[u8]) -> Vec<u8> {
     for byte in plain {
         put(0x30 + u64::from(*byte), 8, &mut stored);
     }
-    // The end of the block, and the rest of a byte.
+    // The end of the block, and the padding of the last byte.
     put(0, 7, &mut stored);
     put(0, 7, &mut stored);
     stored.truncate(10 + (3 + 8 * plain.len() + 7).div_ceil(8));
@@ -51,7 +51,7 @@ fn one_block(plain: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// A member with `blocks` empty blocks in front of what it has.
+/// Returns a member with `blocks` empty blocks before its content.
 fn with_empty_blocks(plain: &[u8], blocks: usize) -> Vec<u8> {
     let mut stored = member(plain, 6);
     let body = stored.split_off(10);
@@ -84,7 +84,7 @@ fn a_read_at_random_takes_a_bounded_part_of_any_mix_of_members() {
         ("empty blocks", blocks, &small.1),
     ];
     for (what, stored, plain) in cases {
-        // Held in memory as a whole, or not.
+        // The file is held in memory as a whole, or not.
         for frame_bytes in [64 << 20, 1 << 20] {
             let limits = Limits { frame_bytes, ..Limits::default() };
             let (mut file, count) = opened(MemoryStore::new(stored.clone()), limits).expect(what);
@@ -122,7 +122,8 @@ fn readers_in_different_places_do_not_disturb_each_other() {
                     check_read(&mut *file, &plain, ((reader * 6) << 19) + at, step);
                 }
             }
-            // Each reads 2.5 MiB, and begins a place too early and ends one too late.
+            // Each reader reads 2.5 MiB, beginning a restart point too early and ending one too
+            // late.
             let read = count.load(Ordering::Relaxed);
             assert!(read <= 4 * (9 << 19), "{what}: {read} bytes were read, of 10 MiB");
         }
@@ -181,7 +182,8 @@ fn damage_in_one_of_several_members_is_an_error() {
                 Ok(buf[..got].to_vec())
             });
         match whole {
-            // Cut between two members it is a gzip file, and not all of a head is content.
+            // A file cut between two members is a valid gzip file, and not every byte of a header
+            // matters.
             Ok(read) => assert!(plain.starts_with(&read), "round {round}: wrong bytes"),
             Err(Error::Corrupt { .. }) => {}
             Err(e) => panic!("round {round}: {e}"),
@@ -223,7 +225,7 @@ fn long_members_can_be_written_to() {
     let mut decoder = flate2::bufread::MultiGzDecoder::new(&stored[..]);
     std::io::Read::read_to_end(&mut decoder, &mut read).expect("a gzip file");
     assert!(read == plain);
-    // A member that says how long it is says what is so.
+    // A member that records its length records the correct one.
     let mut at = 0;
     while at < stored.len() {
         let head = &stored[at..];

@@ -1,4 +1,4 @@
-//! Files of gzip that are read at random, against the plain bytes and by what is read of them.
+//! Tests of random reads of gzip files, against the plain bytes and by the bytes read of the file.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl Random {
         (self.0 >> 33) as usize % bound.max(1)
     }
 
-    /// Lines that compress, with some bytes that do not, and zeroes.
+    /// Returns compressible lines, with some incompressible bytes, and zeroes.
     pub(in crate::store) fn text(&mut self, len: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(len + 4096);
         while out.len() < len {
@@ -39,7 +39,7 @@ pub(in crate::store) fn member(plain: &[u8], level: u32) -> Vec<u8> {
     to.finish().expect("in memory")
 }
 
-/// A file that counts what is read of it.
+/// A file that counts the bytes read of it.
 pub(in crate::store) struct Counted(
     pub(in crate::store) MemoryStore,
     pub(in crate::store) Arc<AtomicU64>,
@@ -57,7 +57,7 @@ impl Store for Counted {
     }
 }
 
-/// A gzip file as one with long frames is opened, and the bytes that are read of it.
+/// Opens a gzip file as one with long frames, and returns the counter of the bytes read of it.
 fn opened(stored: MemoryStore) -> (StreamFile, Arc<AtomicU64>) {
     opened_by(&Registry::new(Context::default()), stored)
 }
@@ -82,7 +82,7 @@ pub(in crate::store) fn check_read(file: &mut dyn Store, plain: &[u8], at: usize
     let mut buf = vec![0xAA; len];
     let got = file.read_at(at as u64, &mut buf).unwrap_or_else(|e| panic!("at {at}: {e}"));
     let wanted = &plain[at.min(plain.len())..(at + len).min(plain.len())];
-    // A pass that is read on shows whole pieces only, and comes to the end of what was asked.
+    // A continued pass returns whole pieces only, and reaches the end of the requested range.
     assert!(buf[..got] == *wanted, "at {at}: {got} bytes that are not those");
 }
 
@@ -114,7 +114,7 @@ fn a_read_at_random_decodes_one_interval() {
     let mut random = Random(2);
     let plain = random.text(24 << 20);
     let stored = member(&plain, 6);
-    // What is stored of a MiB is much the same everywhere.
+    // The stored length of each MiB is much the same.
     let of_mib = stored.len() as u64 / 24;
     let (mut file, count) = opened(MemoryStore::new(stored));
     check_read(&mut file, &plain, 0, 1);
@@ -128,7 +128,7 @@ fn a_read_at_random_decodes_one_interval() {
         let read = count.swap(0, Ordering::Relaxed);
         assert!(read <= of_mib * 3, "at {at}: {read} bytes were read, of {of_mib} for each MiB");
     }
-    // Who reads on reads nothing again, and does not begin again.
+    // A sequential reader reads nothing twice, and does not begin again.
     check_read(&mut file, &plain, 0, 1);
     count.store(0, Ordering::Relaxed);
     for at in (0..plain.len()).step_by(100_000) {
@@ -137,7 +137,7 @@ fn a_read_at_random_decodes_one_interval() {
     assert!(count.load(Ordering::Relaxed) <= of_mib * 24 + 24);
 }
 
-/// As stages are on every mount.
+/// Stages are counted on every mount.
 #[test]
 fn a_stage_that_is_counted_is_read_at_random_too() {
     let mut random = Random(6);
@@ -221,7 +221,7 @@ fn what_changes_after_it_was_checked_is_not_shown() {
         file.places.0 = 100_000;
         check_read(&mut file, &plain, 3_900_000, 10);
         match round {
-            // The second member is gone: what is left is a gzip file too.
+            // Without the second member, the rest is a valid gzip file too.
             0 => stored.set_len(half).expect("in memory"),
             1 => stored.set_len(half * 3 / 2).expect("in memory"),
             _ => {
