@@ -274,6 +274,9 @@ impl<F: Format> State<F> {
     ) -> Result<()> {
         let a_dir = a.kind == FileKind::Directory && a.dir != b.dir;
         let b_dir = b.kind == FileKind::Directory && a.dir != b.dir;
+        // First of all, as it may find no space: nothing has changed then.
+        let third =
+            if policy == Policy::Soft { Some(self.reserve_third_name(op, b)?) } else { None };
         let mut befores = Patches::new();
         push_patch(&mut befores, self.hold(op, policy, a.ino)?);
         push_patch(&mut befores, self.hold(op, policy, b.ino)?);
@@ -283,10 +286,15 @@ impl<F: Format> State<F> {
         if b_dir {
             self.gain_subdir(op, a.dir, &mut befores)?;
         }
-        let third = if policy == Policy::Soft {
-            Some(self.add_third_name(op, b, &mut befores)?)
-        } else {
-            None
+        let third = match third {
+            Some(reserved) => {
+                let (format, dir) = self.with_node(b.dir)?;
+                let place = format.place(&reserved);
+                let named = format.fill(op, dir, reserved, b.ino, &befores)?;
+                push_patch(&mut befores, named);
+                Some(place)
+            }
+            None => None,
         };
         let first = self.point_name(op, b, a, &befores)?;
         let mut follows = vec![first];
@@ -331,14 +339,12 @@ impl<F: Format> State<F> {
         Ok(())
     }
 
-    /// Gives an inode another name beside its own, after `befores`, and adds the patch of that to
-    /// them. Returns the position of the name.
-    fn add_third_name(
+    /// Makes room for another name of an inode beside its own.
+    fn reserve_third_name(
         &mut self,
         op: &mut Op<'_>,
         side: &Side<F::Place>,
-        befores: &mut Patches,
-    ) -> Result<F::Place> {
+    ) -> Result<F::Reserved> {
         let (format, dir) = self.with_node(side.dir)?;
         let mut number = side.ino.0;
         let name = loop {
@@ -348,10 +354,6 @@ impl<F: Format> State<F> {
             }
             number = number.wrapping_add(1);
         };
-        let reserved = format.reserve(op, dir, name.as_bytes(), side.kind)?;
-        let place = format.place(&reserved);
-        let named = format.fill(op, dir, reserved, side.ino, befores)?;
-        push_patch(befores, named);
-        Ok(place)
+        format.reserve(op, dir, name.as_bytes(), side.kind)
     }
 }

@@ -1,4 +1,5 @@
-//! The space of a removed file is free at once, for statfs and for writers.
+//! Space: that of a removed file is free at once, for statfs and for writers, and a change that finds
+//! none has changed nothing.
 
 use crate::tools::{assert_clean, have_e2fsprogs};
 use crate::volumes::{Kind, POLICIES, empty, options, store};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use weft_block::{Event, Fault, FaultDevice, MemoryDevice, Recorder, Request, Rng, Rule};
 use weft_ext2::Ext2;
 use weft_patch::{Options, Policy};
-use weft_vfs::{Caller, Error, FileKind, FileSystem, Handle, Ino, SetAttr};
+use weft_vfs::{Caller, Error, FileKind, FileSystem, Handle, Ino, RenameFlags, SetAttr};
 
 /// Blocks so small that deleting a file that fills it takes several steps.
 const KIND: Kind =
@@ -208,4 +209,39 @@ fn no_writer_is_told_that_a_volume_is_full_that_is_not() {
         store(device.inner(), &path);
         assert_clean(&path, &format!("{policy:?}"));
     }
+}
+
+/// In soft updates an exchange needs a third name for a moment. Without room for it the exchange
+/// fails, and the directories count what they counted before.
+#[test]
+fn an_exchange_without_room_changes_no_count() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let Full { device, fs, ino, .. } = {
+        let image = empty(&KIND);
+        let device = Arc::new(Recorder::new(MemoryDevice::from_image(image)));
+        let engine = Options { policy: Policy::Soft, ..Options::default() };
+        let fs = Ext2::open(device.clone(), options(engine)).unwrap();
+        for (parent, name) in [(&b"p"[..], &b"a"[..]), (b"q", b"b")] {
+            let made = fs.mkdir(&Caller::default(), fs.root(), parent, 0o755).unwrap();
+            fs.mkdir(&Caller::default(), made.attr.ino, name, 0o755).unwrap();
+        }
+        let free = fs.statfs().unwrap().blocks_free;
+        let (ino, len_bytes) = fill(&fs, b"full");
+        Full { device, fs, ino, len_bytes, free }
+    };
+    let dir = |name: &[u8]| fs.lookup(fs.root(), name).unwrap().attr.ino;
+    let (p, q) = (dir(b"p"), dir(b"q"));
+    // Names of 8 bytes, until the directory is full: a third name is longer.
+    let refused = (0..1000)
+        .find_map(|n| fs.link(ino, q, format!("link{n:04}").as_bytes()).err())
+        .expect("a full volume");
+    assert!(matches!(refused, Error::NoSpace), "{refused}");
+    let counts = || (fs.getattr(p).unwrap().nlink, fs.getattr(q).unwrap().nlink);
+    let before = counts();
+    let exchanged = fs.rename(p, b"a", q, b"b", RenameFlags::EXCHANGE);
+    assert!(matches!(exchanged, Err(Error::NoSpace)), "{exchanged:?}");
+    assert_eq!(counts(), before, "links of the two directories");
+    check(&fs, &device, "after a refused exchange");
 }
