@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
-/// What a crash did to the writes that were not flushed.
+/// The fate of the writes that were not flushed before a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CrashOutcome {
     /// Writes that reached the medium whole.
@@ -122,7 +122,7 @@ impl<D: BlockDevice> CrashDevice<D> {
         self.cache().off = false;
     }
 
-    /// How many writes a crash now could lose.
+    /// Returns the number of writes that a crash now could lose.
     pub fn pending_writes(&self) -> usize {
         self.cache().pending.len()
     }

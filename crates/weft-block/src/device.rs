@@ -7,7 +7,7 @@ use std::ops::Range;
 /// The unit a device writes atomically: a write is torn, if at all, at a multiple of this.
 pub const SECTOR_BYTES: usize = 512;
 
-/// What a device is like. Fixed for its life, but for `len_bytes`, which may grow.
+/// The properties of a device. Fixed for its life, except `len_bytes`, which may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Length in bytes.
@@ -16,11 +16,11 @@ pub struct Geometry {
     pub logical_block_bytes: u32,
     /// The unit the medium works in, a multiple of `logical_block_bytes`.
     pub physical_block_bytes: u32,
-    /// Whether writes are refused.
+    /// Whether the device refuses writes.
     pub read_only: bool,
 }
 
-/// What is known of the content of a run of bytes without reading it.
+/// The content of a run of bytes, as far as it is known without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtentKind {
     /// Anything.
@@ -36,15 +36,15 @@ pub enum ExtentKind {
 pub struct Extent {
     /// Its length in bytes.
     pub len_bytes: u64,
-    /// What is known of it.
+    /// The content of the run.
     pub kind: ExtentKind,
 }
 
 impl Extent {
-    /// What is known of the bytes from `offset` on if this is what lies there, and `data`, the first
-    /// run of anything else that is not behind it, lies over it: for devices that keep what was
-    /// written in a place of their own. `data` must have been looked up *before* this was: what
-    /// moves down in between is then in one of the two.
+    /// Returns the extent from `offset` on of a device that keeps written data in a place of its own:
+    /// `self` is the extent below, and `data` the first run of the device's own data that does not
+    /// end before `offset`. The caller looks `data` up *before* it asks for the extent below: data
+    /// that moves down in between is then in one of the two.
     #[must_use]
     pub fn under(self, offset: u64, data: Option<Range<u64>>) -> Self {
         let end = offset + self.len_bytes;
@@ -112,9 +112,9 @@ pub trait BlockDevice: Send + Sync {
         change.apply_by_writes(|buf, at| self.write_at(buf, at))
     }
 
-    /// What is known of the bytes from `offset` on, without reading them: the first run of one
-    /// kind, of at most `len_bytes` and, unless that is 0, of at least one byte. What a device
-    /// does not know is [`ExtentKind::Data`].
+    /// Returns what is known of the bytes from `offset` on, without reading them: the first run of
+    /// one kind, of at most `len_bytes` and, unless that is 0, of at least one byte. Content that the
+    /// device does not know is [`ExtentKind::Data`].
     ///
     /// # Errors
     /// As [`read_at`](Self::read_at).
@@ -123,7 +123,7 @@ pub trait BlockDevice: Send + Sync {
         Ok(Extent { len_bytes, kind: ExtentKind::Data })
     }
 
-    /// Whether [`write_zeroes`](Self::write_zeroes) takes less time than writing them.
+    /// Reports whether [`write_zeroes`](Self::write_zeroes) takes less time than writing them.
     fn zeroes_are_fast(&self) -> bool {
         false
     }

@@ -19,7 +19,7 @@ pub enum Error {
         offset: u64,
         /// Length of the request in bytes.
         len_bytes: u64,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The request reaches past the end of the device.
@@ -27,7 +27,7 @@ pub enum Error {
         "{op} of {len_bytes} bytes at offset {offset} reaches past the end of the device at {device_bytes}"
     )]
     OutOfRange {
-        /// What was asked.
+        /// The request, such as `"read"`.
         op: &'static str,
         /// Byte offset of the request.
         offset: u64,
@@ -50,17 +50,17 @@ pub enum Error {
     Open {
         /// The path that was given.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What was found on the device is not what a part expects (a partition table, a log, ...).
+    /// A structure on the device (a partition table, a log, ...) is damaged.
     #[error("{structure} at byte {offset}: {problem}")]
     Corrupt {
         /// The structure's name, such as `"GPT header"`.
         structure: &'static str,
-        /// Where it lies, in bytes.
+        /// The offset of the structure on the device, in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// The damage.
         problem: String,
     },
     /// A part of what was found is of a kind that is not read (a compression, an encryption).
@@ -68,9 +68,9 @@ pub enum Error {
     Unsupported {
         /// The structure's name, such as `"NDIF chunk"`.
         structure: &'static str,
-        /// Where it lies, in bytes.
+        /// The offset of the structure on the device, in bytes.
         offset: u64,
-        /// What is not supported.
+        /// The unsupported feature.
         what: String,
     },
     /// A description of a device names something that does not exist or makes no sense.

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What kind of request a rule is about.
+/// The kind of request that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// Reading.
@@ -27,7 +27,7 @@ pub enum Request {
     Any,
 }
 
-/// What happens to a request.
+/// An injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It fails with this errno and changes nothing.
@@ -45,18 +45,18 @@ impl Fault {
     pub const ENOSPC: Self = Self::Errno(Errno::NOSPC.raw_os_error());
 }
 
-/// When something fails, and how.
+/// A rule of fault injection: the requests that it matches, and the fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// The requests it is about.
     pub on: Request,
     /// Only those that touch this range of bytes. Flushes touch every range.
     pub range: Option<Range<u64>>,
-    /// How many matching requests pass before it fires.
+    /// The number of matching requests that pass before the rule fires.
     pub after: u64,
-    /// How often it fires; `None` is for ever.
+    /// The number of times that it fires; `None`: always.
     pub times: Option<u64>,
-    /// What it does.
+    /// The fault.
     pub fault: Fault,
 }
 
@@ -106,7 +106,7 @@ pub struct FaultDevice<D> {
     rules: Mutex<Rules>,
 }
 
-/// What is left of a request once the rules have spoken.
+/// The part of a request that is still carried out after all rules.
 enum Verdict {
     Pass,
     Fail(Error),
@@ -139,7 +139,7 @@ impl<D: BlockDevice> FaultDevice<D> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).active.clear();
     }
 
-    /// How often a rule has fired; 0 once it is removed.
+    /// Returns the number of times that a rule has fired; 0 once it is removed.
     pub fn fired(&self, id: RuleId) -> u64 {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         rules.active.iter().find(|a| a.id == id).map_or(0, |a| a.fired)

@@ -21,17 +21,18 @@ use std::time::Duration;
 /// The most buffers that one `pwritev(2)` takes (`IOV_MAX` on Linux).
 const IOV_MAX: usize = 1024;
 
-/// How often, and how far apart, a locked device is tried: a process that was killed, or a mount
-/// that was just unmounted, lets go of it in a moment; so does udev, which probes a block special.
+/// The attempts to lock a device, and the pause between two: a process that was killed, or a mount
+/// that was just unmounted, releases its lock in a moment; so does
+/// udev, which probes a block special.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
-/// How a device is opened.
+/// The access with which a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenMode {
     /// Whether writes are refused. A read-only device can be opened by many at once.
     pub read_only: bool,
-    /// Whether the lock is taken. Off only for looking at a volume that somebody else holds,
+    /// Whether the lock is taken. Off only for reading a volume that another process has locked,
     /// where torn and stale reads are accepted.
     pub lock: bool,
 }
@@ -155,13 +156,13 @@ impl FileDevice {
         })
     }
 
-    /// Where it was opened.
+    /// Returns the path by which the device was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is a block special file and not an image file.
+    /// Returns true for a block special file, and false for an image file.
     #[must_use]
     pub fn is_block_special(&self) -> bool {
         self.block_special

@@ -182,7 +182,7 @@ impl<R: Read + Seek> LogReader<R> {
         Ok(Self { input, sector_bytes, entries, read: 0, at: sector_bytes })
     }
 
-    /// How many entries the log says it has.
+    /// Returns the number of entries that the log's header states.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.entries

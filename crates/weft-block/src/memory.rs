@@ -252,7 +252,7 @@ impl MemoryDevice {
         Self { image: RwLock::new(image) }
     }
 
-    /// What the device holds now. Later writes do not show in it.
+    /// Returns the present content. Later writes do not change it.
     #[must_use]
     pub fn snapshot(&self) -> Image {
         self.shared().clone()

@@ -36,7 +36,7 @@ impl fmt::Debug for Guid {
     }
 }
 
-/// What a table says that a partition holds.
+/// The type of a partition's content, from the entry of its table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartitionType {
     /// The type byte of an MBR entry; `0x83` is Linux.
@@ -66,11 +66,11 @@ pub struct PartitionInfo {
     /// Its number, as Linux counts: from 1; logical ones of an MBR from 5; in Apple's map the
     /// number of the entry, the map's own included.
     pub number: u32,
-    /// Where it begins, in bytes.
+    /// The offset of its first byte on the device.
     pub start_bytes: u64,
     /// Its length in bytes.
     pub len_bytes: u64,
-    /// What it is said to hold.
+    /// The type of its content.
     pub kind: PartitionType,
     /// Its own GUID (GPT only).
     pub id: Option<Guid>,
@@ -85,7 +85,7 @@ pub struct PartitionTable {
     pub scheme: Scheme,
     /// The unit the table counts in, in bytes.
     pub sector_bytes: u32,
-    /// Whether the primary GPT was bad, and this is what the backup says.
+    /// Whether the primary GPT was bad, and the table is the backup.
     pub from_backup: bool,
     /// The partitions, by number.
     pub partitions: Vec<PartitionInfo>,
@@ -366,7 +366,7 @@ impl<D: BlockDevice> Partition<D> {
         Self { inner, start_bytes, len_bytes }
     }
 
-    /// Where on the device below a byte of the partition lies.
+    /// Returns the offset on the device below of byte `offset` of the partition.
     fn shift(&self, op: &'static str, offset: u64, len_bytes: u64) -> Result<u64> {
         check_range(op, offset, len_bytes, self.len_bytes)?;
         Ok(self.start_bytes + offset)

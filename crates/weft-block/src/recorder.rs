@@ -17,15 +17,15 @@ pub enum Event {
     Write {
         /// Byte offset on the device.
         offset: u64,
-        /// What was written.
+        /// The bytes written.
         data: Arc<[u8]>,
-        /// Whether it was durable at once, without a flush (`REQ_FUA`; only in recordings of
+        /// Whether the write was durable at once, without a flush (`REQ_FUA`; only in recordings of
         /// the kernel).
         fua: bool,
     },
     /// A flush completed.
     Flush {
-        /// How many events from the start of the record on it made durable.
+        /// The number of events, from the start of the record on, that the flush made durable.
         covers: usize,
     },
     /// A range was discarded.
@@ -39,7 +39,7 @@ pub enum Event {
     Mark(String),
 }
 
-/// Where a log goes.
+/// The destination of a log.
 trait LogFile: Write + Seek + Send {}
 impl<T: Write + Seek + Send> LogFile for T {}
 
@@ -100,7 +100,7 @@ impl<D: BlockDevice> Recorder<D> {
         self.record().events.clone()
     }
 
-    /// How many events there have been.
+    /// Returns the number of events so far.
     pub fn event_count(&self) -> usize {
         self.record().count
     }

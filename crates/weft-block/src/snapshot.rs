@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The unit that is kept, in bytes.
 const PAGE: u64 = 4096;
 
-/// What a snapshot has kept.
+/// The pages that a snapshot keeps.
 #[derive(Debug, Default)]
 struct Kept {
     pages: HashMap<u64, Box<[u8]>>,
@@ -35,8 +35,8 @@ pub struct SnapshotDevice<D> {
     kept: Mutex<Option<Kept>>,
 }
 
-/// What a [`SnapshotDevice`] held when it was frozen. Reads fail once more has been overwritten
-/// than was to be kept.
+/// The content of a [`SnapshotDevice`] at the time it was frozen. Reads fail once more has been
+/// overwritten since than may be kept.
 #[derive(Debug)]
 pub struct Snapshot<D> {
     device: Arc<SnapshotDevice<D>>,

@@ -1,4 +1,4 @@
-//! Where a volume lives, in words: what a user types after a command.
+//! The description of a source: the text that names a device on the command line.
 //!
 //! | description | device |
 //! |---|---|
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// What a description names.
+/// A parsed description of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// The whole device.

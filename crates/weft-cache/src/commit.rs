@@ -34,7 +34,7 @@ pub(crate) struct Gathered {
     /// Slots, and their sub-blocks that stay held.
     holds: Vec<(u32, u16)>,
     intents: Vec<RegionKey>,
-    /// Whether it has records of dirty data.
+    /// Whether the batch has records of dirty data.
     dirty: bool,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Loading {
     pub(crate) known: Bitmap,
     /// Blocks whose entries are superseded.
     superseded: HashSet<BlockKey>,
-    /// Whether no clean block may be trusted.
+    /// Set if clean blocks may be stale, so that all of them are dropped.
     pub(crate) untrusted: bool,
 }
 

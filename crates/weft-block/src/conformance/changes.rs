@@ -37,7 +37,7 @@ pub(super) fn read_only_refuses_every_change(bench: &Bench<'_>) {
 }
 
 /// Makes a change of each of the ranges, and compares the whole device with what it should be.
-/// What is `None` may read as anything.
+/// A byte that is expected to be `None` may read as anything.
 fn in_their_range(
     bench: &Bench<'_>,
     what: &str,

@@ -1,4 +1,4 @@
-//! What must come through a filter, looked at on the device below.
+//! The properties of the device below that must be visible through a filter.
 
 use super::{FilterBench, content};
 use crate::{BlockDevice, Geometry};

@@ -31,16 +31,16 @@ use crate::BlockDevice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a device can do, and how hard to try.
+/// The capabilities of the device under test, and the extent of the test.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Extents tell where zeroes were written over 256 KiB or more.
     pub holes: bool,
     /// A filter keeps what is written, and never changes the device below.
     pub private: bool,
-    /// How many random comparisons.
+    /// The number of random comparisons.
     pub random_runs: u64,
-    /// How many operations each.
+    /// The number of operations in each.
     pub random_operations: usize,
     /// The seed of the first random comparison; the next ones count up.
     pub seed: u64,
@@ -83,7 +83,7 @@ impl Bench<'_> {
     }
 }
 
-/// What a case of a filter works with: a fresh filter, and the device below.
+/// The fresh filter that a case works with, and the device below it.
 struct FilterBench<'a> {
     device: &'a dyn BlockDevice,
     below: &'a Probe,

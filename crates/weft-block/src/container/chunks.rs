@@ -14,7 +14,7 @@ const CHUNK_MAX_BYTES: u64 = 16 << 20;
 const CACHED_CHUNKS: usize = 16;
 const CACHED_BYTES: usize = 32 << 20;
 
-/// How a chunk is stored.
+/// The compression of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packing {
     Zero,
@@ -32,11 +32,11 @@ pub(super) enum Packing {
 /// A chunk of an image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk {
-    /// Where it begins in the image and how long it is there, in bytes.
+    /// Offset and length in the image, in bytes.
     pub start: u64,
     pub len: u64,
     pub packing: Packing,
-    /// Where its content is in the file, in bytes.
+    /// The offset of its content in the file, in bytes.
     pub at: u64,
     pub packed_len: u64,
 }
@@ -98,7 +98,7 @@ impl ChunkedImage {
         Ok(Self { file, structure, len_bytes, chunks, cache: Mutex::default() })
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> usize {
         self.chunks.len()
     }

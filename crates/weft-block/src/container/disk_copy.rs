@@ -46,7 +46,7 @@ impl DiskCopy {
     /// Length of the header in bytes.
     pub const HEADER_BYTES: u64 = HEADER_BYTES;
 
-    /// Whether a disk of so many bytes is a floppy of one of the formats the header knows.
+    /// Returns true if a disk of `len_bytes` is a floppy of a format that the header can state.
     #[must_use]
     pub fn is_floppy(len_bytes: u64) -> bool {
         FLOPPIES.iter().any(|(len, ..)| *len == len_bytes)
@@ -110,13 +110,13 @@ impl DiskCopy {
         &self.name
     }
 
-    /// Whether the blocks have tags.
+    /// Returns true if the blocks have tags.
     #[must_use]
     pub fn has_tags(&self) -> bool {
         self.tag_bytes > 0
     }
 
-    /// Whether both checksums in the header are right.
+    /// Reports whether both checksums in the header are right.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io).

@@ -8,12 +8,12 @@ use super::{Layer, be16, be32, read_range};
 use crate::{BlockDevice, Error, Partition, Result};
 use std::sync::Arc;
 
-/// Where a file keeps its forks, as offset and length in bytes.
+/// The forks in a file, each as offset and length in bytes.
 pub(super) struct File {
     pub layer: Layer,
     pub data: (u64, u64),
     pub resource: (u64, u64),
-    /// Whether a signature or a checksum says so, and not likelihood.
+    /// Whether the format was recognised by a signature or a checksum, not by likelihood.
     pub certain: bool,
 }
 

@@ -1,5 +1,4 @@
-//! What an image of a Macintosh disk comes wrapped in: recognised by content, taken off layer by
-//! layer.
+//! The containers of images of Macintosh disks: recognised by content, and unwrapped layer by layer.
 //!
 //! | layer | written in place |
 //! |---|---|
@@ -35,7 +34,7 @@ use std::sync::Arc;
 /// The most layers taken off.
 const LAYERS_MAX: usize = 8;
 
-/// What is known beside the image itself.
+/// Information about an image from outside it.
 #[derive(Clone, Default)]
 pub struct Options {
     /// The image's resource fork, where it is in another file. An AppleDouble (`._name`) is taken
@@ -54,7 +53,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What was taken off an image.
+/// A layer that was unwrapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layer {
@@ -69,30 +68,30 @@ pub enum Layer {
     DiskCopy {
         /// The disk's name as it stands there, in MacRoman.
         name: Vec<u8>,
-        /// Whether it has tags.
+        /// Whether the image has tags.
         tags: bool,
-        /// Whether both checksums were right.
+        /// Whether both checksums are right.
         intact: bool,
     },
     /// NDIF.
     Ndif {
         /// The disk's name as it stands there, in MacRoman.
         name: Vec<u8>,
-        /// How many chunks it has.
+        /// The number of chunks.
         chunks: usize,
     },
     /// UDIF.
     Udif {
-        /// How many chunks it has.
+        /// The number of chunks.
         chunks: usize,
-        /// Whether the checksum of its checksums is right. ([`Opened::verify`] looks at those.)
+        /// Whether the checksum of the image's checksums is right. ([`Opened::verify`] looks at those.)
         intact: bool,
     },
     /// A partition of Apple's map.
     Partition {
-        /// Which of the two maps.
+        /// The scheme of the partition map.
         scheme: Scheme,
-        /// What the map says.
+        /// The entry of the map.
         info: PartitionInfo,
         /// Whether the image ends before the partition does.
         cut_short: bool,
@@ -133,16 +132,16 @@ impl fmt::Display for Layer {
 /// An image with its wrapping off.
 #[derive(Clone)]
 pub struct Opened {
-    /// What was inside.
+    /// The device inside all layers.
     pub device: Arc<dyn BlockDevice>,
-    /// What was taken off, from the outside in.
+    /// The layers that were unwrapped, from the outside in.
     pub layers: Vec<Layer>,
     /// Checksums that were not looked at yet.
     sums: Vec<Arc<udif::Sums>>,
 }
 
 impl Opened {
-    /// Whether there are checksums that opening did not look at.
+    /// Returns true if the image has checksums that opening did not verify.
     #[must_use]
     pub fn has_checksums(&self) -> bool {
         !self.sums.is_empty()
@@ -262,7 +261,7 @@ fn peel(
     pick_partition(device, partition)
 }
 
-/// Whether an HFS, MFS or HFS+ volume begins here.
+/// Reports whether an HFS, MFS or HFS+ volume begins at the device's start.
 fn looks_like_volume(device: &dyn BlockDevice) -> Result<bool> {
     let mut signature = [0; 2];
     if device.geometry().len_bytes < 1536 {

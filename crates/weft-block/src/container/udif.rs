@@ -24,7 +24,7 @@ const ENTRY_BYTES: usize = 40;
 const ZERO: u32 = 0;
 const FREE: u32 = 2;
 
-/// How much is summed at a time, in bytes.
+/// The bytes summed at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 /// The type of checksum that is looked at; there are others, which no image is known to have.
 const CRC32: u32 = 2;
@@ -89,7 +89,7 @@ fn checksum(raw: &[u8], at: usize) -> Option<u32> {
     (be32(raw, at) == CRC32 && be32(raw, at + 4) == 32).then(|| be32(raw, at + 8))
 }
 
-/// What the checksums of an image should be, and what they are of.
+/// The checksums that an image states, and the ranges that they cover.
 pub(super) struct Sums {
     file: Arc<dyn BlockDevice>,
     image: Arc<ChunkedImage>,
@@ -104,21 +104,21 @@ pub(super) struct Sums {
 /// The checksum of one table.
 struct TableSum {
     expected: Option<u32>,
-    /// What it is of, in the order of the chunks.
+    /// The ranges that it covers, in the order of the chunks.
     ranges: Vec<Range>,
 }
 
 /// A range of a device that is summed.
 struct Range {
-    /// Where it begins and how long it is, in bytes.
+    /// Offset and length, in bytes.
     start: u64,
     len: u64,
-    /// Whether it is known to be zeroes, and a multiple of 512 bytes.
+    /// Whether the range is known to be zeroes, and a multiple of 512 bytes.
     zero: bool,
 }
 
 impl Sums {
-    /// Whether the tables' checksums are those that the image was made with. Nothing is unpacked.
+    /// Returns true if the tables still have the checksum that the image states. Unpacks nothing.
     pub fn tables_intact(&self) -> bool {
         self.verify_tables_sum().is_ok()
     }

@@ -63,9 +63,9 @@ pub struct BlockHeader {
     pub life: u64,
     /// End of the durable part when the block was written: all blocks with lower numbers.
     pub durable: u64,
-    /// Whether it is the first block of a batch.
+    /// Whether the block is the first of its batch.
     pub first: bool,
-    /// Whether it is the last block of a batch.
+    /// Whether the block is the last of its batch.
     pub last: bool,
     len: usize,
 }

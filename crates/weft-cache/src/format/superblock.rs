@@ -58,7 +58,7 @@ pub struct OriginEntry {
     pub region_shift: u32,
     /// Maximum number of its slots; 0 means no limit.
     pub quota_slots: u64,
-    /// Whether it was detached, and its blocks are being forgotten.
+    /// Whether the origin was detached, and its blocks are being removed from the cache.
     pub forgetting: bool,
     /// A hash of samples of it, taken when it was last released in a consistent state.
     pub fingerprint: Option<u64>,

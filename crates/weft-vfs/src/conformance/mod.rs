@@ -102,9 +102,9 @@ pub struct Limits {
     pub names: usize,
     /// Length in bytes of the longest file written whole.
     pub long_bytes: usize,
-    /// How many random comparisons.
+    /// The number of random comparisons.
     pub random_runs: u32,
-    /// How many operations each.
+    /// The number of operations in each.
     pub random_operations: usize,
     /// The seed of the first random comparison; the next ones count up.
     pub seed: u64,
