@@ -22,20 +22,21 @@ const TIGHT_INODES: u64 = 4;
 /// How often a change is tried, at most, while other threads take the space that is made.
 const ROOM_ATTEMPTS: usize = 32;
 
-/// How short space was when a change failed for want of it.
+/// The state of free space at the end of a change that found too little.
 #[derive(Default)]
 struct Shortage {
-    /// Freed blocks or inodes, or inodes without a name, wait to become space.
+    /// Whether freed blocks or inodes, or inodes without a name, were still to become free space.
     waits: bool,
-    /// Changes that had been made.
+    /// The number of changes made since the volume was opened.
     changes: u64,
 }
 
 impl Shortage {
-    /// Reports whether waiting can end the shortage. `room` is the number of changes that had been
-    /// made when this thread last made room; space that was made and is gone was taken by others.
-    fn can_end(&self, room: Option<u64>) -> bool {
-        room.map_or(self.waits, |changes| changes != self.changes)
+    /// Reports whether another attempt can find space. `last` is the number of changes at the last
+    /// attempt, behind which this thread made room; `None`: this was the first. If others have made
+    /// changes since, they may have taken that space, and what they freed may come.
+    fn can_end(&self, last: Option<u64>) -> bool {
+        last.map_or(self.waits, |changes| changes != self.changes)
     }
 }
 
@@ -184,7 +185,7 @@ impl<F: Format> UnixFs<F> {
         max_blocks: u32,
         mut f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>,
     ) -> Result<R> {
-        let mut room = None;
+        let mut last = None;
         for _ in 0..ROOM_ATTEMPTS {
             if self.is_read_only() {
                 return Err(FsError::ReadOnly.into());
@@ -193,14 +194,12 @@ impl<F: Format> UnixFs<F> {
                 self.make_room()?;
             }
             let (result, shortage) = self.attempt(max_blocks, &mut f);
-            // Space that was made may have been taken by others before this came to it, and space
-            // that others freed may be on its way. It is short for good if nothing has moved.
-            let (true, Err(Error::Vfs(FsError::NoSpace))) = (shortage.can_end(room), &result)
-            else {
+            let is_short = matches!(result, Err(Error::Vfs(FsError::NoSpace)));
+            if !is_short || !shortage.can_end(last) {
                 return result;
-            };
+            }
             self.make_room()?;
-            room = Some(self.lock().changes);
+            last = Some(shortage.changes);
         }
         Err(FsError::NoSpace.into())
     }
