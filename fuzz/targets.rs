@@ -145,6 +145,26 @@ pub fn parsers(data: &[u8]) {
     }
 }
 
+/// A description of a source, which is written as it is read: the text that a mount table shows
+/// opens the same device.
+pub fn sources(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let behind = &text[weft::block::filters_len_bytes(text)..];
+    let _ = weft::block::scheme_of(behind);
+    let _ = weft::volume::parse(OsStr::from_bytes(data));
+    if let Ok(source) = text.parse::<Source>() {
+        assert_eq!(source.to_string().parse::<Source>().ok().as_ref(), Some(&source), "{text:?}");
+    }
+    if let Ok(mut source) = text.parse::<weft::source::Source>() {
+        let parse = |text: String| text.parse::<weft::source::Source>().ok();
+        assert_eq!(parse(source.to_string()).as_ref(), Some(&source), "{text:?}");
+        if source.make_absolute().is_ok() {
+            assert_eq!(parse(source.to_string()).as_ref(), Some(&source), "{text:?}");
+        }
+        let _ = source.unfiltered().to_string();
+    }
+}
+
 /// Files that keep both forks of a Macintosh file, in every format: what is in them is read, and
 /// packed again.
 pub fn interchange(data: &[u8]) {

@@ -77,8 +77,15 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// A text that describes no device, whatever is there.
-    #[error("{0}")]
-    Description(String),
+    #[error("{part:?} in {text:?}: {problem}")]
+    Description {
+        /// The whole text.
+        text: String,
+        /// The part of it that cannot be parsed.
+        part: String,
+        /// The reason.
+        problem: String,
+    },
 }
 
 impl Error {
@@ -99,7 +106,7 @@ impl Error {
             Self::Locked { .. } => Errno::BUSY.raw_os_error(),
             Self::OutOfRange { .. } | Self::Corrupt { .. } => Errno::IO.raw_os_error(),
             Self::Unsupported { .. } => Errno::OPNOTSUPP.raw_os_error(),
-            Self::Invalid(_) | Self::Description(_) => Errno::INVAL.raw_os_error(),
+            Self::Invalid(_) | Self::Description { .. } => Errno::INVAL.raw_os_error(),
         }
     }
 }

@@ -91,4 +91,6 @@ pub use read_only::ReadOnly;
 pub use recorder::{Event, Recorder, replay};
 pub use rng::{Rng, mix};
 pub use snapshot::{Snapshot, SnapshotDevice};
-pub use source::{Source, SourceDevice, open_source, parse_size};
+pub use source::{
+    Source, SourceDevice, SourceFilter, filters_len_bytes, open_source, parse_size, scheme_of,
+};

@@ -72,8 +72,9 @@ impl<D: BlockDevice> Recorder<D> {
         Self::build(inner, true, None)
     }
 
-    /// Records into a log in the dm-log-writes format, and not in memory. Call
-    /// [`finish`](Self::finish) at the end.
+    /// Records into a log in the dm-log-writes format, and not in memory. The log is complete after
+    /// each flush of the device, after [`finish`](Self::finish), which reports errors, and after a
+    /// drop, which cannot.
     ///
     /// # Errors
     /// Those of writing the log.
@@ -115,18 +116,32 @@ impl<D: BlockDevice> Recorder<D> {
     /// # Errors
     /// Those of writing the log.
     pub fn finish(&self) -> Result<()> {
-        let mut record = self.record();
-        let count = record.count;
-        record.log_up_to(count)?;
-        record.log.as_mut().map_or(Ok(()), LogWriter::finish)
+        self.record().finish()
     }
+}
 
+impl<D> Recorder<D> {
     fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl<D> Drop for Recorder<D> {
+    fn drop(&mut self) {
+        let mut record = self.record();
+        if let Err(e) = record.finish() {
+            tracing::warn!("the end of a log of writes is lost: {e}");
+        }
+    }
+}
+
 impl Record {
+    /// Writes what the log lacks, and its number of entries.
+    fn finish(&mut self) -> Result<()> {
+        self.log_up_to(self.count)?;
+        self.log.as_mut().map_or(Ok(()), LogWriter::finish)
+    }
+
     fn add(&mut self, event: Event) -> Result<()> {
         let number = self.count;
         self.count += 1;
@@ -135,6 +150,8 @@ impl Record {
                 self.log_up_to(covers)?;
                 if let Some(log) = &mut self.log {
                     log.append(&event)?;
+                    // A process that is killed leaves a log that is complete up to here.
+                    log.finish()?;
                 }
             } else {
                 self.unlogged.push((number, event.clone()));

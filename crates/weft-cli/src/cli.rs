@@ -25,7 +25,8 @@ use weft::hfs::view::Forks;
 #[derive(Debug, Parser)]
 #[command(name = "weft", version, max_term_width = 100)]
 #[command(after_help = "A volume path is IMAGE:/path; IMAGE is an image file or a block device, \
-                        with ?partition=N for a partition of it, or nbd://HOST/EXPORT.\nExit codes: 0 done, 1 failed, \
+                        with ?partition=N for a partition of it, or nbd://HOST/EXPORT; in front of it \
+                        delay=TIME: makes it slower, record=LOG: records its writes.\nExit codes: 0 done, 1 failed, \
                         2 wrong usage; weft fsck answers as fsck(8), weft crash with 3 for a \
                         broken promise.")]
 pub struct Cli {

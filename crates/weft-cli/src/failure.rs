@@ -83,7 +83,7 @@ impl From<weft::Error> for Failure {
             message.push(')');
         }
         match error {
-            weft::Error::Usage(_) | weft::Error::Block(weft::block::Error::Description(_)) => {
+            weft::Error::Usage(_) | weft::Error::Block(weft::block::Error::Description { .. }) => {
                 Self::usage(message)
             }
             _ => Self::new(message),

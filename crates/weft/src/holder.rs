@@ -7,6 +7,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use weft_block::filters_len_bytes;
 
 /// A process that uses a volume, as far as the system shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,9 @@ pub fn holder_of(path: &Path) -> Option<Holder> {
     let wanted = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let wanted = wanted.as_os_str().as_bytes();
     let is_of = |source: &[u8]| {
+        // Filters have names in ASCII; what is not UTF-8 behind them makes no difference.
+        let filters = filters_len_bytes(&String::from_utf8_lossy(source));
+        let source = source.get(filters..).unwrap_or_default();
         source.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"?"))
     };
     let mountpoint = mounts::table()

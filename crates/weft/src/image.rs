@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_block::container::{self, Layer, Opened};
-use weft_block::{BlockDevice, FileDevice, MemoryDevice, OpenMode, SourceDevice};
+use weft_block::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 
 /// An image with its wrapping removed.
 #[derive(Clone)]
@@ -163,18 +163,12 @@ fn attribute(path: &Path, name: &OsStr) -> Option<Arc<dyn BlockDevice>> {
     Some(Arc::new(device))
 }
 
-/// The image file that a description names, if it names one.
+/// Returns the image file that a description names, if it names one.
 pub(crate) fn file_of(source: &str) -> Option<PathBuf> {
-    match source.parse::<Source>().ok()? {
-        Source::Local(weft_block::Source { device: SourceDevice::File(path), .. }) => Some(path),
-        _ => None,
-    }
+    source.parse::<Source>().ok()?.file().map(Path::to_owned)
 }
 
-/// The partition that a description names.
+/// Returns the partition that a description names.
 pub(crate) fn partition_of(source: &str) -> Option<u32> {
-    match source.parse::<Source>().ok()? {
-        Source::Local(local) => local.partition,
-        Source::Nbd { partition, .. } => partition,
-    }
+    source.parse::<Source>().ok()?.partition()
 }

@@ -4,7 +4,8 @@ use crate::format::{Format, recognise};
 use crate::source::Source;
 use crate::{Error, Result};
 use std::path::Path;
-use weft_block::{BlockDevice, FileDevice, OpenMode, SourceDevice};
+use std::sync::Arc;
+use weft_block::{BlockDevice, FileDevice, OpenMode};
 use weft_ext2::mkfs::{MkfsOptions, Report, mkfs};
 
 mod apple;
@@ -53,10 +54,10 @@ pub(crate) fn in_source<T>(
     run: &dyn Fn(&dyn BlockDevice) -> Result<T>,
 ) -> Result<T> {
     let source: Source = image.parse()?;
-    if let Source::Local(local) = &source
-        && let (SourceDevice::File(path), None) = (&local.device, local.partition)
-    {
-        return in_file(image, path, len_bytes, force, access, run);
+    if let Some(path) = source.whole_file() {
+        let run =
+            |device: FileDevice| run(&*source.add_filters(Arc::new(device), OpenMode::READ_WRITE)?);
+        return in_file(image, path, len_bytes, force, access, &run);
     }
     let device = source.open(OpenMode::READ_WRITE)?;
     if !force {
@@ -71,7 +72,7 @@ fn in_file<T>(
     len_bytes: Option<u64>,
     force: bool,
     access: Access,
-    run: &dyn Fn(&dyn BlockDevice) -> Result<T>,
+    run: &dyn Fn(FileDevice) -> Result<T>,
 ) -> Result<T> {
     if !path.exists() {
         let Some(len) = len_bytes else {
@@ -83,10 +84,9 @@ fn in_file<T>(
             Access::Umask => FileDevice::create(path, len)?,
             Access::Owner => FileDevice::create_private(path, len)?,
         };
-        let made = run(&device);
+        let made = run(device);
         if made.is_err() {
             // The file is new; remove it again.
-            drop(device);
             let _ = std::fs::remove_file(path);
         }
         return made;
@@ -101,7 +101,7 @@ fn in_file<T>(
     {
         device.grow(len)?;
     }
-    run(&device)
+    run(device)
 }
 
 fn refuse_content(image: &str, device: &dyn BlockDevice) -> Result<()> {

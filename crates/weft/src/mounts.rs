@@ -1,11 +1,11 @@
 //! The host's mount table, and unmounting.
 
-use crate::source::{Source, open_source};
+use crate::source::Source;
 use crate::{CELL_STORE, Error, HOST_DIRECTORY, Result, tree};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -233,8 +233,10 @@ pub fn wait_until_free(source: &str, timeout: Duration) -> Result<bool> {
         }
         return Ok(true);
     }
+    // Opening a filter may have effects, such as a log of writes that begins.
+    let Ok(source) = source.parse::<Source>().map(Source::unfiltered) else { return Ok(true) };
     loop {
-        match open_source(source, OpenMode::READ_WRITE) {
+        match source.open(OpenMode::READ_WRITE) {
             Err(weft_block::Error::Locked { .. }) => {}
             _ => return Ok(true),
         }
@@ -260,29 +262,15 @@ pub fn absolute_source(source: &str) -> Result<String> {
             Error::Invalid(format!("'{source}' is not UTF-8 when written in full"))
         });
     }
-    if weft_nbd::Uri::is_one(source) {
-        let mut parsed: Source = source.parse()?;
-        if let Source::Nbd { uri, .. } = &mut parsed {
-            uri.make_absolute().map_err(|e| Error::Invalid(e.to_string()))?;
-        }
-        return Ok(parsed.to_string());
-    }
-    let (name, options) = match source.rsplit_once("?partition=") {
-        Some((name, number)) => (name, Some(number)),
-        None => (source, None),
-    };
-    if name.starts_with("mem:") {
-        return Ok(source.to_owned());
-    }
-    let path = absolute(Path::new(name))?;
-    let path = std::str::from_utf8(path.as_os_str().as_bytes())
-        .map_err(|_| Error::Invalid(format!("the path of {source} is not UTF-8")))?;
-    Ok(options.map_or_else(|| path.to_owned(), |number| format!("{path}?partition={number}")))
+    let mut parsed: Source = source.parse()?;
+    parsed.make_absolute()?;
+    Ok(parsed.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::open_source;
 
     #[test]
     fn a_line_of_the_mount_table_is_read() {

@@ -1,15 +1,13 @@
 //! The description of a source: the text that names a device wherever a volume is given.
 //!
+//! Its grammar, with filters and partitions, is that of [`weft_block::Source`]. Here the scheme of a
+//! device may be NBD's, whose options are those of [`weft_nbd::Uri`]:
+//!
 //! | description | device |
 //! |---|---|
-//! | `disk.img`, `/dev/sdb1` | an image file or a block special file |
-//! | `mem:64M` | a fresh device in memory |
 //! | `nbd://host[:port]/export` | an export of an NBD server |
 //! | `nbd+unix:///export?socket=/path` | the same, over a Unix socket |
 //! | `nbds://`, `nbds+unix://` | the same, encrypted |
-//!
-//! Each takes `?partition=N` for one of its partitions. For the other parts of an NBD URI see
-//! [`weft_nbd::Uri`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,67 +19,97 @@ use weft_nbd::{NbdDevice, Uri};
 
 /// A parsed description of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// A device of this host.
-    Local(weft_block::Source),
-    /// An export of an NBD server.
-    Nbd {
-        /// The address of the export.
-        uri: Uri,
-        /// The number of the partition on it; `None`: the whole export.
-        partition: Option<u32>,
-    },
+pub struct Source {
+    /// The description; a URI in it is that of `nbd`.
+    described: weft_block::Source,
+    /// The address of the export, if the device is one.
+    nbd: Option<Uri>,
 }
 
 impl FromStr for Source {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        if !Uri::is_one(text) {
-            return text.parse().map(Self::Local);
+        let described: weft_block::Source = text.parse()?;
+        let SourceDevice::Uri(uri) = &described.device else {
+            return Ok(Self { described, nbd: None });
+        };
+        let bad = |part: &str, problem: String| Error::Description {
+            text: text.to_owned(),
+            part: part.to_owned(),
+            problem,
+        };
+        if !Uri::is_one(uri) {
+            let scheme = weft_block::scheme_of(uri).unwrap_or_default();
+            return Err(bad(scheme, format!("no such scheme (there are {})", SCHEMES.join(", "))));
         }
-        let (place, query) = text.split_once('?').unwrap_or((text, ""));
-        let mut partition = None;
-        let mut rest = Vec::new();
-        for option in query.split('&').filter(|o| !o.is_empty()) {
-            match option.strip_prefix("partition=").map(str::parse::<u32>) {
-                Some(Ok(number)) if number > 0 => partition = Some(number),
-                Some(_) => {
-                    return Err(Error::Description(format!(
-                        "{option:?} in {text:?} names no partition"
-                    )));
-                }
-                None => rest.push(option),
-            }
-        }
-        let uri = format!("{place}?{}", rest.join("&"));
-        let uri = uri.parse().map_err(|e: weft_nbd::Error| Error::Description(e.to_string()))?;
-        Ok(Self::Nbd { uri, partition })
+        let nbd = uri.parse().map_err(|e: weft_nbd::Error| bad(uri, e.to_string()))?;
+        Ok(Self { described, nbd: Some(nbd) })
     }
 }
 
+/// The schemes of the URIs that are opened here.
+pub(crate) const SCHEMES: [&str; 4] = ["nbd", "nbds", "nbd+unix", "nbds+unix"];
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Local(source) => source.fmt(f),
-            Self::Nbd { uri, partition: None } => uri.fmt(f),
-            Self::Nbd { uri, partition: Some(number) } => {
-                let text = uri.to_string();
-                let joint = if text.contains('?') { '&' } else { '?' };
-                write!(f, "{text}{joint}partition={number}")
-            }
-        }
+        self.described.fmt(f)
     }
 }
 
 impl Source {
-    /// The path of the image file or block special file that holds the source, if there is one.
+    /// Returns the path of the image file or block special file that holds the source, if there is
+    /// one.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
-        match self {
-            Self::Local(weft_block::Source { device: SourceDevice::File(path), .. }) => Some(path),
+        match &self.described.device {
+            SourceDevice::File(path) => Some(path),
             _ => None,
         }
+    }
+
+    /// Returns the path of the image file or block special file that is the source, all of it.
+    #[must_use]
+    pub fn whole_file(&self) -> Option<&Path> {
+        self.file().filter(|_| self.described.partition.is_none())
+    }
+
+    /// Returns the number of the partition, if the source is one.
+    #[must_use]
+    pub fn partition(&self) -> Option<u32> {
+        self.described.partition
+    }
+
+    /// Returns the source without its filters.
+    #[must_use]
+    pub fn unfiltered(mut self) -> Self {
+        self.described.filters.clear();
+        self
+    }
+
+    /// Makes every path in the description absolute, so that it means the same in every working
+    /// directory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no working directory, or it is not UTF-8.
+    pub fn make_absolute(&mut self) -> Result<()> {
+        if let Some(uri) = &mut self.nbd {
+            uri.make_absolute().map_err(|e| Error::Invalid(e.to_string()))?;
+            self.described.device = SourceDevice::Uri(uri.to_string());
+        }
+        self.described.make_absolute()
+    }
+
+    /// Puts the filters of the description on top of a device that was opened in `mode`.
+    ///
+    /// # Errors
+    /// Those of [`weft_block::Source::add_filters`].
+    pub(crate) fn add_filters(
+        &self,
+        device: Arc<dyn BlockDevice>,
+        mode: OpenMode,
+    ) -> Result<Arc<dyn BlockDevice>> {
+        self.described.add_filters(device, mode)
     }
 
     /// Opens the device. An export that is opened for writing with a lock is locked against other
@@ -90,18 +118,19 @@ impl Source {
     /// # Errors
     /// [`Error::Open`], [`Error::Locked`], and those of [`Partition::open`].
     pub fn open(&self, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
-        let (mut uri, partition) = match self {
-            Self::Local(source) => {
-                let whole = weft_block::Source { partition: None, ..source.clone() };
-                let device = whole.open(mode)?;
-                return match source.partition {
-                    Some(number) => partition_on(&device, number),
-                    None => Ok(device),
-                };
-            }
-            Self::Nbd { uri, partition } => (uri.clone(), *partition),
+        let device = match &self.nbd {
+            Some(uri) => self.connect(uri.clone(), mode)?,
+            None => self.described.device.open(mode)?,
         };
-        let path = || PathBuf::from(self.to_string());
+        let device = match self.described.partition {
+            Some(number) => partition_on(&device, number)?,
+            None => device,
+        };
+        self.add_filters(device, mode)
+    }
+
+    fn connect(&self, mut uri: Uri, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
+        let path = || PathBuf::from(self.clone().unfiltered().to_string());
         let failed = |e: weft_nbd::Error| match e {
             weft_nbd::Error::InUse => Error::Locked { path: path() },
             e => Error::Open { path: path(), source: e.into_io() },
@@ -110,12 +139,9 @@ impl Source {
         uri.make_absolute().map_err(failed)?;
         let mut options = uri.options().map_err(failed)?;
         options.read_only = mode.read_only;
-        options.lock = mode.lock.then(|| partition.map_or(String::new(), |n| n.to_string()));
-        let device: Arc<dyn BlockDevice> = Arc::new(NbdDevice::connect(options).map_err(failed)?);
-        Ok(match partition {
-            Some(number) => partition_on(&device, number)?,
-            None => device,
-        })
+        let part = self.described.partition;
+        options.lock = mode.lock.then(|| part.map_or(String::new(), |n| n.to_string()));
+        Ok(Arc::new(NbdDevice::connect(options).map_err(failed)?))
     }
 }
 
@@ -152,7 +178,7 @@ fn partition_on(device: &Arc<dyn BlockDevice>, number: u32) -> Result<Arc<dyn Bl
 /// Opens the device that a description names.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the description cannot be parsed, and those of opening the device.
+/// [`Error::Description`] if the description cannot be parsed, and those of opening the device.
 pub fn open_source(description: &str, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
     description.parse::<Source>()?.open(mode)
 }
@@ -164,13 +190,30 @@ mod tests {
     #[test]
     fn a_uri_keeps_its_options_and_loses_its_partition() {
         let text = "nbd://host/export?connections=2&partition=3";
-        let Source::Nbd { uri, partition } = text.parse().unwrap() else { panic!("{text}") };
-        assert_eq!((uri.connections, partition), (Some(2), Some(3)));
-        assert_eq!(Source::Nbd { uri, partition }.to_string(), text);
-        assert!(matches!("disk.img?partition=2".parse(), Ok(Source::Local(_))));
-        for bad in ["nbd://host/x?partition=0", "nbd://host/x?partition=a", "nbd+unix:///x"] {
-            assert!(matches!(bad.parse::<Source>(), Err(Error::Description(_))), "{bad}");
+        let source: Source = text.parse().unwrap();
+        let uri = source.nbd.clone().expect("a URI");
+        assert_eq!((uri.connections, source.partition()), (Some(2), Some(3)));
+        assert_eq!(uri.to_string(), "nbd://host/export?connections=2");
+        assert_eq!(source.to_string(), text);
+        let local: Source = "disk.img?partition=2".parse().unwrap();
+        assert_eq!((local.file(), local.whole_file()), (Some(Path::new("disk.img")), None));
+        let bad = ["nbd://host/x?partition=0", "nbd://host/x?partition=a", "nbd+unix:///x"];
+        for bad in bad.into_iter().chain(["http://host/x", "delay=1ms:ftp://host/x"]) {
+            assert!(matches!(bad.parse::<Source>(), Err(Error::Description { .. })), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_description_is_made_absolute() {
+        let mut source: Source = "delay=1ms:record=a.log:b.img?partition=2".parse().unwrap();
+        source.make_absolute().unwrap();
+        let here = std::env::current_dir().unwrap();
+        let here = here.display();
+        let absolute = format!("delay=1ms:record={here}/a.log:{here}/b.img?partition=2");
+        assert_eq!(source.to_string(), absolute);
+        let mut source: Source = "delay=1ms:nbd+unix:///e?socket=s".parse().unwrap();
+        source.make_absolute().unwrap();
+        assert_eq!(source.to_string(), format!("delay=1ms:nbd+unix:///e?socket={here}/s"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Paths in a volume: `IMAGE:/path`.
 
+use crate::source::SCHEMES;
 use crate::{Error, Result};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -39,15 +40,19 @@ pub fn parse(text: &OsStr) -> Result<VolumePath> {
     Ok(VolumePath { image: image.to_owned(), path: path.to_vec() })
 }
 
-/// Returns the position of the `:` before the path: that of the first `:/`, not counting a URI's
-/// `://`.
+/// Returns the position of the `:` before the path: that of the first `:/`, not counting those of
+/// filters and a URI's `://`.
 fn path_at(bytes: &[u8]) -> Option<usize> {
-    let scheme = ["nbd", "nbds", "nbd+unix", "nbds+unix"]
+    // The name of an image is UTF-8, only what is behind it may be other bytes.
+    let text = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let filters = weft_block::filters_len_bytes(text);
+    let scheme = SCHEMES
         .iter()
         .map(|scheme| format!("{scheme}://"))
-        .find(|scheme| bytes.starts_with(scheme.as_bytes()))
+        .find(|scheme| text[filters..].starts_with(scheme.as_str()))
         .map_or(0, |scheme| scheme.len());
-    bytes[scheme..].windows(2).position(|w| w == b":/").map(|at| scheme + at)
+    let device = filters + scheme;
+    bytes[device..].windows(2).position(|w| w == b":/").map(|at| device + at)
 }
 
 /// Returns true if `text` reads as `IMAGE:/path` (and not as a path of the host).
@@ -77,7 +82,18 @@ mod tests {
             ("/d/v.img?partition=2".into(), "/x:/y".into())
         );
         assert_eq!(ok("a:b.img:/x"), ("a:b.img".into(), "/x".into()));
-        for uri in ["nbd://h:10809/e", "nbds://[::1]/e", "nbd+unix:///e?socket=/s", "nbd://h"] {
+        assert_eq!(
+            ok("delay=1ms:record=/x/a.log:/d/v.img:/a"),
+            ("delay=1ms:record=/x/a.log:/d/v.img".into(), "/a".into())
+        );
+        assert!(!looks_like_one(OsStr::new("delay=1ms:/d/v.img")));
+        for uri in [
+            "delay=1ms:nbd://h/e",
+            "nbd://h:10809/e",
+            "nbds://[::1]/e",
+            "nbd+unix:///e?socket=/s",
+            "nbd://h",
+        ] {
             assert_eq!(ok(&format!("{uri}:/a:/b")), (uri.into(), "/a:/b".into()));
             assert_eq!(ok(uri), (uri.into(), "/".into()));
             assert!(!looks_like_one(OsStr::new(uri)));

@@ -47,6 +47,7 @@ mod run;
 #[cfg(feature = "archive")]
 mod s3;
 mod scripts;
+mod sources;
 mod tar;
 mod trace;
 mod transfer;

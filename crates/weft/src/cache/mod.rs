@@ -29,10 +29,10 @@ use crate::source::Source;
 use control::{Handler, Listener};
 use http::{Answer, Request};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tap::Tap;
-use weft_block::{BlockDevice, FileDevice, OpenMode, SourceDevice, parse_size};
+use weft_block::{BlockDevice, FileDevice, OpenMode, parse_size};
 
 /// Makes an empty cache in `cache`, of `len_bytes` or of the whole device. A file that does not
 /// exist is created, one that is too short grows. Recognised content is overwritten only with
@@ -115,15 +115,10 @@ fn shrink_file(cache: &str, len_bytes: u64) -> Result<()> {
 ///
 /// # Errors
 /// [`crate::Error::Invalid`] if it has none.
-pub fn file_of(cache: &str) -> Result<std::path::PathBuf> {
-    match cache.parse::<Source>()? {
-        Source::Local(weft_block::Source { device: SourceDevice::File(path), partition: None }) => {
-            Ok(path)
-        }
-        _ => Err(crate::Error::Invalid(format!(
-            "{cache}: a cache is a file or a block device of its own"
-        ))),
-    }
+pub fn file_of(cache: &str) -> Result<PathBuf> {
+    cache.parse::<Source>()?.whole_file().map(Path::to_owned).ok_or_else(|| {
+        crate::Error::Invalid(format!("{cache}: a cache is a file or a block device of its own"))
+    })
 }
 
 /// A cache's error, with the name of the cache.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use weft::block::Rng;
 
 /// How many targets there are below.
-const TARGETS: u64 = 15;
+const TARGETS: u64 = 16;
 
 /// No input may take longer; most take a millisecond.
 const HANG: Duration = Duration::from_secs(60);
@@ -82,6 +82,46 @@ fn parsers_take_any_bytes() {
             data[56..58].copy_from_slice(&[0x53, 0xef]);
         }
         data
+    });
+}
+
+#[test]
+fn descriptions_of_sources_are_written_as_they_are_read() {
+    replay("sources", targets::sources, |rng| {
+        let parts = [
+            "delay=",
+            "record=",
+            "cache=",
+            "1ms",
+            "0.5s",
+            "99h",
+            "disk.img",
+            "/",
+            "./",
+            "a b",
+            ":",
+            ":",
+            "?",
+            "?",
+            "&",
+            "=",
+            "partition=",
+            "1",
+            "0",
+            "4294967296",
+            "mem:",
+            "64M",
+            "nbd://",
+            "nbd+unix:///",
+            "ftp://",
+            "socket=/s",
+            "connections=2",
+            "%3F",
+            "é",
+            "\u{0}",
+            "::1",
+        ];
+        (0..rng.index(12)).flat_map(|_| rng.pick(&parts).expect("parts").bytes()).collect()
     });
 }
 

@@ -1,0 +1,7 @@
+//! Descriptions of sources: filters, devices, URIs and their options.
+#![no_main]
+
+#[path = "../targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::sources(data));
