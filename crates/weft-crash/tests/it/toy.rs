@@ -8,8 +8,7 @@ use weft_crash::model::{Body, NodeId, OWNER_BASE};
 use weft_crash::observe::{Identities, Seen, observe};
 use weft_crash::{Error, Findings, Mounted, Promises, Result, Severity, Target};
 use weft_vfs::{
-    Attr, Caller, DirCursor, DirEntry, Entry, FallocateMode, FileKind, FileSystem, Handle, Ino,
-    MemFs, OpenFlags, Opened, RenameFlags, SetAttr, StatFs, Walker, XattrSet,
+    Caller, FileKind, FileSystem, Handle, Ino, Layer, MemFs, SetAttr, Walker, XattrSet,
 };
 
 /// What is wrong with it.
@@ -234,54 +233,19 @@ fn build(mem: &MemFs, nodes: &BTreeMap<NodeId, Seen>) -> weft_vfs::Result<()> {
     Walker::new(mem).root().map(drop)
 }
 
-macro_rules! pass_on {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
-        $(fn $name(&self, $($arg: $type),*) -> $out {
-            self.mem.$name($($arg),*)
-        })*
-    };
-}
-
-type R<T> = weft_vfs::Result<T>;
-
-impl FileSystem for ToyFs {
-    pass_on! {
-        root() -> Ino;
-        lookup(parent: Ino, name: &[u8]) -> R<Entry>;
-        forget(ino: Ino, count: u64) -> ();
-        getattr(ino: Ino) -> R<Attr>;
-        setattr(ino: Ino, set: &SetAttr) -> R<Attr>;
-        readlink(ino: Ino) -> R<Vec<u8>>;
-        mknod(who: &Caller, dir: Ino, name: &[u8], kind: FileKind, perm: u16, rdev: u32) -> R<Entry>;
-        mkdir(who: &Caller, dir: Ino, name: &[u8], perm: u16) -> R<Entry>;
-        symlink(who: &Caller, dir: Ino, name: &[u8], target: &[u8]) -> R<Entry>;
-        link(ino: Ino, dir: Ino, name: &[u8]) -> R<Entry>;
-        unlink(dir: Ino, name: &[u8]) -> R<()>;
-        rmdir(dir: Ino, name: &[u8]) -> R<()>;
-        rename(dir: Ino, name: &[u8], to: Ino, new: &[u8], flags: RenameFlags) -> R<()>;
-        open(ino: Ino, flags: OpenFlags) -> R<Opened>;
-        create(who: &Caller, dir: Ino, name: &[u8], perm: u16, flags: OpenFlags) -> R<(Entry, Opened)>;
-        release(ino: Ino, handle: Handle) -> R<()>;
-        read(ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> R<usize>;
-        write(ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> R<usize>;
-        readdir(ino: Ino, at: DirCursor, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> R<()>;
-        readdir_plus(ino: Ino, at: DirCursor, each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool) -> R<()>;
-        statfs() -> R<StatFs>;
-        getxattr(ino: Ino, name: &[u8]) -> R<Vec<u8>>;
-        listxattr(ino: Ino) -> R<Vec<Vec<u8>>>;
-        setxattr(ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> R<()>;
-        removexattr(ino: Ino, name: &[u8]) -> R<()>;
-        fallocate(ino: Ino, mode: FallocateMode, offset: u64, len: u64) -> R<()>;
+impl Layer for ToyFs {
+    fn below(&self) -> &dyn FileSystem {
+        &self.mem
     }
 
-    fn fsync(&self, ino: Ino, _data_only: bool) -> R<()> {
-        if self.flaw == Flaw::FsyncForgotten && ino != self.root() {
+    fn fsync(&self, ino: Ino, _data_only: bool) -> weft_vfs::Result<()> {
+        if self.flaw == Flaw::FsyncForgotten && ino != self.mem.root() {
             return Ok(());
         }
         self.save()
     }
 
-    fn sync(&self) -> R<()> {
+    fn sync(&self) -> weft_vfs::Result<()> {
         self.save()
     }
 }
