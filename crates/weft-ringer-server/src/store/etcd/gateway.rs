@@ -3,6 +3,10 @@
 //! Source: <https://etcd.io/docs/v3.6/dev-guide/api_grpc_gateway/>, and `rpc.proto` of etcd for the
 //! fields. Keys and values are base64, 64-bit numbers are text, and default values are left out.
 //!
+//! The crate `etcd-client` speaks gRPC instead. It is not used: it is built with `protoc`, which would
+//! be one more program to install before weft can be built, and with tonic and prost, where the
+//! gateway takes the HTTP client that other parts have already.
+//!
 //! Invariants:
 //! - A call that is not answered is made again, to the next member, until its time is up. So every
 //!   request must be idempotent: reads are, and transactions that compare what they change.
