@@ -110,4 +110,4 @@ pub use options::{
 };
 pub use origin::OriginInfo;
 pub use policy::PolicyKind;
-pub use stats::Stats;
+pub use stats::{Figure, Stats};

@@ -3,10 +3,21 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+/// One of the [`Stats`], for display.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figure {
+    /// The name of its field.
+    pub name: &'static str,
+    /// Its description, in a sentence.
+    pub help: &'static str,
+    /// Its value.
+    pub value: u64,
+}
+
 macro_rules! stats {
     (
-        counters { $($(#[$doc:meta])* $counter:ident,)* }
-        gauges { $($(#[$gauge_doc:meta])* $gauge:ident,)* }
+        counters { $($(#[doc = $doc:literal])* $counter:ident,)* }
+        gauges { $($(#[doc = $gauge_doc:literal])* $gauge:ident,)* }
     ) => {
         /// The counters, updated by many threads without a lock.
         #[derive(Debug, Default)]
@@ -17,8 +28,8 @@ macro_rules! stats {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Stats {
-            $($(#[$doc])* pub $counter: u64,)*
-            $($(#[$gauge_doc])* pub $gauge: u64,)*
+            $($(#[doc = $doc])* pub $counter: u64,)*
+            $($(#[doc = $gauge_doc])* pub $gauge: u64,)*
         }
 
         impl Counters {
@@ -31,14 +42,22 @@ macro_rules! stats {
         }
 
         impl Stats {
-            /// Returns each counter with its name, in a fixed order.
-            pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($counter), self.$counter),)*].into_iter()
+            /// Returns each counter, in a fixed order.
+            pub fn counters(&self) -> impl Iterator<Item = Figure> {
+                [$(Figure {
+                    name: stringify!($counter),
+                    help: concat!($($doc),*),
+                    value: self.$counter,
+                },)*].into_iter()
             }
 
-            /// Returns each gauge with its name, in a fixed order.
-            pub fn gauges(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($gauge), self.$gauge),)*].into_iter()
+            /// Returns each gauge, in a fixed order.
+            pub fn gauges(&self) -> impl Iterator<Item = Figure> {
+                [$(Figure {
+                    name: stringify!($gauge),
+                    help: concat!($($gauge_doc),*),
+                    value: self.$gauge,
+                },)*].into_iter()
             }
         }
     };
@@ -133,23 +152,23 @@ stats! {
     dropped_at_open,
     }
     gauges {
-    /// Gauge: number of slots.
+    /// Number of slots.
     slots,
-    /// Gauge: the size of a block, in bytes.
+    /// The size of a block, in bytes.
     block_bytes,
-    /// Gauge: number of slots that hold a block.
+    /// Number of slots that hold a block.
     used_slots,
-    /// Gauge: bytes that are in the cache and not yet in the origin.
+    /// Bytes that are in the cache and not yet in the origin.
     dirty_bytes,
-    /// Gauge: regions of origins with a durable intent.
+    /// Regions of origins with a durable intent.
     intents,
-    /// Gauge: changed slots that are not in the log yet.
+    /// Changed slots that are not in the log yet.
     pending_records,
-    /// Gauge: blocks of the log in use.
+    /// Blocks of the log in use.
     log_used_blocks,
-    /// Gauge: blocks of the checkpoint that are still to be loaded.
+    /// Blocks of the checkpoint that are still to be loaded.
     loading_pages,
-    /// Gauge: memory of the index, the slot table and the policy, in bytes.
+    /// Memory of the index, the slot table and the policy, in bytes.
     memory_bytes,
     }
 }

@@ -4,6 +4,9 @@
 //! A stage is counted by a wrapper of the same shape around it, which is transparent to all other
 //! code.
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -154,32 +157,20 @@ impl Meters {
         networks.iter().map(|(text, meter)| (text.clone(), meter.clone())).collect()
     }
 
-    /// Formats all counters in the Prometheus text exposition format 0.0.4.
+    /// Returns the counters for export.
     #[must_use]
-    pub fn prometheus(&self) -> String {
+    pub fn collector(&self) -> impl Collector + use<> {
+        Networks(self.all())
+    }
+
+    /// Formats all counters in the text form of OpenMetrics, which Prometheus reads.
+    #[must_use]
+    pub fn open_metrics(&self) -> String {
+        let mut registry = prometheus_client::registry::Registry::default();
+        registry.register_collector(Box::new(self.collector()));
         let mut text = String::new();
-        let networks = self.all();
-        for (name, pick) in NETWORK_FIGURES {
-            let name = format!("weft_network_{name}_total");
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "# TYPE {name} counter");
-            for (network, meter) in &networks {
-                let (network, value) = (escaped(network), pick(meter).get());
-                let _ = writeln!(text, "{name}{{network=\"{network}\"}} {value}");
-            }
-        }
-        for (name, pick) in STAGE_FIGURES {
-            let name = format!("weft_stage_{name}_total");
-            let _ = writeln!(text, "# TYPE {name} counter");
-            for (network, meter) in &networks {
-                for (nr, stage) in meter.stages.iter().enumerate() {
-                    let (network, value) = (escaped(network), pick(stage).get());
-                    let labels =
-                        format!("network=\"{network}\",stage=\"{}\",place=\"{nr}\"", stage.name);
-                    let _ = writeln!(text, "{name}{{{labels}}} {value}");
-                }
-            }
-        }
+        // Writing to a string does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
     }
 
@@ -227,32 +218,70 @@ impl Meters {
     }
 }
 
+/// The counters of networks, in their order.
+#[derive(Debug)]
+struct Networks(Vec<(String, Arc<NetworkMeter>)>);
+
+impl Collector for Networks {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help, pick) in NETWORK_FIGURES {
+            let name = format!("weft_network_{name}");
+            let mut all = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+            for (network, meter) in &self.0 {
+                let labels = [("network", network.as_str())];
+                encode_counter(all.encode_family(&labels)?, pick(meter))?;
+            }
+        }
+        for (name, help, pick) in STAGE_FIGURES {
+            let name = format!("weft_stage_{name}");
+            let mut all = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+            for (network, meter) in &self.0 {
+                for (nr, stage) in meter.stages.iter().enumerate() {
+                    let nr = nr.to_string();
+                    let labels =
+                        [("network", network.as_str()), ("stage", stage.name), ("place", &nr)];
+                    encode_counter(all.encode_family(&labels)?, pick(stage))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode_counter(mut encoder: MetricEncoder<'_>, counter: &Counter) -> fmt::Result {
+    encoder.encode_counter::<NoLabelSet, _, u64>(&counter.get(), None)
+}
+
 type NetworkFigure = fn(&NetworkMeter) -> &Counter;
 type StageFigure = fn(&StageMeter) -> &Counter;
 
-const NETWORK_FIGURES: [(&str, NetworkFigure); 10] = [
-    ("opens", |meter| &meter.opens),
-    ("opens_cached", |meter| &meter.opens_cached),
-    ("opens_past", |meter| &meter.opens_past),
-    ("outputs_found", |meter| &meter.outputs_found),
-    ("outputs_missed", |meter| &meter.outputs_missed),
-    ("reads", |meter| &meter.reads),
-    ("read_bytes", |meter| &meter.read_bytes),
-    ("writes", |meter| &meter.writes),
-    ("write_bytes", |meter| &meter.write_bytes),
-    ("errors", |meter| &meter.errors),
+const NETWORK_FIGURES: [(&str, &str, NetworkFigure); 10] = [
+    ("opens", "Opens of files", |meter| &meter.opens),
+    ("opens_cached", "Opens that found the data in the kernel still valid", |meter| {
+        &meter.opens_cached
+    }),
+    ("opens_past", "Opens for which the kernel reads the kept output directly", |meter| {
+        &meter.opens_past
+    }),
+    ("outputs_found", "Opens that found the output in the cache on disk", |meter| {
+        &meter.outputs_found
+    }),
+    ("outputs_missed", "Opens that did not find the output in the cache on disk", |meter| {
+        &meter.outputs_missed
+    }),
+    ("reads", "Reads of files", |meter| &meter.reads),
+    ("read_bytes", "Bytes read from files", |meter| &meter.read_bytes),
+    ("writes", "Writes to files", |meter| &meter.writes),
+    ("write_bytes", "Bytes written to files", |meter| &meter.write_bytes),
+    ("errors", "Reads and writes that failed", |meter| &meter.errors),
 ];
 
-const STAGE_FIGURES: [(&str, StageFigure); 4] = [
-    ("calls", |stage| &stage.calls),
-    ("bytes", |stage| &stage.bytes),
-    ("nanoseconds", |stage| &stage.nanos),
-    ("errors", |stage| &stage.errors),
+const STAGE_FIGURES: [(&str, &str, StageFigure); 4] = [
+    ("calls", "Calls of a stage", |stage| &stage.calls),
+    ("bytes", "Bytes that a stage processed", |stage| &stage.bytes),
+    ("nanoseconds", "Time that a stage took", |stage| &stage.nanos),
+    ("errors", "Calls of a stage that failed", |stage| &stage.errors),
 ];
-
-fn escaped(label: &str) -> String {
-    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
 
 /// A wrapper that counts the activity of a stage.
 struct Metered {

@@ -32,6 +32,7 @@ pub mod cache;
 pub mod check;
 pub mod format;
 pub mod image;
+pub mod metrics;
 pub mod mkfs;
 pub mod mount_options;
 pub mod mounts;

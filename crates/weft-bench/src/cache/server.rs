@@ -79,8 +79,8 @@ impl Server {
         std::io::stdin().read_to_end(&mut Vec::new())?;
         server.stop(PATIENCE)?;
         cache.close()?;
-        for (name, count) in cache.stats().counters() {
-            println!("{name} {count}");
+        for figure in cache.stats().counters() {
+            println!("{} {}", figure.name, figure.value);
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ type OwnFile = (Ino, &'static [u8], fn(&Meters) -> String);
 
 const FILES: [OwnFile; 2] = [
     (Ino(u64::MAX - 31), b"networks", Meters::table),
-    (Ino(u64::MAX - 30), b"metrics", Meters::prometheus),
+    (Ino(u64::MAX - 30), b"metrics", Meters::open_metrics),
 ];
 
 /// The directory of a tree whose networks are counted.

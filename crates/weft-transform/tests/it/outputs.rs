@@ -79,7 +79,7 @@ impl Cached {
     }
 
     fn count(&self, name: &str) -> u64 {
-        let text = self.meters.prometheus();
+        let text = self.meters.open_metrics();
         let lines = text.lines().filter(|line| line.starts_with(name));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }

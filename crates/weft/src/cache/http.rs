@@ -24,16 +24,24 @@ pub(super) struct Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub status: u16,
+    pub media_type: &'static str,
     pub text: String,
 }
 
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
 impl Answer {
     pub fn ok(text: impl Into<String>) -> Self {
-        Self { status: 200, text: text.into() }
+        Self { status: 200, media_type: PLAIN_TEXT, text: text.into() }
+    }
+
+    /// The figures for monitoring.
+    pub fn metrics(text: String) -> Self {
+        Self { status: 200, media_type: crate::metrics::MEDIA_TYPE, text }
     }
 
     pub fn refused(status: u16, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() }
+        Self { status, media_type: PLAIN_TEXT, text: text.into() }
     }
 }
 
@@ -79,9 +87,10 @@ pub(super) fn write_answer(stream: &mut impl Write, answer: &Answer) -> io::Resu
     };
     write!(
         stream,
-        "HTTP/1.1 {} {reason}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+        "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n{}",
         answer.status,
+        answer.media_type,
         answer.text.len(),
         answer.text
     )?;
@@ -108,7 +117,7 @@ fn parse_answer(bytes: &[u8]) -> Option<Answer> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, text: body.to_owned() })
+    Some(Answer { status, media_type: PLAIN_TEXT, text: body.to_owned() })
 }
 
 #[cfg(test)]

@@ -6,16 +6,12 @@
 //! on the source while the new one is dirty in the cache; the cache itself checks that the
 //! *content* is as it left it.
 
-#[cfg(feature = "ringer")]
-mod cell_metrics;
 mod control;
 mod http;
-mod metrics;
 mod settings;
 mod tap;
 
 pub use control::{control_path, request};
-pub use metrics::{Sample, parse as parse_metrics, render as render_metrics};
 pub use settings::{SETTINGS, Settings};
 pub use weft_cache::{
     AttachOptions, BLOCK_BYTES_MAX, Cache, CachedDevice, CreateOptions, Dump, Error, Finding, Mode,
@@ -24,10 +20,14 @@ pub use weft_cache::{
 };
 
 use crate::Result;
+#[cfg(feature = "ringer")]
+use crate::metrics::CellFigures;
+use crate::metrics::{self, CacheFigures};
 use crate::mkfs::Access;
 use crate::source::Source;
 use control::{Handler, Listener};
 use http::{Answer, Request};
+use prometheus_client::collector::Collector;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -213,12 +213,16 @@ impl CachedSource {
             (self.cache_name.clone(), Arc::clone(&self.cache), Arc::clone(&self.tap));
         let file = Arc::clone(&self.file);
         let networks = settings.networks.clone();
-        let metrics = move |stats: &Stats| {
-            render_metrics(&name, stats)
-                + &networks.as_ref().map(|meters| meters.prometheus()).unwrap_or_default()
+        let metrics = move |stats: Stats| {
+            let mut all: Vec<Box<dyn Collector>> =
+                vec![Box::new(CacheFigures { cache: name.clone(), stats })];
+            if let Some(networks) = &networks {
+                all.push(Box::new(networks.collector()));
+            }
+            Answer::metrics(metrics::render(all))
         };
         Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
-            ("GET", "/metrics") => Answer::ok(metrics(&cache.stats())),
+            ("GET", "/metrics") => metrics(cache.stats()),
             ("GET", "/origins") => Answer::ok(describe_origins(&cache, Some(tap.device()))),
             ("POST", _) if may_change => match change(&cache, &file, &tap, request) {
                 Ok(done) => Answer::ok(done),
@@ -243,7 +247,7 @@ impl NetworkMetrics {
     pub fn serve(address: &str, networks: Arc<weft_transform::Meters>) -> Result<Self> {
         let handler: Handler =
             Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
-                ("GET", "/metrics") => Answer::ok(networks.prometheus()),
+                ("GET", "/metrics") => Answer::metrics(networks.open_metrics()),
                 (_, "/metrics") => Answer::refused(405, "that can only be looked at\n"),
                 _ => Answer::refused(404, "there is /metrics\n"),
             });
@@ -272,7 +276,9 @@ impl CellMetrics {
         let handler: Handler =
             Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
                 ("GET", "/metrics") => match cell.status() {
-                    Some(status) => Answer::ok(cell_metrics::render(&status)),
+                    Some(status) => {
+                        Answer::metrics(metrics::render(vec![Box::new(CellFigures(status))]))
+                    }
                     None => Answer::refused(503, "the server has too much to do\n"),
                 },
                 (_, "/metrics") => Answer::refused(405, "that can only be looked at\n"),

@@ -5,7 +5,8 @@ use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count, human};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use weft::cache::{self, OpenOptions, parse_metrics};
+use weft::cache::{self, OpenOptions};
+use weft::metrics;
 
 /// Opens a cache that is not in use, read-only.
 pub fn look(cache: &str) -> Result<Arc<weft::cache::Cache>, Failure> {
@@ -23,12 +24,12 @@ pub fn info(out: Output, cache: &str) -> Outcome {
     let (figures, origins, in_use) = match ask(cache, "GET", "/metrics")? {
         Some(metrics) => {
             let origins = ask(cache, "GET", "/origins")?.unwrap_or_default();
-            (parse_metrics(&metrics), origins, true)
+            (metrics::parse(&metrics), origins, true)
         }
         None => {
             let opened = look(cache)?;
-            let stats = cache::render_metrics(cache, &opened.stats());
-            (parse_metrics(&stats), cache::describe_origins(&opened, None), false)
+            let stats = metrics::render_cache(cache, &opened.stats());
+            (metrics::parse(&stats), cache::describe_origins(&opened, None), false)
         }
     };
     let figure = |name: &str| {

@@ -7,7 +7,7 @@ use crate::output::{Output, human};
 use crate::verb::top::watch;
 use serde_json::json;
 use std::collections::HashMap;
-use weft::cache::parse_metrics;
+use weft::metrics;
 
 /// The figures of a cache, by name.
 type Figures = HashMap<String, f64>;
@@ -23,7 +23,7 @@ fn read(cache: &str) -> Result<Figures, Failure> {
             "no process of yours uses {cache} (weft mount and weft serve take --cache)"
         ))
     })?;
-    Ok(parse_metrics(&text).into_iter().map(|s| (s.name, s.value)).collect())
+    Ok(metrics::parse(&text).into_iter().map(|s| (s.name, s.value)).collect())
 }
 
 fn show(

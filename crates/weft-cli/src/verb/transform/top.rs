@@ -7,7 +7,7 @@ use crate::verb::top::watch;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use weft::cache::parse_metrics;
+use weft::metrics;
 
 /// The figures of a mount: by labels, then by name.
 type Figures = BTreeMap<String, BTreeMap<String, f64>>;
@@ -30,7 +30,7 @@ fn read(mount: &str) -> Result<Figures, Failure> {
     let path = metrics(mount);
     let text = std::fs::read_to_string(&path).map_err(|e| weft::Error::host("read", &path, e))?;
     let mut figures = Figures::new();
-    for sample in parse_metrics(&text) {
+    for sample in metrics::parse(&text) {
         figures.entry(sample.labels).or_default().insert(sample.name, sample.value);
     }
     Ok(figures)
