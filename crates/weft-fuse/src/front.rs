@@ -10,6 +10,7 @@
 //! offset of appends, and sends times with `setattr`.
 
 mod commands;
+mod overtaken;
 mod ranges;
 mod xattrs;
 
@@ -24,6 +25,7 @@ use weft_vfs::{
     RenameFlags, SetAttr, SetTime, Time,
 };
 
+use self::overtaken::Carried;
 use crate::handshake::Agreed;
 use crate::locks::Waits;
 use crate::past::{Mixed, Past};
@@ -106,6 +108,7 @@ pub(crate) struct Front {
     /// The file system has locks of its own.
     pub(crate) locks: bool,
     pub(crate) waits: Waits,
+    carried: Carried,
     /// Requests by opcode.
     counts: [AtomicU64; COUNTED_OPCODES],
 }
@@ -128,6 +131,7 @@ impl Front {
             notifier: OnceLock::new(),
             locks,
             waits: Waits::default(),
+            carried: Carried::default(),
             lifetimes,
             xattrs,
             counts: [const { AtomicU64::new(0) }; COUNTED_OPCODES],
@@ -203,7 +207,9 @@ impl Front {
             _ => {}
         }
         let answered = match opcode {
-            Some(opcode) => self.call(opcode, &header, body, reply),
+            Some(opcode) => self
+                .call(opcode, &header, body, reply)
+                .inspect(|()| self.announce_overtaken(opcode, &header, body)),
             None => Err(Refusal::Protocol(errno::ENOSYS)),
         };
         match answered {

@@ -145,6 +145,9 @@ impl Worker<'_> {
 
     /// Answers a request. Returns false after the kernel's last one (`DESTROY`).
     fn answer(&mut self, len: usize) -> bool {
+        let service = self.service;
+        // Until the reply is written.
+        let _carrying = service.front.carrying(&self.request[..len]);
         let outcome = self.outcome(len);
         if outcome != Outcome::Silent {
             match rustix::io::write(&self.service.fd, self.reply.finish()) {

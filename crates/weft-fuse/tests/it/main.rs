@@ -6,6 +6,7 @@
 mod life;
 mod mapped;
 mod names;
+mod overtaken;
 mod trees;
 mod writing;
 
