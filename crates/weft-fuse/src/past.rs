@@ -132,7 +132,7 @@ impl Past {
             // SAFETY: the kernel reads four bytes, and checks whether the number is one of its own.
             let closed = unsafe { ioctl(&self.device, Setter::<CLOSE, u32>::new(id)) };
             if let Err(e) = closed {
-                tracing::warn!("the kernel keeps a file that nobody has open: {e}");
+                tracing::warn!("cannot close a passthrough file in the kernel: {e}");
             }
         }
     }

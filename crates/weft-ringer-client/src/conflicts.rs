@@ -341,7 +341,8 @@ impl RingerFs {
     /// Makes a copy of the file that a conflict is about, as it is now.
     fn copy_to(&self, group: &[Conflict], path: &[u8]) -> Result<RnodeId> {
         let about = group.iter().find_map(|c| subject(&c.logged.op));
-        let about = about.ok_or(Error::Invalid("only two versions of a file can both be kept"))?;
+        let about = about
+            .ok_or(Error::Invalid("--keep both is only for conflicts on the content of a file"))?;
         let there = self.live.get_any(self.present(about)).ok();
         let walker = Walker::new(self);
         if walker.exists(path)? {

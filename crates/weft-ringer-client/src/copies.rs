@@ -62,7 +62,7 @@ fn no(why: impl Into<String>) -> Held {
 
 /// The error for a server that broke the protocol.
 pub(super) fn unexpected() -> Error {
-    Error::Io { errno: 5, message: "the server says something else".into() }
+    Error::Io { errno: 5, message: "protocol error: unexpected reply from the server".into() }
 }
 
 impl Live {
@@ -112,12 +112,12 @@ impl Live {
 
     fn try_hold(&self, id: RnodeId, go_on: &mut dyn FnMut() -> bool) -> Result<Held> {
         for _ in 0..CHANGES_MAX {
-            let Some(peeked) = self.peek(id)? else { return Ok(no("the file is gone")) };
+            let Some(peeked) = self.peek(id)? else { return Ok(no("the file was removed")) };
             let Some(content) = Content::of(&peeked) else { return Ok(no("not a regular file")) };
             let mut lacks = None;
             for block in content.blocks.values() {
                 if !go_on() {
-                    return Ok(no("it was stopped"));
+                    return Ok(no("the client is stopping"));
                 }
                 if let Err(e) = self.copy_block(id, block, &peeked) {
                     lacks = Some(e);
@@ -139,7 +139,7 @@ impl Live {
                 Reply::Held {} => return Ok(Held::Yes),
                 Reply::No { why: Refusal::Busy } => {}
                 Reply::No { why } => return Err(why.into()),
-                _ => return Ok(no("the server says something else")),
+                _ => return Ok(no("protocol error: unexpected reply from the server")),
             }
         }
         Ok(no("the file changes faster than it can be copied"))
@@ -230,8 +230,7 @@ impl Live {
                 }
             }
             if Instant::now() >= deadline || self.engine.is_stopped() {
-                let message =
-                    format!("{have} of {wanted} wanted copies of rnode {id} are made{said}");
+                let message = format!("inode {id} has {have} of {wanted} copies{said}");
                 tracing::info!("{message}");
                 if failed > 0 && full == failed {
                     return Err(Error::NoSpace);

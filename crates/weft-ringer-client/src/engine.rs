@@ -357,18 +357,18 @@ impl Engine {
                 ClientAction::Lost { rnode } => self.lost_leases.add(rnode),
                 ClientAction::Conflict(conflict) => {
                     tracing::warn!(
-                        "change {} of this client was given up ({}): {:?}",
+                        "conflict: change {} of this client was not applied ({}): {:?}",
                         conflict.logged.seq.0,
                         conflict.why,
                         conflict.logged.op
                     );
                     for (rnode, hash) in blocks_of(&conflict.logged.op) {
                         if let Err(e) = self.blocks.keep(rnode, &hash) {
-                            tracing::error!("a block of a conflict could not be kept: {e}");
+                            tracing::error!("cannot keep a block of a conflict: {e}");
                         }
                     }
                     if let Err(e) = locked(&self.conflicts).add(conflict) {
-                        tracing::error!("a conflict could not be kept: {e}");
+                        tracing::error!("cannot record a conflict: {e}");
                     }
                 }
             }
@@ -394,7 +394,7 @@ impl Engine {
             if inner.journal.is_long(false) {
                 drop(inner);
                 if let Err(e) = self.shorten_journal() {
-                    tracing::error!("the journal could not be written anew: {e}");
+                    tracing::error!("cannot compact the journal: {e}");
                 }
             }
         }
@@ -462,7 +462,7 @@ impl Engine {
         while !self.is_stopped() {
             for id in self.open.wait(TICK) {
                 if let Err(e) = self.seal(id, None) {
-                    tracing::error!("what was written to rnode {id} finds no place: {e}");
+                    tracing::error!("cannot store data written to inode {id}: {e}");
                     std::thread::sleep(TICK);
                 }
             }

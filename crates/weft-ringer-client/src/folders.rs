@@ -283,7 +283,7 @@ impl Live {
         if parent.0 == TOP {
             let text = std::str::from_utf8(name).map_err(|_| Error::NotFound)?;
             text.parse::<Query>().map_err(|e| {
-                tracing::info!("no query folder '{text}': {e}");
+                tracing::info!("invalid query folder '{text}': {e}");
                 Error::Invalid("not a query")
             })?;
             return Ok(locked(&self.folders.table).enter(Place::Folder(text.to_owned())));
@@ -453,8 +453,8 @@ impl Live {
                 Err(e) => why = Some(format!("{server}: {e}")),
             }
         }
-        let why = why.unwrap_or_else(|| "no server answers".to_owned());
-        tracing::warn!("the query folder '{text}': {why}");
+        let why = why.unwrap_or_else(|| "no metadata server answers".to_owned());
+        tracing::warn!("cannot list the query folder '{text}': {why}");
         Err(Error::Io { errno: rustix::io::Errno::AGAIN.raw_os_error(), message: why })
     }
 }

@@ -195,7 +195,7 @@ impl RingerFs {
     pub fn join(options: LiveOptions) -> weft_ringer_net::Result<Self> {
         let sizes = weft_ringer::BLOCK_MIN_BYTES..=weft_ringer::BLOCK_MAX_BYTES;
         if !options.block_bytes.is_power_of_two() || !sizes.contains(&options.block_bytes) {
-            let why = "the size of a block is a power of two from 64 KiB to 4 MiB";
+            let why = "the block size must be a power of two from 64 KiB to 4 MiB";
             return Err(weft_ringer_net::Error::Refused(why.into()));
         }
         let engine = Engine::open(options.clone())?;
@@ -232,7 +232,7 @@ impl RingerFs {
         let keeper = Arc::downgrade(&live);
         let holder = Weak::clone(&keeper);
         engine.start(Arc::new(move |id, go_on: &mut dyn FnMut() -> bool| {
-            let ended = || Held::No { full: false, why: "it has ended".into() };
+            let ended = || Held::No { full: false, why: "the mount has ended".into() };
             holder.upgrade().map_or_else(ended, |live| live.hold(id, go_on))
         }))?;
         let teller = Weak::clone(&keeper);

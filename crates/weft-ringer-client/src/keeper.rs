@@ -77,7 +77,7 @@ impl Live {
                 }
             }
             Err(e) => {
-                tracing::debug!("blocks of rnode {rnode} are not removed: {e}");
+                tracing::debug!("cannot remove the blocks of inode {rnode}: {e}");
                 let again =
                     |hash: &BlockHash| Superseded { seq: Seq::default(), rnode, hash: *hash };
                 locked(&self.engine.superseded).extend(hashes.iter().map(again));

@@ -43,7 +43,7 @@ impl Engine {
                     left = REFUSED;
                 }
                 Err(Error::Standby { owner: at }) => owner = at,
-                Err(e) => tracing::debug!("the metadata server: {e}"),
+                Err(e) => tracing::debug!("connection to the metadata server: {e}"),
             }
             if circle.go_on(owner.as_deref()) {
                 continue;
@@ -76,7 +76,9 @@ impl Engine {
                     own if own == cell => {}
                     own => {
                         let (own, cell) = (CellId(own), CellId(cell));
-                        let why = format!("it serves cell {cell}, and this is of cell {own}");
+                        let why = format!(
+                            "the server serves cell {cell}, but the local store is of cell {own}"
+                        );
                         return Err(Error::Refused(why));
                     }
                 }
@@ -87,7 +89,11 @@ impl Engine {
             }
             Answer::Standby { owner } => return Err(Error::standby(owner)),
             Answer::Denied { denial } => return Err(denial.into()),
-            _ => return Err(Error::Refused("the other side is no metadata server".into())),
+            _ => {
+                return Err(Error::Refused(
+                    "protocol error: the peer is not a weft ringer metadata server".into(),
+                ));
+            }
         };
         // An earlier version's server does not send `Lives`: its first message is handled below.
         let mut first = Some(link.receive::<Answer>(Some(Instant::now() + limit))?);
@@ -141,7 +147,7 @@ impl Engine {
                     *locked(&self.outcasts) = certificates.into_iter().collect();
                 }
                 Ok(Answer::Denied { denial }) => break Err(denial.into()),
-                Ok(other) => tracing::debug!("the server said {other:?}"),
+                Ok(other) => tracing::debug!("unexpected message from the server: {other:?}"),
                 Err(e) if e.is_timeout() && alone => {}
                 Err(e) if e.is_timeout() && heard.elapsed() < SILENCE => {
                     outbox.post(&Ask::Ping {});

@@ -89,7 +89,9 @@ impl Live {
         let locked_in = locked(&self.handles).get(&handle.0).and_then(|open| open.locked_in);
         match locked_in {
             Some(epoch) if epoch != self.engine.epoch() => {
-                let message = "the lock was lost: this client was cut off for too long".into();
+                let message =
+                    "lock lost: the client's lease expired while it was cut off from the server"
+                        .into();
                 Err(Error::Io { errno: 5, message })
             }
             _ => Ok(()),

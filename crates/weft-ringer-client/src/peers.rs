@@ -128,7 +128,7 @@ impl Peers {
         match met {
             Ok(connection) => Ok((connection, true)),
             Err(e) if detour => Err(e),
-            Err(e) => Err(Error::Refused(format!("{why}; through the server: {e}"))),
+            Err(e) => Err(Error::Refused(format!("{why}; relayed by the server: {e}"))),
         }
     }
 
@@ -199,7 +199,7 @@ impl Peers {
                         let why = String::from_utf8_lossy(&why.0).into_owned();
                         return Ok(Held::No { full, why });
                     }
-                    _ => return Err(Error::Refused("it says something else".into())),
+                    _ => return Err(Error::Refused("protocol error: unexpected reply".into())),
                 }
             }
         });
@@ -329,7 +329,7 @@ impl PeerServer {
         let listening = listener.start_threads("ringer-peer", SERVED_MAX, move |socket| {
             let peer = Conversation::accept(socket, ours.tls.as_ref());
             if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
-                tracing::debug!("a peer: {e}");
+                tracing::debug!("connection of a peer: {e}");
             }
         })?;
         Ok(Self { serving, listening })
@@ -349,7 +349,7 @@ impl PeerServer {
             let channel = peers.meet(&Ask::Come { meeting }, Instant::now() + FETCH_LIMIT);
             let peer = channel.and_then(|c| Conversation::accept_over(c, ours.tls.as_ref()));
             if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
-                tracing::debug!("a peer, through the server: {e}");
+                tracing::debug!("relayed connection of a peer: {e}");
             }
             ours.called.fetch_sub(1, Ordering::AcqRel);
         });
@@ -422,7 +422,7 @@ impl Serving {
             }
             Ok(None) => FromPeer::Absent {},
             Err(e) => {
-                tracing::error!("cannot read block {hash:?} of rnode {rnode}: {e}");
+                tracing::error!("cannot read block {hash:?} of inode {rnode}: {e}");
                 FromPeer::Absent {}
             }
         }

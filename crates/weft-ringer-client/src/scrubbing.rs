@@ -69,10 +69,10 @@ impl Live {
         scrub.why_ended = ended.err().map(|e| e.to_string());
         let (blocks, healed, lost) = (scrub.blocks, scrub.healed, scrub.lost);
         if healed + lost > 0 || scrub.why_ended.is_some() {
-            let why = scrub.why_ended.as_deref().unwrap_or("all was read");
+            let why = scrub.why_ended.as_deref().unwrap_or("complete");
             tracing::error!(
-                "scrub of the local store: {blocks} blocks read, {healed} healed, {lost} damaged \
-                 that no other client or archive has: {why}"
+                "scrub of the local store: {blocks} blocks read, {healed} repaired, {lost} \
+                damaged without another copy: {why}"
             );
         }
     }

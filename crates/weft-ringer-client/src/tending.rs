@@ -121,7 +121,7 @@ impl Live {
             match done {
                 Ok(()) | Err(Error::Stale(_)) => drop(uneven.remove(&id)),
                 Err(e) => {
-                    tracing::debug!("copies of rnode {id}: {e}");
+                    tracing::debug!("copies of inode {id}: {e}");
                     entry.due = Instant::now() + LATER;
                 }
             }
@@ -148,7 +148,7 @@ impl Live {
                 }
                 Err(Error::NotADirectory) => drop(files.insert(id)),
                 Err(Error::Stale(_)) => self.unpin_what_is_gone(id),
-                Err(e) => tracing::debug!("pinned rnode {id}: {e}"),
+                Err(e) => tracing::debug!("pinned inode {id}: {e}"),
             }
         }
         files
@@ -159,7 +159,7 @@ impl Live {
         if pins.roots.remove(&id)
             && let Err(e) = pins.save(&self.engine.pins_path())
         {
-            tracing::error!("the list of pins: {e}");
+            tracing::error!("cannot write the list of pins: {e}");
         }
     }
 
@@ -181,7 +181,7 @@ impl Live {
                 Held::Yes => drop(locked(&self.engine.pins).have.insert(*id, content)),
                 Held::No { why, .. } => {
                     lacking += 1;
-                    tracing::debug!("pinned rnode {id}: {why}");
+                    tracing::debug!("pinned inode {id}: {why}");
                 }
             }
         }
@@ -223,7 +223,7 @@ impl Live {
             }
             let gone = self.scrub(id).and_then(|()| self.let_go(id));
             if let Err(e) = gone {
-                tracing::debug!("rnode {id} is not let go: {e}");
+                tracing::debug!("cannot release the copy of inode {id}: {e}");
             }
         }
     }

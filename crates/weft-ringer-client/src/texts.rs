@@ -117,7 +117,7 @@ impl Live {
                 _ => self.tell_text(id),
             });
             if let Err(e) = told {
-                tracing::debug!("the text of rnode {id}: {e}");
+                tracing::debug!("cannot send the text of inode {id}: {e}");
                 continue;
             }
             let mut uneven = locked(&self.engine.uneven);

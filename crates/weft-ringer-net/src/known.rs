@@ -42,10 +42,11 @@ impl Seen {
     pub fn check(&self, lives: &[Life], revision: u64) -> Result<(), String> {
         let older = |how: String| {
             Err(format!(
-                "the cell is older than what this client has seen of it: {how}. It was restored from a \
-                 backup, or an older copy of it is served. Serve the newer one again; or, if what was \
-                 done since is given up, mount with --accept-older-cell: what this client has of it is \
-                 set aside in its local store"
+                "the cell is older than the state this client last saw: {how}. It was restored \
+                from a \
+                 backup, or an older copy of it is served. Serve the newer one again; or, to \
+                 give up the later changes, mount with --accept-older-cell: this client's data \
+                 are then set aside in its local store"
             ))
         };
         let Some(newest) = lives.last() else { return Ok(()) };
@@ -54,7 +55,7 @@ impl Seen {
             // Generations long ago are not kept.
             return if self.generation > newest.generation {
                 older(format!(
-                    "it is in its life {}, and was in life {}",
+                    "it is in generation {}, and was in generation {}",
                     newest.generation.0, self.generation.0
                 ))
             } else {
@@ -62,12 +63,15 @@ impl Seen {
             };
         };
         if lives[at].instance != self.instance {
-            return older(format!("its life {} was another one", self.generation.0));
+            return older(format!(
+                "its generation {} is not the one that this client saw",
+                self.generation.0
+            ));
         }
         let end = lives.get(at + 1).map_or(revision, |next| next.began);
         if self.revision > end {
             return older(format!(
-                "its life {} ended at revision {end}, and this client has seen revision {}",
+                "its generation {} ended at revision {end}, and this client has seen revision {}",
                 self.generation.0, self.revision
             ));
         }
@@ -95,7 +99,7 @@ impl KnownCell {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let seen = Seen::parse(&text);
         if seen.is_none() && !text.is_empty() {
-            tracing::warn!("{} is damaged, and made anew", path.display());
+            tracing::warn!("{} is damaged; recreated it", path.display());
         }
         Self { path, state: Mutex::new(State { seen, is_unsaved: false }) }
     }

@@ -411,31 +411,34 @@ wire_struct!(Life { generation, instance, began });
 #[non_exhaustive]
 pub enum Denial {
     /// The invitation does not exist.
-    #[error("the invitation is not one of this cell")]
+    #[error("unknown invitation: this cell has not issued it")]
     NoInvitation,
     /// The invitation has expired.
-    #[error("the invitation has expired")]
+    #[error("the invitation has expired: ask an administrator for a new one")]
     Expired,
     /// The invitation was used already.
-    #[error("the invitation was used already")]
+    #[error("the invitation was already used: ask an administrator for a new one")]
     Used,
     /// The name is invalid or taken, perhaps by a revoked member.
-    #[error("a member cannot have that name, or another has it")]
+    #[error("the member name is invalid or already taken")]
     Name,
     /// No certificate, or one that no member has.
-    #[error("the certificate is not that of a member of this cell")]
+    #[error("permission denied: the certificate belongs to no member of this cell")]
     Stranger,
     /// The certificate was revoked.
-    #[error("the certificate was revoked")]
+    #[error("permission denied: the certificate was revoked")]
     Revoked,
     /// The request needs an administrator.
     #[error("permission denied: this needs an administrator of the cell")]
     NotAdmin,
     /// The server has no authority to give certificates with.
-    #[error("this server cannot give certificates: it was started without its authority's key")]
+    #[error("this server cannot issue certificates: it was started without ca-key.pem")]
     NoAuthority,
     /// The client has fewer permissions than its proxy, whose cache all its clients can read.
-    #[error("who may do less than a front may is not served by it: go to the cell's own server")]
+    #[error(
+        "permission denied: the client has fewer permissions than this proxy; connect to the \
+        cell's own server"
+    )]
     Less,
 }
 wire_enum!(Denial {

@@ -59,7 +59,7 @@ fn remove(path: &Path) {
 
 fn refuse_to_replace(path: &Path) -> Result<()> {
     if path.exists() {
-        let why = format!("{} is there already: move it away first", path.display());
+        let why = format!("{} already exists: move it away first", path.display());
         return Err(Error::Refused(why));
     }
     Ok(())
@@ -135,7 +135,9 @@ fn copy(server: &mut Observer, path: &Path) -> Result<Copied> {
 }
 
 fn unexpected() -> Error {
-    Error::Refused("the server said something else: it is of an earlier version, perhaps".into())
+    Error::Refused(
+        "protocol error: unexpected reply from the server (is it an older version?)".into(),
+    )
 }
 
 fn put(

@@ -94,7 +94,7 @@ impl Dispatcher {
             outbox.close();
         }
         if let Err(e) = &ended {
-            tracing::error!("the server has lost its store: {e}");
+            tracing::error!("the server stops: its store failed: {e}");
         }
         ended
     }
@@ -152,7 +152,7 @@ impl Dispatcher {
                     return Ok(());
                 };
                 if cell != 0 && cell != self.cell {
-                    let why = "its local store belongs to another cell";
+                    let why = "the client's local store belongs to another cell";
                     outbox.post(&refused(why));
                     return Ok(());
                 }
@@ -206,7 +206,10 @@ impl Dispatcher {
                     goes_on.map_err(|e| store_error(&e))?;
                     self.mds(MdsEvent::Message(*message))?;
                 } else {
-                    tracing::info!("client {:016x} may not do what it asked", message.client.0);
+                    tracing::info!(
+                        "permission denied: a request of client {:016x}",
+                        message.client.0
+                    );
                     let ToClient { message, .. } = self.mds.deny(&message);
                     current.outbox.post(&Answer::Mds { message: Box::new(message) });
                 }
@@ -290,7 +293,7 @@ impl Dispatcher {
         let Some(members) = &self.members else { return Ok(Access::full()) };
         let certificate = certificate.ok_or(Denial::Stranger)?;
         members.admit(&certificate).map(|(_, access)| access).inspect_err(|denial| {
-            tracing::warn!("certificate {certificate:?} is not let in: {denial}");
+            tracing::warn!("refused certificate {certificate:?}: {denial}");
         })
     }
 

@@ -52,7 +52,7 @@ impl Federation {
             String::from_utf8_lossy(JUNCTION_XATTR.strip_prefix(b"user.").unwrap_or_default());
         let Some(mut having) = store.having(&name, JUNCTIONS_MAX + 1)? else {
             return Ok(refused(
-                "the index is being made, after a change of servers: ask again soon",
+                "the search index is being rebuilt after a failover: try again soon",
             ));
         };
         let complete = having.len() <= JUNCTIONS_MAX;

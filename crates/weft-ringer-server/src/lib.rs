@@ -210,7 +210,7 @@ impl Server {
             let max = shared.options.connections_max;
             listeners.push(listener.start_threads("ringer-client", max, move |socket| {
                 if let Err(e) = serve_connection(&shared, socket) {
-                    tracing::info!("a connection has ended: {e}");
+                    tracing::info!("connection closed: {e}");
                 }
             })?);
         }
@@ -274,7 +274,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The status of the cell; `None` if the server has ended, is overloaded, or stands by.
+    /// The status of the cell; `None` if the server has ended, is overloaded, or is a standby.
     #[must_use]
     pub fn status(&self) -> Option<CellStatus> {
         let (tell, told) = sync_channel(1);

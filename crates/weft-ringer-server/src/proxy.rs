@@ -268,7 +268,9 @@ impl FrontCore {
                 outbox.post(&Answer::Denied { denial: Denial::NoAuthority });
             }
             Event::Bring { number, client, .. } => {
-                tracing::warn!("a front has come, which goes to the cell's own server");
+                tracing::warn!(
+                    "refused a proxy: it must connect to the cell's own server, not to this proxy"
+                );
                 self.answer(number, &Answer::NotBrought { client, denial: Denial::Less });
             }
             // A requester that has gone meanwhile needs no answer.
@@ -299,7 +301,7 @@ impl FrontCore {
                     return;
                 };
                 if guest.cell != 0 && guest.cell != self.cell {
-                    guest.outbox.post(&refused("its local store belongs to another cell"));
+                    guest.outbox.post(&refused("the client's local store belongs to another cell"));
                     self.guests.remove(&client);
                     return self.say(&Ask::Gone { client });
                 }
@@ -354,7 +356,7 @@ impl FrontCore {
                 self.reached = revision;
                 self.tell_all(&Answer::Reached { revision });
             }
-            other => tracing::debug!("the parent said {other:?}"),
+            other => tracing::debug!("unexpected message from the upstream server: {other:?}"),
         }
     }
 
@@ -395,18 +397,19 @@ impl FrontCore {
     fn pass_on(&self, number: u64, question: Ask) {
         let Some((outbox, may_ask)) = self.asker(number) else { return };
         if !may_ask {
-            outbox.post(&refused("a front answers no questions: ask the cell's own server"));
+            outbox
+                .post(&refused("a proxy does not answer this request: ask the cell's own server"));
             return;
         }
         if self.questions.fetch_add(1, Ordering::AcqRel) >= QUESTIONS_MAX {
             self.questions.fetch_sub(1, Ordering::AcqRel);
-            outbox.post(&refused("too much is being asked: ask again soon"));
+            outbox.post(&refused("too many requests are in progress: try again soon"));
             return;
         }
         let (outbox, questions) = (Arc::clone(outbox), Arc::clone(&self.questions));
         let (parents, tls) = (self.options.parents.clone(), self.options.tls.clone());
         let asking = spawn("ringer-ask", move || {
-            let mut why = String::from("the front has no parent");
+            let mut why = String::from("the proxy has no upstream server");
             let answer = parents.iter().find_map(|parent| {
                 let asked = ask(parent, tls.as_ref(), &question);
                 asked.inspect_err(|e| why = format!("{parent}: {e}")).ok()
@@ -468,7 +471,9 @@ fn join(parent: &Address, tls: Option<&ClientTls>, home: &Home) -> Result<(Conve
         }
         Answer::Standby { owner } => Err(Error::standby(owner)),
         Answer::Denied { denial } => Err(denial.into()),
-        _ => Err(Error::Refused("the other side is no metadata server".into())),
+        _ => Err(Error::Refused(
+            "protocol error: the peer is not a weft ringer metadata server".into(),
+        )),
     }
 }
 
@@ -492,11 +497,11 @@ impl Link {
             match self.connect(&circle.server()) {
                 Ok(()) => {}
                 Err(e @ (Error::Refused(_) | Error::Denied(_))) => {
-                    tracing::error!("the parent refuses this front: {e}");
+                    tracing::error!("the upstream server refuses this proxy: {e}");
                     left = REFUSED;
                 }
                 Err(Error::Standby { owner: at }) => owner = at,
-                Err(e) => tracing::info!("the parent: {e}"),
+                Err(e) => tracing::info!("upstream server: {e}"),
             }
             if circle.go_on(owner.as_deref()) {
                 continue;

@@ -97,7 +97,10 @@ impl Relays {
 /// Serves a connection whose first message was [`Ask::Meet`].
 pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> Result<()> {
     let Some(held) = shared.relays.hold(shared.options.relays_max)? else {
-        return Err(refuse(&mut link, "no more clients can talk through this server"));
+        return Err(refuse(
+            &mut link,
+            "no relayed connection: the server has the most it allows (--relays-max)",
+        ));
     };
     let (tell, told) = sync_channel(1);
     let certificate = link.fingerprint();
@@ -108,8 +111,18 @@ pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> R
         Ok(Call::Absent) if !shared.parents.servers.is_empty() => {
             return beyond(shared, link, &Ask::Meet { peer });
         }
-        Ok(Call::Absent) => return Err(refuse(&mut link, "that client is not there")),
-        Err(_) => return Err(refuse(&mut link, "the server has too much to do, or stands by")),
+        Ok(Call::Absent) => {
+            return Err(refuse(
+                &mut link,
+                "no relayed connection: the client is not connected to the server",
+            ));
+        }
+        Err(_) => {
+            return Err(refuse(
+                &mut link,
+                "no relayed connection: the server is overloaded or a standby",
+            ));
+        }
     }
     match held.come.recv_timeout(COME_LIMIT) {
         Ok(mut other) => {
@@ -119,7 +132,7 @@ pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> R
         Err(_) => {
             // A client that comes from now on is refused as well.
             drop(held);
-            Err(refuse(&mut link, "that client was called and has not come"))
+            Err(refuse(&mut link, "no relayed connection: the client did not answer the call"))
         }
     }
 }
@@ -128,11 +141,14 @@ pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> R
 pub(super) fn come(shared: &Shared, link: Conversation, meeting: Meeting) -> Result<()> {
     let Some(mut link) = shared.relays.come(&meeting, link) else { return Ok(()) };
     if shared.parents.servers.is_empty() {
-        return Err(refuse(&mut link, "there is no such meeting"));
+        return Err(refuse(&mut link, "no relayed connection: unknown or expired rendezvous"));
     }
     // It counts as a rendezvous begun here.
     let Some(_held) = shared.relays.hold(shared.options.relays_max)? else {
-        return Err(refuse(&mut link, "no more clients can talk through this server"));
+        return Err(refuse(
+            &mut link,
+            "no relayed connection: the server has the most it allows (--relays-max)",
+        ));
     };
     beyond(shared, link, &Ask::Come { meeting })
 }

@@ -109,7 +109,7 @@ impl Rollback {
 
     fn describe(client: ClientId, seen: &SawLater) -> String {
         format!(
-            "client {:016x} has seen revision {} of its life {}, which is not in it",
+            "client {:016x} has seen revision {} of its generation {}, which the cell lacks",
             client.0, seen.revision, seen.generation.0
         )
     }

@@ -110,7 +110,7 @@ fn a_file_that_is_open_past_weft_gets_no_network() {
         assert!(err.contains("nopassthrough"), "{err}");
     }
     let err = weft::pushing::push(&open, "rot13").unwrap_err().to_string();
-    assert!(err.contains("open past weft"), "{err}");
+    assert!(err.contains("open with passthrough"), "{err}");
     // Moved under a rule it would be written anew: tools copy it, and the copy is.
     fs::create_dir(past.at("secret")).unwrap();
     let moved = fs::rename(past.at("words"), past.at("secret/words")).unwrap_err();

@@ -365,17 +365,15 @@ impl Shared {
     fn turn_away(self: &Arc<Self>, socket: Arc<Socket>) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         let max = self.options.connections_max;
-        tracing::warn!(
-            connections_max = max,
-            "a connection was refused: the server has as many as it may have"
-        );
+        tracing::warn!(connections_max = max, "refused a connection: the limit is reached");
         if self.turning_away.fetch_add(1, Ordering::AcqRel) >= TURNED_AWAY_MAX {
             self.turning_away.fetch_sub(1, Ordering::AcqRel);
             return;
         }
         let shared = Arc::clone(self);
         let work = move || {
-            let why = format!("the server has {max} connections already, and may have no more");
+            let why =
+                format!("connection refused: the server has {max} connections, the most it allows");
             let deadline = Instant::now() + TURN_AWAY_LIMIT;
             let told = socket
                 .set_read_timeout(TICK)

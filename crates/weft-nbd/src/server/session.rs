@@ -318,7 +318,7 @@ impl Incoming {
                         return Ok(None);
                     }
                     if idle_limit.is_some_and(|limit| begun.elapsed() >= limit) {
-                        return Err(Error::timed_out("nothing was asked for too long"));
+                        return Err(Error::timed_out("idle timeout: the client sent no request"));
                     }
                 }
                 Err(e) => return Err(Error::io("cannot receive", e)),
@@ -347,7 +347,10 @@ impl Incoming {
             match self.reader.read_vectored(&mut [IoSliceMut::new(buf), ahead]) {
                 Ok(0) => {
                     let eof = io::ErrorKind::UnexpectedEof.into();
-                    return Err(Error::io("the client ended within a message", eof));
+                    return Err(Error::io(
+                        "the client closed the connection within a message",
+                        eof,
+                    ));
                 }
                 Ok(n) => {
                     buf = &mut buf[n.min(len)..];
@@ -356,7 +359,7 @@ impl Incoming {
                 }
                 Err(e) if is_pause(&e) => {
                     if last.get_or_insert_with(Instant::now).elapsed() >= STALL_LIMIT {
-                        return Err(Error::timed_out("the client stopped within a message"));
+                        return Err(Error::timed_out("timed out within a message of the client"));
                     }
                 }
                 Err(e) => return Err(Error::io("cannot receive", e)),

@@ -37,10 +37,10 @@ impl ServerHello {
     pub fn parse(bytes: &[u8; SERVER_HELLO_BYTES]) -> Result<Self, WireError> {
         let mut cursor = Cursor::new("the greeting", bytes);
         if cursor.u64()? != INIT_MAGIC {
-            return Err(WireError::new("this is no NBD server"));
+            return Err(WireError::new("not an NBD server"));
         }
         if cursor.u64()? != OPTION_MAGIC {
-            return Err(WireError::new("the server speaks NBD of the old style only"));
+            return Err(WireError::new("the server supports only the old NBD handshake"));
         }
         Ok(Self { flags: HandshakeFlags::from_bits_truncate(cursor.u16()?) })
     }

@@ -156,7 +156,7 @@ impl InnerCells {
             cells.retain(|_, cell| cell.fs.get().is_some() || Arc::strong_count(cell) > 1);
         }
         if cells.len() >= CELLS_MAX {
-            let why = format!("a mount walks into at most {CELLS_MAX} cells");
+            let why = format!("too many attached cells: a mount opens at most {CELLS_MAX}");
             return Err(Failure::new(junction, ENFILE, why).into());
         }
         let cell = Arc::new(InnerCell {
@@ -217,7 +217,7 @@ impl InnerCells {
             }
             None if self.options.tls.is_none() => Ok(None),
             None => {
-                let why = "there are no certificates for it: see --cells-certificates";
+                let why = "no certificates for this cell: see --cells-certificates";
                 Err(Failure::new(junction, EACCES, why))
             }
         }

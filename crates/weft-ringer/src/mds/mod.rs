@@ -163,7 +163,7 @@ impl Mds {
         let known = records::FORMAT_MIN..=records::FORMAT;
         if let Some(other) = old.as_ref().filter(|c| !known.contains(&c.format)) {
             let (theirs, ours) = (other.format, records::FORMAT);
-            let what = format!("the cell has version {theirs}, this server knows {ours}");
+            let what = format!("the cell has format version {theirs}, this server supports {ours}");
             return Err(StoreError::Failed(what));
         }
         let before = store.get(records::CELL)?.map(|r| r.revision);
