@@ -105,7 +105,7 @@ pub enum Ask {
     Summary {},
     /// Sent by a proxy: one of its clients has connected. The proxy may send messages for the state
     /// machine only on behalf of these clients.
-    Bring {
+    Introduce {
         /// The client's secret, as in `Join`: its number is the hash of it.
         secret: Bytes,
         /// The address at which other clients reach it, as text.
@@ -163,7 +163,7 @@ wire_enum!(Ask {
     42 => Revoke { name },
     43 => Members {},
     44 => Forget { client },
-    60 => Bring { secret, listens, certificate },
+    60 => Introduce { secret, listens, certificate },
     61 => Gone { client },
     62 => Meet { peer },
     63 => Come { meeting },
@@ -309,13 +309,13 @@ pub enum Answer {
         /// The state of the sweep.
         swept: Swept,
     },
-    /// To `Bring`.
-    Brought {
+    /// To `Introduce`.
+    Introduced {
         /// The client's number.
         client: ClientId,
     },
-    /// To `Bring`, or later: the proxied client is not admitted, or no longer.
-    NotBrought {
+    /// To `Introduce`, or later: the proxied client is not admitted, or no longer.
+    NotIntroduced {
         /// The client.
         client: ClientId,
         /// The reason.
@@ -379,8 +379,8 @@ wire_enum!(Answer {
     44 => Members { members },
     45 => Outcasts { certificates },
     46 => Forgotten { files },
-    60 => Brought { client },
-    61 => NotBrought { client, denial },
+    60 => Introduced { client },
+    61 => NotIntroduced { client, denial },
     62 => Called { client, meeting },
     63 => Met {},
     80 => Archives { archives },

@@ -168,7 +168,7 @@ impl Standby {
                 }
             }
             // A status request is for the owner.
-            Event::Bring { .. }
+            Event::Introduce { .. }
             | Event::Call { .. }
             | Event::Gone { .. }
             | Event::SawLater { .. }

@@ -148,10 +148,10 @@ fn take(
                     "protocol error: message for another client on this connection".to_owned();
                 return Err(Error::Refused(why));
             }
-            (Ask::Bring { secret, listens, certificate }, Some(_)) => {
+            (Ask::Introduce { secret, listens, certificate }, Some(_)) => {
                 let client = identify(&secret, listens.as_ref());
                 let client = client.map_err(|why| Error::Refused(why.to_owned()))?;
-                Event::Bring { number, client, listens, certificate }
+                Event::Introduce { number, client, listens, certificate }
             }
             (Ask::Gone { client }, Some(_)) => Event::Gone { number, client },
             (Ask::SawLater { generation, instance, revision }, Some(client)) => {
@@ -162,7 +162,7 @@ fn take(
                     "protocol error: an observer connection has no cell state".into(),
                 ));
             }
-            (Ask::Bring { .. } | Ask::Gone { .. }, None) => {
+            (Ask::Introduce { .. } | Ask::Gone { .. }, None) => {
                 return Err(Error::Refused(
                     "protocol error: an observer connection cannot introduce clients".into(),
                 ));

@@ -166,8 +166,8 @@ impl Dispatcher {
                 self.sessions.introduce(client);
                 self.tell_revoked();
             }
-            Event::Bring { number, client, listens, certificate } => {
-                self.bring(number, client, Proxied { listens, certificate });
+            Event::Introduce { number, client, listens, certificate } => {
+                self.introduce(number, client, Proxied { listens, certificate });
             }
             Event::Gone { number, client } => {
                 if let Some(proxy) = self.sessions.of_connection(number) {
@@ -257,7 +257,7 @@ impl Dispatcher {
 
     /// Adds a client to a proxy. The client must have at least the proxy's permissions, because it
     /// can read whatever the proxy has read.
-    fn bring(&mut self, number: u64, client: ClientId, proxied: Proxied) {
+    fn introduce(&mut self, number: u64, client: ClientId, proxied: Proxied) {
         let full = match proxied.certificate {
             Some(_) => Some(self.admit(proxied.certificate)),
             // The proxy's own user.
@@ -271,10 +271,10 @@ impl Dispatcher {
             Some(Err(denial)) => Some(denial),
         };
         if let Some(denial) = denial {
-            proxy.outbox.post(&Answer::NotBrought { client, denial });
+            proxy.outbox.post(&Answer::NotIntroduced { client, denial });
             return;
         }
-        proxy.outbox.post(&Answer::Brought { client });
+        proxy.outbox.post(&Answer::Introduced { client });
         proxy.proxied.insert(client, proxied);
         self.sessions.introduce(client);
     }

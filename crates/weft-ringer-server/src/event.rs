@@ -35,7 +35,7 @@ pub(super) enum Event {
         message: Box<ToServer>,
     },
     /// A proxy has gained a client, or lost it (`Gone`).
-    Bring {
+    Introduce {
         number: u64,
         client: ClientId,
         listens: Option<Bytes>,

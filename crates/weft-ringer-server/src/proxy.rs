@@ -1,4 +1,4 @@
-//! A proxy as a process: the state machine of [`front`](weft_ringer::front) in one thread, with the
+//! A proxy as a process: the state machine of [`proxy`](weft_ringer::proxy) in one thread, with the
 //! connections of its clients and one to its parent.
 //!
 //! Invariants:
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use weft_net::{Address, ClientTls};
-use weft_ringer::front::{Front, FrontAction, FrontEvent, FrontOptions};
+use weft_ringer::proxy::{Proxy, ProxyAction, ProxyEvent, ProxyOptions};
 use weft_ringer::{BlockHash, Bytes, ClientId, Generation};
 use weft_ringer_net::{
     Answer, Ask, CellStatus, Circle, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT,
@@ -42,7 +42,7 @@ const QUESTIONS_MAX: usize = 16;
 
 /// The options of a proxy.
 #[derive(Debug, Clone)]
-pub struct FrontServeOptions {
+pub struct ProxyServeOptions {
     /// The servers of the cell; several if it is in etcd.
     pub parents: Vec<Address>,
     /// The certificate that the proxy presents to them.
@@ -70,10 +70,10 @@ struct Observer {
     certificate: Option<BlockHash>,
 }
 
-pub(super) struct FrontCore {
+pub(super) struct ProxyCore {
     traffic: Traffic,
-    front: Front,
-    options: FrontServeOptions,
+    proxy: Proxy,
+    options: ProxyServeOptions,
     home: Arc<Home>,
     link: Option<Arc<Outbox>>,
     cell: u64,
@@ -90,12 +90,12 @@ pub(super) struct FrontCore {
     is_older: Option<String>,
 }
 
-impl FrontCore {
-    pub(super) fn new(options: FrontServeOptions) -> Result<Self> {
+impl ProxyCore {
+    pub(super) fn new(options: ProxyServeOptions) -> Result<Self> {
         let home = Home::open(&options.directory)?;
         let id = client_id(&home.secret);
         let cell = home.cell()?;
-        let front = Front::new(id, home.incarnation, FrontOptions::default());
+        let proxy = Proxy::new(id, home.incarnation, ProxyOptions::default());
         // Configuration errors are better reported now.
         let mut circle = Circle::new(&options.parents);
         loop {
@@ -114,7 +114,7 @@ impl FrontCore {
         }
         Ok(Self {
             traffic: Traffic::default(),
-            front,
+            proxy,
             options,
             home: Arc::new(home),
             link: None,
@@ -142,7 +142,7 @@ impl FrontCore {
         };
         let linking = spawn("ringer-link", move || link.keep())?;
         self.serve(events);
-        let last = self.front.leave();
+        let last = self.proxy.leave();
         self.act(last);
         if let Some(link) = &self.link {
             link.drain(LEAVING);
@@ -172,7 +172,7 @@ impl FrontCore {
             }
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
-                self.front(FrontEvent::Tick);
+                self.proxy(ProxyEvent::Tick);
             }
             if self.is_older.is_some() {
                 // Its state is of another history: the next run begins without it.
@@ -181,18 +181,18 @@ impl FrontCore {
         }
     }
 
-    fn front(&mut self, event: FrontEvent) {
-        let actions = self.front.handle(now(), event);
+    fn proxy(&mut self, event: ProxyEvent) {
+        let actions = self.proxy.handle(now(), event);
         self.act(actions);
     }
 
-    fn act(&mut self, actions: Vec<FrontAction>) {
+    fn act(&mut self, actions: Vec<ProxyAction>) {
         for action in actions {
             match action {
-                FrontAction::ToParent(message) => {
+                ProxyAction::ToParent(message) => {
                     self.say(&Ask::Mds { message: Box::new(message) });
                 }
-                FrontAction::ToClient(send) => {
+                ProxyAction::ToClient(send) => {
                     self.traffic.sent(send.client, &send.message);
                     // A client that is not connected asks again when it is.
                     if let Some(guest) = self.guests.get(&send.client).filter(|g| g.joined) {
@@ -210,8 +210,8 @@ impl FrontCore {
         }
     }
 
-    fn bring(&self, guest: &Guest) {
-        self.say(&Ask::Bring {
+    fn introduce(&self, guest: &Guest) {
+        self.say(&Ask::Introduce {
             secret: guest.secret.clone(),
             listens: guest.listens.clone(),
             certificate: guest.certificate,
@@ -233,7 +233,7 @@ impl FrontCore {
                 };
                 let joined = false;
                 let guest = Guest { number, outbox, secret, listens, certificate, cell, joined };
-                self.bring(&guest);
+                self.introduce(&guest);
                 if let Some(old) = self.guests.insert(client, guest) {
                     // A client has one connection: the old one is dead, or a duplicate's.
                     old.outbox.close();
@@ -249,7 +249,7 @@ impl FrontCore {
                 let guest = self.guests.get(&message.client);
                 if guest.is_some_and(|g| g.number == number && g.joined) {
                     self.traffic.received(message.client);
-                    self.front(FrontEvent::FromClient(*message));
+                    self.proxy(ProxyEvent::FromClient(*message));
                 }
             }
             Event::Upstream(event) => self.upstream(event),
@@ -267,11 +267,11 @@ impl FrontCore {
             Event::Enroll { outbox, .. } => {
                 outbox.post(&Answer::Denied { denial: Denial::NoAuthority });
             }
-            Event::Bring { number, client, .. } => {
+            Event::Introduce { number, client, .. } => {
                 tracing::warn!(
                     "refused a proxy: it must connect to the cell's own server, not to this proxy"
                 );
-                self.answer(number, &Answer::NotBrought { client, denial: Denial::Less });
+                self.answer(number, &Answer::NotIntroduced { client, denial: Denial::Less });
             }
             // A requester that has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
@@ -284,9 +284,9 @@ impl FrontCore {
             UpstreamEvent::Linked { cell, outbox } => {
                 (self.cell, self.link) = (cell, Some(outbox));
                 for guest in self.guests.values() {
-                    self.bring(guest);
+                    self.introduce(guest);
                 }
-                self.front(FrontEvent::Connected);
+                self.proxy(ProxyEvent::Connected);
             }
             UpstreamEvent::Said { answer } => self.parent(*answer),
             UpstreamEvent::Unlinked => self.link = None,
@@ -295,8 +295,8 @@ impl FrontCore {
 
     fn parent(&mut self, answer: Answer) {
         match answer {
-            Answer::Mds { message } => self.front(FrontEvent::FromParent(*message)),
-            Answer::Brought { client } => {
+            Answer::Mds { message } => self.proxy(ProxyEvent::FromParent(*message)),
+            Answer::Introduced { client } => {
                 let Some(guest) = self.guests.get_mut(&client).filter(|g| !g.joined) else {
                     return;
                 };
@@ -318,7 +318,7 @@ impl FrontCore {
                 let certificates = self.outcasts.clone();
                 guest.outbox.post(&Answer::Outcasts { certificates });
             }
-            Answer::NotBrought { client, denial } => {
+            Answer::NotIntroduced { client, denial } => {
                 if let Some(guest) = self.guests.remove(&client) {
                     guest.outbox.post(&Answer::Denied { denial });
                     if guest.joined {
@@ -426,7 +426,7 @@ impl FrontCore {
     /// The status of the proxy: its clients, and the leases they hold.
     fn status(&self) -> CellStatus {
         let now = now();
-        let clients = self.front.clients(now).map(|known| {
+        let clients = self.proxy.clients(now).map(|known| {
             let guest = self.guests.get(&known.client);
             let Counts { received, sent, recalls } = self.traffic.of(known.client);
             ClientStatus {
@@ -444,10 +444,10 @@ impl FrontCore {
         });
         CellStatus {
             cell: self.cell,
-            generation: Generation(u32::try_from(self.front.epoch().0).unwrap_or(u32::MAX)),
+            generation: Generation(u32::try_from(self.proxy.epoch().0).unwrap_or(u32::MAX)),
             revision: 0,
-            in_grace: !self.front.is_serving(now),
-            epoch_micros: self.front.client_epoch_micros(),
+            in_grace: !self.proxy.is_serving(now),
+            epoch_micros: self.proxy.client_epoch_micros(),
             clients: clients.collect(),
         }
     }
@@ -479,7 +479,7 @@ fn join(parent: &Address, tls: Option<&ClientTls>, home: &Home) -> Result<(Conve
 
 /// The thread with the connection to the parent.
 struct Link {
-    options: FrontServeOptions,
+    options: ProxyServeOptions,
     home: Arc<Home>,
     events: SyncSender<Event>,
     stop: Arc<AtomicBool>,

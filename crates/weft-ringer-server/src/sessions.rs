@@ -158,7 +158,7 @@ impl Sessions {
         for proxy in self.clients.values_mut() {
             for (client, _) in proxy.proxied.extract_if(.., |_, p| is_of(&p.certificate)) {
                 let denial = Denial::Revoked;
-                proxy.outbox.post(&Answer::NotBrought { client, denial });
+                proxy.outbox.post(&Answer::NotIntroduced { client, denial });
             }
         }
         let denied = Answer::Denied { denial: Denial::Revoked };

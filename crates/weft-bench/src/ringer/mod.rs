@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use weft::net::Address;
 use weft::ringer::{Mode, RnodeId};
 use weft::ringer_client::{LiveOptions, RingerFs};
-use weft::ringer_server::{FrontServeOptions, ServeOptions, Server};
+use weft::ringer_server::{ProxyServeOptions, ServeOptions, Server};
 use weft::vfs::{FileSystem, Walker};
 
 /// One-way delays: a local network and a DSL line, as in the original paper.
@@ -130,7 +130,7 @@ pub fn operations(bench: &Bench) -> Result<()> {
          the server. *get rnode*: the lease to read a file and, with it, the rnode. *get read*: the \
          same of a file that this client had written to. *get write*: the lease to write. *end read*, \
          *end write*: the lease given back; as nothing answers to that, with a round trip behind it. \
-         *round trip*: a renewal of the session, the shortest question there is. *front*: a server \
+         *round trip*: a renewal of the session, the shortest question there is. *proxy*: a server \
          beside the client in front of the cell's own; first by a client when nobody has looked at \
          anything yet, then by another.",
     );
@@ -153,9 +153,9 @@ pub fn operations(bench: &Bench) -> Result<()> {
         section.line("No network namespace: `ip netns add` is not allowed here.");
     }
     for (name, way) in [("0.35 ms", LAN), ("17 ms", DSL)] {
-        let (_front, near) = front(&served, way)?;
+        let (_proxy, near) = proxy(&served, way)?;
         let mut cold = Desk::join(&near, 20)?;
-        columns.push((format!("front, the cell {name} away"), protocol(&mut cold, &files)?));
+        columns.push((format!("proxy, the cell {name} away"), protocol(&mut cold, &files)?));
         let mut again = Desk::join(&near, 21)?;
         columns.push(("the same, once more by another".to_owned(), protocol(&mut again, &files)?));
     }
@@ -192,15 +192,15 @@ pub fn operations(bench: &Bench) -> Result<()> {
 }
 
 /// Starts a proxy of the cell's server near the client; returns it and its address.
-fn front(served: &Served, way: Duration) -> Result<(Server, Address)> {
-    let near = Address::Unix(served.path(&format!("front-{}", way.as_micros())));
-    let front = FrontServeOptions {
+fn proxy(served: &Served, way: Duration) -> Result<(Server, Address)> {
+    let near = Address::Unix(served.path(&format!("proxy-{}", way.as_micros())));
+    let proxy = ProxyServeOptions {
         parents: vec![served.at(way)?],
         tls: None,
-        directory: served.path(&format!("front-{}.store", way.as_micros())),
+        directory: served.path(&format!("proxy-{}.store", way.as_micros())),
     };
     let options = ServeOptions { listen: vec![near.clone()], ..ServeOptions::new() };
-    Ok((Server::start_front(front, options)?, near))
+    Ok((Server::start_proxy(proxy, options)?, near))
 }
 
 /// The same with the cell in etcd; `None` if etcd is not installed.

@@ -167,18 +167,18 @@ pub struct ArchiveSweep {
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The file of the cell, created if it does not exist; with --etcd its name. With --front the
-    /// directory that identifies this proxy
+    /// The file of the cell, created if it does not exist; with --etcd its name. With --upstream:
+    /// the store directory of this proxy
     pub cell: PathBuf,
-    /// Run as a proxy of the server of a cell, nearer to its clients: keep the leases that they
-    /// take, and grant them again without asking that server. HOST:PORT, HOST, quic://HOST:PORT or
-    /// unix:/PATH, several with commas
-    #[arg(long, value_name = "SERVER")]
-    pub front: Option<String>,
-    /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for that server: the proxy is a
-    /// member of the cell
-    #[arg(long, value_name = "DIR", requires = "front")]
-    pub front_certificates: Option<PathBuf>,
+    /// Run as a proxy for these servers of a cell: cache the leases and metadata that nearby
+    /// clients use, and grant them again without asking upstream. HOST:PORT, HOST, quic://HOST:PORT
+    /// or unix:/PATH, separated by commas
+    #[arg(long, value_name = "SERVERS")]
+    pub upstream: Option<String>,
+    /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for the upstream servers: the
+    /// proxy is a member of the cell
+    #[arg(long, value_name = "DIR", requires = "upstream")]
+    pub upstream_certificates: Option<PathBuf>,
     #[cfg(feature = "etcd")]
     #[command(flatten)]
     pub etcd: Etcd,
@@ -224,7 +224,7 @@ pub struct Serve {
 pub struct Etcd {
     /// Store the cell in etcd: http://HOST:PORT of each member, separated by commas. Run several
     /// servers for failover: one owns the cell, the others are standbys
-    #[arg(long = "etcd", value_name = "URL", value_delimiter = ',', conflicts_with = "front")]
+    #[arg(long = "etcd", value_name = "URL", value_delimiter = ',', conflicts_with = "upstream")]
     pub members: Vec<String>,
     /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for etcd
     #[arg(long, value_name = "DIR", requires = "members")]

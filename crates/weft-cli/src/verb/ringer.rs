@@ -38,7 +38,7 @@ use weft::ringer_net::pki::{self, Authority};
 use weft::ringer_net::{self as net, Answer, Ask, CellStatus, PORT};
 #[cfg(feature = "etcd")]
 use weft::ringer_server::store::EtcdOptions;
-use weft::ringer_server::{FrontServeOptions, ServeOptions, Server};
+use weft::ringer_server::{ProxyServeOptions, ServeOptions, Server};
 use weft::{Tree, mounts};
 
 /// The error for a reply of another type than the request asks for.
@@ -162,14 +162,14 @@ fn serve(out: Output, args: &Serve) -> Outcome {
 
 fn start(args: &Serve) -> Result<Server, Failure> {
     let options = serve_options(args)?;
-    if let Some(parents) = &args.front {
-        let tls = args.front_certificates.as_deref().map(ClientTls::mutual).transpose();
-        let front = FrontServeOptions {
+    if let Some(parents) = &args.upstream {
+        let tls = args.upstream_certificates.as_deref().map(ClientTls::mutual).transpose();
+        let proxy = ProxyServeOptions {
             parents: addresses(parents)?,
             tls: tls.map_err(failed)?,
             directory: std::path::absolute(&args.cell)?,
         };
-        return Server::start_front(front, options).map_err(failed);
+        return Server::start_proxy(proxy, options).map_err(failed);
     }
     #[cfg(feature = "etcd")]
     if !args.etcd.members.is_empty() {
@@ -193,8 +193,8 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     }
     let (mut tls, mut authority, mut admins) = (None, None, Vec::new());
     if let Some(dir) = &args.tls_certificates {
-        // A proxy (`--front`) admits the clients that its parent admits.
-        if args.front.is_none() {
+        // A proxy (`--upstream`) admits the clients that its parent admits.
+        if args.upstream.is_none() {
             authority = Authority::open(dir).map_err(failed)?.map(Arc::new);
         }
         let server = match &authority {

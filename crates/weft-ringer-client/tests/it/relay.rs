@@ -7,7 +7,7 @@ use weft_net::Address;
 use weft_ringer::{Bytes, ClientId, POLICY_XATTR};
 use weft_ringer_client::RingerFs;
 use weft_ringer_net::{Answer, Ask, Conversation, Meeting};
-use weft_ringer_server::{FrontServeOptions, ServeOptions, Server};
+use weft_ringer_server::{ProxyServeOptions, ServeOptions, Server};
 use weft_vfs::{FileSystem, Walker, XattrSet};
 
 use super::Cell;
@@ -59,16 +59,16 @@ fn who_does_not_reach_another_talks_through_the_server() {
 }
 
 #[test]
-fn clients_of_a_front_talk_with_all_others() {
+fn clients_of_a_proxy_talk_with_all_others() {
     let cell = Cell::new(EPOCH);
-    let at = Address::Unix(cell.path("front"));
-    let options = FrontServeOptions {
+    let at = Address::Unix(cell.path("proxy"));
+    let options = ProxyServeOptions {
         parents: vec![cell.address()],
         tls: None,
-        directory: cell.path("front.store"),
+        directory: cell.path("proxy.store"),
     };
     let serve = ServeOptions { listen: vec![at.clone()], ..ServeOptions::new() };
-    let front = Server::start_front(options, serve).expect("a front");
+    let proxy = Server::start_proxy(options, serve).expect("a proxy");
     let join = |name: &str| {
         RingerFs::join(super::options(at.clone(), &cell.path(name))).expect("it joins")
     };
@@ -76,11 +76,11 @@ fn clients_of_a_front_talk_with_all_others() {
     for name in ["one", "two", "far"] {
         hide(&cell.path(name));
     }
-    share(&one, &two, "/between-two-of-the-front", 1);
+    share(&one, &two, "/between-two-of-the-proxy", 1);
     share(&one, &far, "/from-behind-it", 2);
     share(&far, &one, "/to-behind-it", 3);
     drop((one, two, far));
-    front.stop().expect("it ends well");
+    proxy.stop().expect("it ends well");
 }
 
 #[test]
