@@ -1,10 +1,10 @@
 //! The server: exports devices to NBD clients.
 
-mod haggle;
+mod negotiate;
 mod perform;
 mod session;
 
-pub use haggle::{Agreement, Haggler, Next, TlsMode};
+pub use negotiate::{Agreement, Negotiator, Next, TlsMode};
 
 use crate::wire::{
     BlockSizes, ClientFlags, ClientHello, HandshakeFlags, OPTION_HEADER_BYTES, OptionHeader,
@@ -422,7 +422,7 @@ impl Shared {
         }
         let client = ClientHello::parse(hello)?;
         let no_zeroes = client.flags.contains(ClientFlags::NO_ZEROES);
-        let mut haggler = Haggler::new(Arc::clone(&self.exports), self.tls_mode(), no_zeroes);
+        let mut negotiator = Negotiator::new(Arc::clone(&self.exports), self.tls_mode(), no_zeroes);
         let mut data = Vec::new();
         loop {
             let mut header = [0; OPTION_HEADER_BYTES];
@@ -437,15 +437,15 @@ impl Shared {
             let mut replies = Vec::new();
             if header.len_bytes > OPTION_MAX_BYTES {
                 self.skip_option(&mut channel, header, deadline)?;
-                Haggler::too_big(header.option, &mut replies);
+                Negotiator::too_big(header.option, &mut replies);
                 send(&mut channel, &replies)?;
                 continue;
             }
             data.resize(header.len_bytes as usize, 0);
             read_full(&mut *channel.reader, &mut data, Some(deadline))?;
             let next = match refusal {
-                Some(why) => Haggler::turn_away(header.option, why, &mut replies),
-                None => haggler.option(header.option, &data, &mut replies),
+                Some(why) => Negotiator::turn_away(header.option, why, &mut replies),
+                None => negotiator.option(header.option, &data, &mut replies),
             };
             send(&mut channel, &replies)?;
             match next {
@@ -454,7 +454,7 @@ impl Shared {
                 Next::Transmission(agreed) => return Ok(Some((channel, agreed))),
                 Next::Tls => {
                     channel = self.start_tls(channel, deadline)?;
-                    haggler.now_under_tls();
+                    negotiator.now_under_tls();
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Executing one request: checks it against the protocol and the export, runs it on the device,
 //! answers it.
 
-use super::haggle::{Agreement, BASE_ALLOCATION_ID};
+use super::negotiate::{Agreement, BASE_ALLOCATION_ID};
 use crate::Result;
 use crate::wire::{
     ChunkType, Command, CommandFlags, Descriptor, Head, NbdErrno, ReplyTo, Request, StateFlags,

@@ -52,7 +52,7 @@ pub enum Next {
 
 /// The state of the option negotiation on one connection.
 #[derive(Debug)]
-pub struct Haggler {
+pub struct Negotiator {
     exports: Arc<[Arc<Export>]>,
     tls: TlsMode,
     under_tls: bool,
@@ -63,7 +63,7 @@ pub struct Haggler {
     chosen: Option<String>,
 }
 
-impl Haggler {
+impl Negotiator {
     /// Begins a negotiation. `no_zeroes`: the zeroes after `EXPORT_NAME` are left out.
     #[must_use]
     pub fn new(exports: Arc<[Arc<Export>]>, tls: TlsMode, no_zeroes: bool) -> Self {
