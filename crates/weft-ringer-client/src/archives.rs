@@ -19,7 +19,7 @@ use weft_vfs::{Error, Result};
 
 use super::copies::{Content, unexpected};
 use super::engine::ETIMEDOUT;
-use super::fs::Live;
+use super::fs::ClientFs;
 use crate::archive::{Archive, ArchiveError, Opener};
 
 /// The time for which the list of archives is valid for reads.
@@ -193,7 +193,7 @@ fn as_vfs(error: &ArchiveError) -> Error {
     }
 }
 
-impl Live {
+impl ClientFs {
     /// Returns the present era and archives, from the server.
     fn ask_archives(&self) -> Result<(u64, Vec<ArchiveInfo>)> {
         let Reply::Archives { era, archives } = self.ask(RequestBody::Archives {})? else {

@@ -12,7 +12,7 @@ use weft_vfs::{Error, FallocateMode, Result, SeekFrom};
 use super::blocks::{Blocks, Found};
 use super::encryption::FileCipher;
 use super::engine::{Superseded, locked};
-use super::fs::Live;
+use super::fs::ClientFs;
 use super::open::to_store;
 
 /// Files are written by one thread at a time, as far as they do not share one of these locks.
@@ -134,7 +134,7 @@ fn for_journal(cipher: Option<&Arc<FileCipher>>, redo: &[Redo]) -> Result<Vec<Re
     redo.iter().map(encrypt).collect()
 }
 
-impl Live {
+impl ClientFs {
     pub(super) fn writer(&self, id: RnodeId) -> &Mutex<()> {
         &self.writers[id.count() as usize % WRITERS]
     }

@@ -19,7 +19,7 @@ use weft_vfs::{Error, Result};
 use super::archives::Wanted;
 use super::content::io_error;
 use super::engine::{ETIMEDOUT, locked};
-use super::fs::Live;
+use super::fs::ClientFs;
 use super::peers::Held;
 
 /// The maximum number of restarts of a copy because the file has changed meanwhile.
@@ -33,7 +33,7 @@ const RESERVE_MAX_BYTES: u64 = 64 << 20;
 
 /// A file whose content changed here.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Uneven {
+pub(super) struct UnderReplicated {
     /// A directory that it has a name in, if known.
     pub(super) dir: Option<RnodeId>,
     /// The time of the next check.
@@ -65,7 +65,7 @@ pub(super) fn unexpected() -> Error {
     Error::Io { errno: 5, message: "protocol error: unexpected reply from the server".into() }
 }
 
-impl Live {
+impl ClientFs {
     fn own(&self) -> Option<ClientId> {
         self.engine.client()
     }
@@ -100,7 +100,8 @@ impl Live {
     pub(super) fn has_changed(&self, id: RnodeId) {
         let dir = self.directory_of(id);
         let due = Instant::now() + self.engine.options.settle;
-        locked(&self.engine.uneven).insert(id, Uneven { dir, due, is_untold: true });
+        locked(&self.engine.under_replicated)
+            .insert(id, UnderReplicated { dir, due, is_untold: true });
     }
 
     /// Makes a copy of a file that stays, or updates it. Calls `go_on` after each block, and stops

@@ -9,7 +9,7 @@ use weft_ringer::{Epoch, RnodeId};
 use weft_vfs::{Error, FileLock, Handle, Interrupt, Result};
 
 use super::engine::locked;
-use super::fs::Live;
+use super::fs::ClientFs;
 
 fn style(style: weft_vfs::LockStyle) -> LockStyle {
     match style {
@@ -23,7 +23,7 @@ fn lock_of(lock: &FileLock) -> Lock {
     Lock { style: style(lock.style), owner, exclusive, first, last, pid }
 }
 
-impl Live {
+impl ClientFs {
     pub(super) fn lock(
         &self,
         id: RnodeId,

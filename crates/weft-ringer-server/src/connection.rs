@@ -80,7 +80,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     };
     match first {
         Ask::Meet { peer } => return relay::meet(shared, link, peer),
-        Ask::Come { meeting } => return relay::come(shared, link, meeting),
+        Ask::Come { rendezvous } => return relay::come(shared, link, rendezvous),
         _ => {}
     }
     let (client, listens, cell) = match &first {

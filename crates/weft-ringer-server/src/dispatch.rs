@@ -11,7 +11,7 @@ use weft_ringer::store::{CellStore, StoreError};
 use weft_ringer::wire::RequestBody;
 use weft_ringer::{BlockHash, Bytes, ClientId};
 use weft_ringer_net::pki::Authority;
-use weft_ringer_net::{Answer, Ask, Denial, Error, Meeting, Result, now, wall};
+use weft_ringer_net::{Answer, Ask, Denial, Error, Rendezvous, Result, now, wall};
 
 use super::ServeOptions;
 use super::cell_number::cell_number;
@@ -158,7 +158,7 @@ impl Dispatcher {
                 }
                 outbox.post(&Answer::Joined { client, cell: self.cell });
                 let revision = self.store.revision().map_err(|e| store_error(&e))?;
-                outbox.post(&self.rollback.lives(revision));
+                outbox.post(&self.rollback.generations(revision));
                 let (proxied, reached) = (BTreeMap::new(), revision.0);
                 let session =
                     Session { number, outbox, listens, certificate, access, proxied, reached };
@@ -175,8 +175,8 @@ impl Dispatcher {
                 }
             }
             // A requester that no longer waits needs no answer.
-            Event::Call { peer, meeting, certificate, tell } => {
-                let _ = tell.try_send(self.call(peer, meeting, certificate));
+            Event::Call { peer, rendezvous, certificate, tell } => {
+                let _ = tell.try_send(self.call(peer, rendezvous, certificate));
             }
             Event::Enroll { ask, outbox } => {
                 let answer = self.enroll(&ask)?;
@@ -280,10 +280,10 @@ impl Dispatcher {
     }
 
     /// Notifies a client, or its proxy, of a call.
-    fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
+    fn call(&self, peer: ClientId, rendezvous: Rendezvous, certificate: Option<BlockHash>) -> Call {
         match self.admit(certificate) {
             Err(denial) => Call::Denied(denial),
-            Ok(_) if self.sessions.call(peer, meeting) => Call::Called,
+            Ok(_) if self.sessions.call(peer, rendezvous) => Call::Called,
             Ok(_) => Call::Absent,
         }
     }

@@ -18,8 +18,8 @@ use weft_net::{Address, ClientTls};
 use weft_ringer::proxy::{Proxy, ProxyAction, ProxyEvent, ProxyOptions};
 use weft_ringer::{BlockHash, Bytes, ClientId, Generation};
 use weft_ringer_net::{
-    Answer, Ask, CellStatus, Circle, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT,
-    Home, KnownCell, Life, Meeting, Outbox, Peer, Result, ask, client_id, now,
+    Answer, Ask, CellStatus, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT, Home,
+    KnownCell, Outbox, Peer, Rendezvous, Result, ServerGeneration, ServerList, ask, client_id, now,
 };
 
 use super::dispatch::refused;
@@ -80,10 +80,10 @@ pub(super) struct ProxyCore {
     guests: BTreeMap<ClientId, Guest>,
     observers: BTreeMap<u64, Observer>,
     peers: BTreeMap<ClientId, Bytes>,
-    outcasts: Vec<BlockHash>,
+    revoked: Vec<BlockHash>,
     questions: Arc<AtomicUsize>,
     /// The parent's history, and the last revision that it has announced.
-    lives: Vec<Life>,
+    generations: Vec<ServerGeneration>,
     reached: u64,
     known: KnownCell,
     /// Why the cell is older than the state of it that this proxy gave to clients, if it is.
@@ -97,14 +97,14 @@ impl ProxyCore {
         let cell = home.cell()?;
         let proxy = Proxy::new(id, home.incarnation, ProxyOptions::default());
         // Configuration errors are better reported now.
-        let mut circle = Circle::new(&options.parents);
+        let mut servers = ServerList::new(&options.parents);
         loop {
-            let again = match join(&circle.server(), options.tls.as_ref(), &home) {
+            let again = match join(&servers.server(), options.tls.as_ref(), &home) {
                 Err(e @ (Error::Refused(_) | Error::Denied(_))) => return Err(e),
-                Err(Error::Standby { owner }) => circle.go_on(owner.as_deref()),
+                Err(Error::Standby { owner }) => servers.advance(owner.as_deref()),
                 Err(e) => {
-                    tracing::warn!("{}: {e}", circle.server());
-                    circle.go_on(None)
+                    tracing::warn!("{}: {e}", servers.server());
+                    servers.advance(None)
                 }
                 Ok(_) => false,
             };
@@ -122,9 +122,9 @@ impl ProxyCore {
             guests: BTreeMap::new(),
             observers: BTreeMap::new(),
             peers: BTreeMap::new(),
-            outcasts: Vec::new(),
+            revoked: Vec::new(),
             questions: Arc::default(),
-            lives: Vec::new(),
+            generations: Vec::new(),
             reached: 0,
             known: KnownCell::in_memory(),
             is_older: None,
@@ -221,7 +221,7 @@ impl ProxyCore {
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { number, client, secret, certificate, listens, cell, outbox } => {
-                if certificate.is_some_and(|c| self.outcasts.contains(&c)) {
+                if certificate.is_some_and(|c| self.revoked.contains(&c)) {
                     outbox.post(&Answer::Denied { denial: Denial::Revoked });
                     return;
                 }
@@ -260,9 +260,9 @@ impl ProxyCore {
             }
             Event::Check { number } => self.pass_on(number, Ask::Check {}),
             Event::Run { number, ask } | Event::Look { number, ask } => self.pass_on(number, ask),
-            Event::Call { peer, meeting, certificate, tell } => {
+            Event::Call { peer, rendezvous, certificate, tell } => {
                 // A requester that no longer waits needs no answer.
-                let _ = tell.try_send(self.call(peer, meeting, certificate));
+                let _ = tell.try_send(self.call(peer, rendezvous, certificate));
             }
             Event::Enroll { outbox, .. } => {
                 outbox.post(&Answer::Denied { denial: Denial::NoAuthority });
@@ -307,16 +307,16 @@ impl ProxyCore {
                 }
                 guest.joined = true;
                 guest.outbox.post(&Answer::Joined { client, cell: self.cell });
-                let lives = self.lives.clone();
-                guest.outbox.post(&Answer::Lives { lives, revision: self.reached });
+                let generations = self.generations.clone();
+                guest.outbox.post(&Answer::Generations { generations, revision: self.reached });
                 let peers = self.peers.iter();
                 let peer = |(client, listens): (&ClientId, &Bytes)| Peer {
                     client: *client,
                     listens: listens.clone(),
                 };
                 guest.outbox.post(&Answer::Peers { peers: peers.map(peer).collect() });
-                let certificates = self.outcasts.clone();
-                guest.outbox.post(&Answer::Outcasts { certificates });
+                let certificates = self.revoked.clone();
+                guest.outbox.post(&Answer::RevokedMembers { certificates });
             }
             Answer::NotIntroduced { client, denial } => {
                 if let Some(guest) = self.guests.remove(&client) {
@@ -327,17 +327,17 @@ impl ProxyCore {
                     }
                 }
             }
-            Answer::Called { client, meeting } => {
+            Answer::Called { client, rendezvous } => {
                 if let Some(guest) = self.guests.get(&client).filter(|g| g.joined) {
-                    guest.outbox.post(&Answer::Called { client, meeting });
+                    guest.outbox.post(&Answer::Called { client, rendezvous });
                 }
             }
             Answer::Peers { peers } => {
                 self.tell_all(&Answer::Peers { peers: peers.clone() });
                 self.peers.extend(peers.into_iter().map(|peer| (peer.client, peer.listens)));
             }
-            Answer::Outcasts { certificates } => {
-                self.tell_all(&Answer::Outcasts { certificates: certificates.clone() });
+            Answer::RevokedMembers { certificates } => {
+                self.tell_all(&Answer::RevokedMembers { certificates: certificates.clone() });
                 self.observers.retain(|_, o| {
                     let out = o.certificate.is_some_and(|c| certificates.contains(&c));
                     if out {
@@ -345,11 +345,11 @@ impl ProxyCore {
                     }
                     !out
                 });
-                self.outcasts = certificates;
+                self.revoked = certificates;
             }
-            Answer::Lives { lives, revision } => {
-                self.is_older = self.known.meet(&lives, revision).err();
-                (self.lives, self.reached) = (lives, revision);
+            Answer::Generations { generations, revision } => {
+                self.is_older = self.known.meet(&generations, revision).err();
+                (self.generations, self.reached) = (generations, revision);
             }
             Answer::Reached { revision } => {
                 self.known.reached(revision);
@@ -361,13 +361,13 @@ impl ProxyCore {
     }
 
     /// Notifies a client of a call. For clients elsewhere the parent decides.
-    fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
-        if certificate.is_some_and(|c| self.outcasts.contains(&c)) {
+    fn call(&self, peer: ClientId, rendezvous: Rendezvous, certificate: Option<BlockHash>) -> Call {
+        if certificate.is_some_and(|c| self.revoked.contains(&c)) {
             return Call::Denied(Denial::Revoked);
         }
         let guest = self.guests.get(&peer).filter(|g| g.joined);
         let Some(guest) = guest else { return Call::Absent };
-        guest.outbox.post(&Answer::Called { client: peer, meeting });
+        guest.outbox.post(&Answer::Called { client: peer, rendezvous });
         Call::Called
     }
 
@@ -491,10 +491,10 @@ impl Link {
     }
 
     fn keep(&self) {
-        let mut circle = Circle::new(&self.options.parents);
+        let mut servers = ServerList::new(&self.options.parents);
         while !self.is_stopped() {
             let (mut owner, mut left) = (None, RECONNECT);
-            match self.connect(&circle.server()) {
+            match self.connect(&servers.server()) {
                 Ok(()) => {}
                 Err(e @ (Error::Refused(_) | Error::Denied(_))) => {
                     tracing::error!("the upstream server refuses this proxy: {e}");
@@ -503,7 +503,7 @@ impl Link {
                 Err(Error::Standby { owner: at }) => owner = at,
                 Err(e) => tracing::info!("upstream server: {e}"),
             }
-            if circle.go_on(owner.as_deref()) {
+            if servers.advance(owner.as_deref()) {
                 continue;
             }
             while !self.is_stopped() && !left.is_zero() {

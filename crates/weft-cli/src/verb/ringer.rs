@@ -33,7 +33,7 @@ use weft::mount_options::MountOptions;
 use weft::net::{Address, ClientTls, Role, ServerTls};
 use weft::ringer::Bytes;
 use weft::ringer::mds::MdsOptions;
-use weft::ringer_client::{CONFLICTS_XATTR, CellTree, LiveOptions};
+use weft::ringer_client::{CONFLICTS_XATTR, CellTree, RingerFsOptions};
 use weft::ringer_net::pki::{self, Authority};
 use weft::ringer_net::{self as net, Answer, Ask, CellStatus, PORT};
 #[cfg(feature = "etcd")]
@@ -260,9 +260,9 @@ fn mount(out: Output, args: &Mount) -> Outcome {
     if mounts::clear_dead(&args.mountpoint)? {
         out.note(&format!("unmounted {dir}: the process of an earlier mount there had died"));
     }
-    let live = live_options(args)?;
-    let store = live.directory.clone();
-    let fs = CellTree::join(live).map_err(failed)?;
+    let client = client_options(args)?;
+    let store = client.directory.clone();
+    let fs = CellTree::join(client).map_err(failed)?;
     let session = Tree::cell(&store, fs)?.mount(&args.mountpoint, &options)?;
     if let (Some(file), false) = (&args.pid_file, args.detached) {
         background::write_pid(file, std::process::id())?;
@@ -276,10 +276,10 @@ fn mount(out: Output, args: &Mount) -> Outcome {
     Ok(DONE)
 }
 
-fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
+fn client_options(args: &Mount) -> Result<RingerFsOptions, Failure> {
     let store = std::path::absolute(&args.store)?;
     let servers = addresses(&args.reaching.server)?;
-    let mut options = LiveOptions::new(servers[0].clone(), store);
+    let mut options = RingerFsOptions::new(servers[0].clone(), store);
     options.servers = servers;
     options.listen = args.listen.as_deref().map(address).transpose()?;
     if let Some(directory) = &args.reaching.tls_certificates {

@@ -18,7 +18,7 @@ use weft_ringer_net::{self as net, PORT, replace};
 use weft_vfs::{Error, FileSystem, Result};
 
 use super::upward::{OfCell, Upward};
-use crate::LiveOptions;
+use crate::RingerFsOptions;
 use crate::engine::{ETIMEDOUT, locked};
 use crate::fs::RingerFs;
 
@@ -89,14 +89,14 @@ struct InnerCell {
 #[derive(Debug)]
 pub(super) struct InnerCells {
     /// The options of the outermost cell.
-    options: LiveOptions,
+    options: RingerFsOptions,
     cells: Mutex<BTreeMap<CellId, Arc<InnerCell>>>,
     stop: AtomicBool,
     upward: Weak<Upward>,
 }
 
 impl InnerCells {
-    pub(super) fn new(options: LiveOptions, upward: &Arc<Upward>) -> Self {
+    pub(super) fn new(options: RingerFsOptions, upward: &Arc<Upward>) -> Self {
         let (cells, stop) = (Mutex::default(), AtomicBool::new(false));
         Self { options, cells, stop, upward: Arc::downgrade(upward) }
     }

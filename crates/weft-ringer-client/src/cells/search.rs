@@ -19,7 +19,7 @@ use weft_ringer_net::{self as net, Answer, Ask, Hit, Observer, PORT};
 
 use super::inner::InnerCells;
 use crate::engine::locked;
-use crate::folders::{Asked, CellAnswer, SearchesBeyond};
+use crate::folders::{Asked, CellAnswer, RemoteSearch};
 
 /// The number of cells asked in parallel, and the maximum number of a search.
 const AT_ONCE: usize = 8;
@@ -34,7 +34,7 @@ const HITS_MAX: u32 = 10_000;
 /// A summary, and the revision that it is of.
 #[derive(Debug, Clone)]
 struct Known {
-    life: u64,
+    instance: u64,
     revision: u64,
     summary: Summary,
 }
@@ -140,7 +140,7 @@ impl Searcher {
         let unexpected =
             || net::Error::Refused("protocol error: unexpected reply from the server".into());
         let mut link = Observer::connect(server, tls)?;
-        let Answer::Junctions { cell, life, added, junctions, complete } =
+        let Answer::Junctions { cell, instance, added, junctions, complete } =
             link.ask(&Ask::Junctions {})?
         else {
             return Err(unexpected());
@@ -152,7 +152,7 @@ impl Searcher {
         let asked = |is_all| if is_all && complete { Asked::Complete } else { Asked::Cut };
         let known = locked(&self.summaries).get(&wanted).cloned();
         // The summary counts only if nothing was added since.
-        let known = known.filter(|known| known.life == life && known.revision >= added);
+        let known = known.filter(|known| known.instance == instance && known.revision >= added);
         let is_known = known.is_some();
         if known.is_some_and(|known| !known.summary.may_have(query)) {
             let asked = if complete { Asked::Pruned } else { Asked::Cut };
@@ -165,14 +165,14 @@ impl Searcher {
             return Err(unexpected());
         };
         if !is_known
-            && let Ok(Answer::Summary { life, revision, summary: Some(summary) }) =
+            && let Ok(Answer::Summary { instance, revision, summary: Some(summary) }) =
                 link.ask(&Ask::Summary {})
         {
             let mut summaries = locked(&self.summaries);
             if summaries.len() >= CELLS_MAX {
                 summaries.clear();
             }
-            summaries.insert(wanted, Known { life, revision, summary });
+            summaries.insert(wanted, Known { instance, revision, summary });
         }
         Ok(Found { asked: asked(is_all), hits, junctions })
     }
@@ -249,7 +249,7 @@ impl Searcher {
 #[derive(Debug)]
 pub(super) struct Shared(pub(super) Arc<Searcher>);
 
-impl SearchesBeyond for Shared {
+impl RemoteSearch for Shared {
     fn search(&self, text: &str, query: &Query) -> Vec<CellAnswer> {
         let deadline = Instant::now() + LIMIT;
         let searcher = &self.0;

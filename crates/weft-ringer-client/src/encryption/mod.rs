@@ -36,7 +36,7 @@ use self::opened::Opened;
 use super::blocks::hash;
 use super::content::{Lack, io_error};
 use super::engine::locked;
-use super::fs::Live;
+use super::fs::ClientFs;
 use weft_ringer_net::fill_random;
 
 pub(super) use self::block::FileCipher;
@@ -83,7 +83,7 @@ fn rejected(id: RnodeId, why: impl std::fmt::Display) -> Error {
     Error::KeyRejected(message)
 }
 
-impl Live {
+impl ClientFs {
     /// Returns the cipher for the blocks of a regular file; `None` if they are plain.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ use super::member::{MemberId, Purpose};
 use super::shares::{Inside, MEMBERS_MAX, Share, Shares};
 use super::{DEPTH_MAX, no_key, rejected};
 use crate::content::io_error;
-use crate::fs::Live;
+use crate::fs::ClientFs;
 
 /// The attribute of any directory of a mount that shows the id by which others hand keys to this
 /// client.
@@ -52,7 +52,7 @@ fn text(value: &[u8]) -> Result<&str> {
     std::str::from_utf8(value).map_err(|_| Error::Invalid("not text"))
 }
 
-impl Live {
+impl ClientFs {
     /// The id by which others hand keys to this client.
     pub(in super::super) fn member_id(&self) -> Result<Vec<u8>> {
         let own = self.engine.members.own().map_err(|e| io_error(&e))?;

@@ -12,7 +12,7 @@ use weft_ringer::{
     BlockHash, Bytes, ClientId, Epoch, Generation, Incarnation, Mode, Name, Refusal, RequestId,
     RnodeId, Seq,
 };
-use weft_ringer_client::{LiveOptions, RingerFs};
+use weft_ringer_client::{RingerFs, RingerFsOptions};
 use weft_ringer_net::pki::{self, Authority, NewKey, Token};
 use weft_ringer_net::{
     Answer, Ask, Conversation, Denial, Error, FromPeer, MEMBER_NAME, ToPeer, ask, join,
@@ -80,7 +80,7 @@ impl Cell {
         join(&self.invite(grants, 100), &self.path(name), name).expect("a member");
     }
 
-    fn options(&self, name: &str) -> LiveOptions {
+    fn options(&self, name: &str) -> RingerFsOptions {
         let store = self.path(&format!("{name}.store"));
         let mut options = super::options(self.address.clone(), &store);
         options.patience = Duration::from_secs(5);
@@ -241,8 +241,8 @@ impl Raw {
                     other => panic!("{other:?}"),
                 },
                 Answer::Peers { .. }
-                | Answer::Outcasts { .. }
-                | Answer::Lives { .. }
+                | Answer::RevokedMembers { .. }
+                | Answer::Generations { .. }
                 | Answer::Reached { .. } => {}
                 other => panic!("{other:?}"),
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use weft_net::Address;
 use weft_ringer::{Bytes, ClientId, POLICY_XATTR};
 use weft_ringer_client::RingerFs;
-use weft_ringer_net::{Answer, Ask, Conversation, Meeting};
+use weft_ringer_net::{Answer, Ask, Conversation, Rendezvous};
 use weft_ringer_server::{ProxyServeOptions, ServeOptions, Server};
 use weft_vfs::{FileSystem, Walker, XattrSet};
 
@@ -125,10 +125,10 @@ fn join_by_hand(cell: &Cell) -> (Conversation, ClientId) {
     (link, client)
 }
 
-fn called(link: &mut Conversation) -> Meeting {
+fn called(link: &mut Conversation) -> Rendezvous {
     loop {
-        if let Answer::Called { meeting, .. } = hear(link) {
-            return meeting;
+        if let Answer::Called { rendezvous, .. } = hear(link) {
+            return rendezvous;
         }
     }
 }
@@ -136,25 +136,25 @@ fn called(link: &mut Conversation) -> Meeting {
 #[test]
 fn nobody_comes_who_was_not_called() {
     let cell = Cell::new(EPOCH);
-    let text = refusal(&mut say(&cell, &Ask::Come { meeting: Meeting([0; 16]) }));
+    let text = refusal(&mut say(&cell, &Ask::Come { rendezvous: Rendezvous([0; 16]) }));
     assert!(text.contains("expired rendezvous"), "{text}");
     let text = refusal(&mut say(&cell, &Ask::Meet { peer: ClientId(9) }));
     assert!(text.contains("not connected"), "{text}");
     // One that is called and does not come, and comes when nobody waits any more.
     let (mut link, client) = join_by_hand(&cell);
     let mut waits = say(&cell, &Ask::Meet { peer: client });
-    let meeting = called(&mut link);
+    let rendezvous = called(&mut link);
     let text = refusal(&mut waits);
     assert!(text.contains("did not answer the call"), "{text}");
-    let text = refusal(&mut say(&cell, &Ask::Come { meeting }));
+    let text = refusal(&mut say(&cell, &Ask::Come { rendezvous }));
     assert!(text.contains("expired rendezvous"), "{text}");
     // One that comes twice: the second finds nobody.
     let mut waits = say(&cell, &Ask::Meet { peer: client });
-    let meeting = called(&mut link);
-    let mut first = say(&cell, &Ask::Come { meeting });
+    let rendezvous = called(&mut link);
+    let mut first = say(&cell, &Ask::Come { rendezvous });
     assert_eq!(hear(&mut first), Answer::Met {});
     assert_eq!(hear(&mut waits), Answer::Met {});
-    refusal(&mut say(&cell, &Ask::Come { meeting }));
+    refusal(&mut say(&cell, &Ask::Come { rendezvous }));
     // What they say is none of the server's business, and the end of one is that of the other.
     waits.send(&Ask::Ping {}).expect("passed on");
     assert_eq!(first.receive::<Ask>(Some(Instant::now() + LIMIT)).expect("heard"), Ask::Ping {});
