@@ -5,8 +5,8 @@
 //! every write.
 //!
 //! Users who may write a file as it is now bring back the versions that they owned themselves, and
-//! those that all users could read ([`ClientFs::is_open_to`]); root and the mount's own user bring back
-//! any. A version without a recorded owner counts as another user's.
+//! those that all users could read ([`ClientFs::is_open_to`]); root and the mount's own user bring
+//! back any. A version without a recorded owner counts as another user's.
 
 use std::time::{Duration, Instant};
 

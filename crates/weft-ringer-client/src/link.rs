@@ -95,7 +95,8 @@ impl Engine {
                 ));
             }
         };
-        // An earlier version's server does not send `Generations`: its first message is handled below.
+        // An earlier version's server does not send `Generations`: its first message is handled
+        // below.
         let mut first = Some(link.receive::<Answer>(Some(Instant::now() + limit))?);
         if let Some(Answer::Generations { generations, revision }) = &first {
             if let Err(why) = self.known.meet(generations, *revision) {

@@ -2,11 +2,11 @@
 //! from a backup, or started from an older copy of its file.
 //!
 //! Each generation of a server has a random number, its *instance*, which is kept in the cell
-//! beside the revision at which the generation began ([`crate::ServerGeneration`]). A client keeps the last
-//! generation that it has spoken with, and the highest revision of it that any message named. When
-//! it connects again, that generation must be among those of the cell, with the same instance, and
-//! must have reached at least that revision. Otherwise what the client has seen never happened in
-//! this cell.
+//! beside the revision at which the generation began ([`crate::ServerGeneration`]). A client keeps
+//! the last generation that it has spoken with, and the highest revision of it that any message
+//! named. When it connects again, that generation must be among those of the cell, with the same
+//! instance, and must have reached at least that revision. Otherwise what the client has seen never
+//! happened in this cell.
 
 use std::io::Write;
 use std::path::PathBuf;

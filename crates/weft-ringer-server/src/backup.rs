@@ -6,7 +6,8 @@
 //! redo.) It is a cell in one SQLite file, which a server can serve as it is.
 //!
 //! The server only reads for it, a page at a time, between other requests. A client that has seen
-//! later revisions than a copy has refuses it when it is served ([`weft_ringer_net::ServerGeneration`]).
+//! later revisions than a copy has refuses it when it is served
+//! ([`weft_ringer_net::ServerGeneration`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;

@@ -3,15 +3,15 @@
 //!
 //! What the world breaks: any message may be lost, repeated or late; the server and each client may
 //! crash at any event and come back (a client with its journal up to some record after the last it
-//! made durable); a client may be cut off; a connection may break and come back; clocks that are never set run up to 2.5% fast or slow,
-//! and a client's may leap ahead; the time of day jumps at will. In some worlds a *proxy* is between
-//! clients and the server, crashes, is cut off, and has a clock of its own; clients choose their way anew
-//! with each life.
+//! made durable); a client may be cut off; a connection may break and come back; clocks that are
+//! never set run up to 2.5% fast or slow, and a client's may leap ahead; the time of day jumps at
+//! will. In some worlds a *proxy* is between clients and the server, crashes, is cut off, and has a
+//! clock of its own; clients choose their way anew with each life.
 //!
 //! What is checked after every event: no two clients would serve, at that moment, leases that
 //! exclude each other, nor have locks that do; the server believes no less than each client does, a
-//! proxy no less than its clients, and the server of the proxy no less than both; no two states of an rnode
-//! that anybody ever had share a version.
+//! proxy no less than its clients, and the server of the proxy no less than both; no two states of
+//! an rnode that anybody ever had share a version.
 
 mod checks;
 mod weather;
@@ -273,8 +273,8 @@ impl World {
         (MdsOptions { epoch_micros, recall_retry_micros }, client)
     }
 
-    /// Sends bytes over the network between a client, or the proxy if there is none, and its server,
-    /// with its faults.
+    /// Sends bytes over the network between a client, or the proxy if there is none, and its
+    /// server, with its faults.
     fn post(&mut self, client: Option<usize>, bytes: &[u8], make: impl Fn(Vec<u8>) -> What) {
         self.messages += 1;
         self.upstream += u64::from(client.is_none_or(|i| !self.nodes[i].behind));
