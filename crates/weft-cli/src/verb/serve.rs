@@ -98,7 +98,7 @@ fn options(args: &ServeNbd) -> Result<Options, Failure> {
             return Err(Failure::usage("certificates are for --tls on or --tls require"));
         }
         (_, None) => {
-            let what = "say where server-cert.pem is: --tls-certificates DIRECTORY";
+            let what = "give the directory of server-cert.pem: --tls-certificates DIRECTORY";
             return Err(Failure::usage(what));
         }
         (_, Some(directory)) => {
@@ -141,8 +141,8 @@ fn refuse_exposed(args: &ServeNbd, addresses: &[Address]) -> Result<(), Failure>
         if !address.is_local().map_err(failed)? {
             let what = if args.read_only { "read" } else { "read and change" };
             return Err(Failure::usage(format!(
-                "{address} is for other machines, and any machine that reaches it could {what} \
-                 {}: give --tls require --tls-certificates DIRECTORY, or --insecure if the network is \
+                "{address} is reachable from other machines, which could {what} {}: give \
+                 --tls require --tls-certificates DIRECTORY, or --insecure if the network is \
                  yours alone",
                 args.source
             )));
