@@ -107,7 +107,7 @@ impl Passthrough {
                 // itself, or does not support it.
                 Some(Errno::LOOP | Errno::INVAL | Errno::OPNOTSUPP) => Ok(Way::Through),
                 _ if self.used.load(Ordering::Relaxed) => {
-                    tracing::error!("the kernel does not take a file: {e}");
+                    tracing::error!("the kernel rejects a file for passthrough: {e}");
                     Err(Mixed)
                 }
                 _ => {

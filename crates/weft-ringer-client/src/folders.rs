@@ -447,7 +447,7 @@ impl ClientFs {
         for server in &options.servers {
             match net::ask(server, tls, &question) {
                 Ok(Answer::Found { hits, complete }) => {
-                    return Ok(self.search_beyond(text, hits, complete));
+                    return Ok(self.search_attached(text, hits, complete));
                 }
                 Ok(_) => {}
                 Err(e) => why = Some(format!("{server}: {e}")),
@@ -461,7 +461,7 @@ impl ClientFs {
 
 impl ClientFs {
     /// Adds the matches in the attached cells to those found here.
-    fn search_beyond(&self, text: &str, mut hits: Vec<Hit>, mut complete: bool) -> Found {
+    fn search_attached(&self, text: &str, mut hits: Vec<Hit>, mut complete: bool) -> Found {
         let mut cells = String::new();
         let query = text.parse::<Query>().ok();
         if let (Some(remote), Some(query)) = (self.folders.remote_cells.get(), query) {

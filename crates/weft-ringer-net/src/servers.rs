@@ -73,7 +73,7 @@ mod tests {
         let round = [("a", true), ("b", true), ("c", false)];
         assert_eq!(told, [round, round].concat());
         let mut alone = ServerList::new(&[address("a")]);
-        assert!(!alone.go_on(None));
+        assert!(!alone.advance(None));
         assert_eq!(alone.server(), address("a"));
     }
 
