@@ -49,11 +49,11 @@ impl Dispatcher {
         }
         if let Ask::Forget { client } = ask {
             let forgotten = self.mds.forget_client(&mut *self.store, *client);
-            let knew_better = self.rollback.goes_on(&mut *self.store, *client);
-            let knew_better = knew_better.map_err(|e| store_error(&e))?;
+            let had_seen_later = self.rollback.forget_client(&mut *self.store, *client);
+            let had_seen_later = had_seen_later.map_err(|e| store_error(&e))?;
             return Ok(match forgotten.map_err(|e| store_error(&e))? {
                 Some(files) => Answer::Forgotten { files },
-                None if knew_better => Answer::Forgotten { files: 0 },
+                None if had_seen_later => Answer::Forgotten { files: 0 },
                 None => {
                     refused("cannot drop the client: it is connected, or its epoch has not ended")
                 }

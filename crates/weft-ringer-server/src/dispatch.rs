@@ -202,8 +202,8 @@ impl Dispatcher {
                     _ => true,
                 };
                 if speaks_for && allowed.map_err(|e| store_error(&e))? {
-                    let goes_on = self.rollback.goes_on(&mut *self.store, message.client);
-                    goes_on.map_err(|e| store_error(&e))?;
+                    let forgotten = self.rollback.forget_client(&mut *self.store, message.client);
+                    forgotten.map_err(|e| store_error(&e))?;
                     self.mds(MdsEvent::Message(*message))?;
                 } else {
                     tracing::info!(

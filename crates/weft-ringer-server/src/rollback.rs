@@ -145,14 +145,18 @@ impl Rollback {
 
     /// Forgets the record of a client that accepts this cell, or will not come back. Returns true
     /// if there was one.
-    pub(super) fn goes_on(&mut self, store: &mut dyn Store, client: ClientId) -> StoreResult<bool> {
-        let knew_better = self.later.remove(&client).is_some();
-        if knew_better {
+    pub(super) fn forget_client(
+        &mut self,
+        store: &mut dyn Store,
+        client: ClientId,
+    ) -> StoreResult<bool> {
+        let had_seen_later = self.later.remove(&client).is_some();
+        if had_seen_later {
             let mut transaction = Transaction::default();
             transaction.remove(later_key(client));
             store.commit(&transaction)?;
         }
-        Ok(knew_better)
+        Ok(had_seen_later)
     }
 
     /// The problems that `doctor` reports.
