@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(ServerHello::parse(&hello).unwrap().flags, flags);
         let mut old = hello;
         old[8..16].copy_from_slice(&0x0000_4202_8186_1253_u64.to_be_bytes());
-        assert!(ServerHello::parse(&old).unwrap_err().0.contains("old style"));
+        assert!(ServerHello::parse(&old).unwrap_err().0.contains("old NBD handshake"));
         assert!(ClientHello::parse([0, 0, 0, 3]).is_ok());
         assert!(ClientHello::parse([0, 0, 0, 4]).is_err(), "an unknown flag ends the session");
     }
