@@ -706,19 +706,19 @@ pub fn traces(data: &[u8]) {
 
 /// What an NBD server reads: options up to the transmission phase, then requests.
 pub fn nbd_server(data: &[u8]) {
-    use weft::nbd::server::{Haggler, Next, TlsMode};
+    use weft::nbd::server::{Negotiator, Next, TlsMode};
     use weft::nbd::wire::{OptionType, Request};
     let exports = ["", "disk"].map(|name| Arc::new(Export::new(name, memory(&[0; 4096]))));
     let Some((&first, mut rest)) = data.split_first() else { return };
     let mode = [TlsMode::Off, TlsMode::Optional, TlsMode::Required][usize::from(first) % 3];
-    let mut haggler = Haggler::new(exports.into(), mode, first & 4 != 0);
+    let mut negotiator = Negotiator::new(exports.into(), mode, first & 4 != 0);
     let mut out = Vec::new();
     while let [option, len, tail @ ..] = rest {
         let (data, tail) = tail.split_at(usize::from(*len).min(tail.len()));
         rest = tail;
-        match haggler.option(OptionType(u32::from(*option)), data, &mut out) {
+        match negotiator.option(OptionType(u32::from(*option)), data, &mut out) {
             Next::Option => {}
-            Next::Tls => haggler.now_under_tls(),
+            Next::Tls => negotiator.now_under_tls(),
             Next::End | Next::Transmission(_) => break,
         }
         assert!(out.len() < 1 << 20, "replies are bounded by what was asked");

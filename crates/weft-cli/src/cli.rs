@@ -208,7 +208,7 @@ pub struct Mkfs {
     /// Blocks of the directory (MFS)
     #[arg(long, value_name = "COUNT")]
     pub directory_blocks: Option<u16>,
-    /// The same bytes from the same files: dates are `SOURCE_DATE_EPOCH`, or 2000-01-01 (HFS, MFS)
+    /// Reproducible image: dates are `SOURCE_DATE_EPOCH`, or 2000-01-01 (HFS, MFS)
     #[arg(long)]
     pub reproducible: bool,
     /// Change names that do not fit (HFS): 31 letters of MacRoman
@@ -301,10 +301,10 @@ pub struct ServeNbd {
     /// Permissions of the Unix socket, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = octal)]
     pub socket_mode: u16,
-    /// Name of the export; clients that name none get it too
+    /// Name of the export; also used for clients that give no name
     #[arg(long, short, value_name = "NAME", default_value = "")]
     pub export: String,
-    /// Description of the export, which clients are shown
+    /// Description of the export, shown to clients
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub description: String,
     /// Refuse writes
@@ -319,13 +319,13 @@ pub struct ServeNbd {
     /// Admit only clients with a certificate signed by ca-cert.pem
     #[arg(long)]
     pub tls_verify_peer: bool,
-    /// Listen for other machines although --tls does not restrict access
+    /// Allow listening for other machines although --tls does not restrict access
     #[arg(long)]
     pub insecure: bool,
-    /// Most connections at once; further clients are told so and refused
+    /// Maximum number of connections; further ones are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub connections_max: usize,
-    /// Requests in progress at once on each connection
+    /// Maximum number of requests in progress on each connection
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub threads: usize,
     /// Close connections that send no request for this long [default: never]
@@ -597,7 +597,7 @@ pub struct Fsck {
     /// Repair what can be repaired without loss
     #[arg(long, short, visible_alias = "yes", short_alias = 'y')]
     pub repair: bool,
-    /// Say what a repair would do, and change nothing
+    /// Report what a repair would do, and change nothing
     #[arg(long, short = 'n', conflicts_with = "repair")]
     pub dry_run: bool,
     /// The journal beside the volume, if it was made with one
@@ -627,7 +627,7 @@ pub struct Crash {
     /// Inode size of the volume in bytes [default: 256]
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["image", "hfs"])]
     pub inode_size: Option<u32>,
-    /// Every pair of operations, then random workloads, for as long as there is time
+    /// Explore every pair of operations, then random workloads until the time limit
     #[arg(long)]
     pub all_pairs: bool,
     /// Seed of the sampled states and the random workloads

@@ -61,11 +61,9 @@ fn plain_advice(error: &weft::Error) -> Option<&'static str> {
             }
             _ => None,
         },
-        weft::Error::File { source: Fs::NoSpace, .. } => {
-            Some("the volume is full; weft df shows how it stands")
-        }
+        weft::Error::File { source: Fs::NoSpace, .. } => Some("the volume is full; see weft df"),
         weft::Error::File { source: Fs::Corrupt(_), .. } => {
-            Some("the volume is damaged; look at it with weft fsck")
+            Some("the volume is damaged; check it with weft fsck")
         }
         weft::Error::File { source: Fs::IsADirectory, action: "remove", .. } => {
             Some("--recursive removes directories")

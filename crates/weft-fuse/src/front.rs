@@ -28,7 +28,7 @@ use weft_vfs::{
 use self::overtaken::Carried;
 use crate::handshake::Agreed;
 use crate::locks::Waits;
-use crate::past::{Mixed, Past};
+use crate::passthrough::{Mixed, Passthrough};
 use crate::wire::{
     Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DIRECT, O_DSYNC,
     O_EXCL, O_TRUNC, Opcode, ROOT_ID, Reply, errno, put_listed, put_listed_plus, put_name_plus,
@@ -101,7 +101,7 @@ pub(crate) struct Front {
     /// may be out of date.
     appends: bool,
     /// The passthrough state.
-    past: Option<Past>,
+    passthrough: Option<Passthrough>,
     agreed: Agreed,
     /// Notifies the kernel of attributes that changed as a side effect of a request.
     notifier: OnceLock<Notifier>,
@@ -126,7 +126,7 @@ impl Front {
             nodes,
             stateful,
             appends: false,
-            past: None,
+            passthrough: None,
             agreed: Agreed::default(),
             notifier: OnceLock::new(),
             locks,
@@ -145,8 +145,8 @@ impl Front {
     }
 
     /// Sets the passthrough state.
-    pub(crate) fn letting_past(self, past: Option<Past>) -> Self {
-        Self { past: past.filter(|_| self.stateful), ..self }
+    pub(crate) fn with_passthrough(self, passthrough: Option<Passthrough>) -> Self {
+        Self { passthrough: passthrough.filter(|_| self.stateful), ..self }
     }
 
     /// Sets the features that the kernel has agreed to.
@@ -548,24 +548,24 @@ impl Front {
     fn open(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
         let flags = self.open_flags(body.u32()?);
         let opened = self.fs.open(ino, flags)?;
-        let past = self.way(ino, &opened)?;
-        reply.opened(&opened, self.may_lose(flags), past);
+        let passthrough = self.way(ino, &opened)?;
+        reply.opened(&opened, self.may_lose(flags), passthrough);
         Ok(())
     }
 
     /// Decides on passthrough for an opened file; a file that is incompatible is closed again.
     fn way(&self, ino: Ino, opened: &Opened) -> Result<Option<u32>, Refusal> {
-        let Some(past) = &self.past else { return Ok(None) };
+        let Some(passthrough) = &self.passthrough else { return Ok(None) };
         let backing = || self.fs.backing(ino, opened.handle);
-        past.opened(self.node(ino), opened, backing).map_err(|Mixed| {
+        passthrough.opened(self.node(ino), opened, backing).map_err(|Mixed| {
             let _ = self.fs.release(ino, opened.handle);
             Refusal::Protocol(errno::EBUSY)
         })
     }
 
     pub(crate) fn release_handle(&self, ino: Ino, handle: Handle) -> Answered {
-        if let Some(past) = &self.past {
-            past.released(handle.0);
+        if let Some(passthrough) = &self.passthrough {
+            passthrough.released(handle.0);
         }
         Ok(self.fs.release(ino, handle)?)
     }
@@ -585,11 +585,11 @@ impl Front {
         let perm = (mode & 0o7777) as u16;
         let (entry, opened) =
             self.fs.create(&self.maker(head, umask), parent, body.name()?, perm, flags)?;
-        let past = self.way(entry.attr.ino, &opened).inspect_err(|_| {
+        let passthrough = self.way(entry.attr.ino, &opened).inspect_err(|_| {
             self.fs.forget(entry.attr.ino, 1);
         })?;
         self.put_entry(&entry, reply)?;
-        reply.opened(&opened, self.may_lose(flags), past);
+        reply.opened(&opened, self.may_lose(flags), passthrough);
         Ok(())
     }
 

@@ -22,7 +22,6 @@
 
 #![warn(missing_docs)]
 
-mod crew;
 mod error;
 mod front;
 mod handshake;
@@ -31,8 +30,9 @@ mod locks;
 mod mount;
 mod mountpoint;
 mod options;
-mod past;
+mod passthrough;
 mod serve;
+mod thread_pool;
 mod wire;
 
 pub use error::{Error, Result};

@@ -14,7 +14,7 @@ use weft_vfs::FileSystem;
 
 use crate::front::Front;
 use crate::handshake::{self, Agreed, Handshake};
-use crate::past::Past;
+use crate::passthrough::Passthrough;
 use crate::serve::Service;
 use crate::wire::Lifetimes;
 use crate::{Error, MountOptions, Result, invalidate, mountpoint};
@@ -98,12 +98,12 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     let front = Front::new(Arc::clone(&fs), lifetimes, options.xattrs);
     let kernel_knows_lengths = !options.shared || options.writeback_cache;
     let serve_error = |source| Error::Serve { mountpoint: mountpoint.into(), source };
-    let past = if agreed.passthrough() {
-        Some(Past::new(session.as_fd().try_clone_to_owned().map_err(serve_error)?))
+    let passthrough = if agreed.passthrough() {
+        Some(Passthrough::new(session.as_fd().try_clone_to_owned().map_err(serve_error)?))
     } else {
         None
     };
-    let front = front.letting_past(past).agreed(agreed);
+    let front = front.with_passthrough(passthrough).agreed(agreed);
     let front = Arc::new(if kernel_knows_lengths { front } else { front.placing_appends() });
     let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;
     let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes, polling(options));

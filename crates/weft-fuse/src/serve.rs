@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 
 use rustix::io::Errno;
 
-use crate::crew::{Crew, Turn};
 use crate::front::{Front, Outcome};
+use crate::thread_pool::{ThreadPool, Turn};
 use crate::wire::{Header, Opcode, Reply, WRITE_OVERHEAD_BYTES, errno};
 
 /// The least buffer size that the kernel demands.
@@ -22,7 +22,7 @@ const LONG_BYTES: u32 = 64 << 10;
 pub(crate) struct Service {
     front: Arc<Front>,
     fd: OwnedFd,
-    crew: Crew,
+    pool: ThreadPool,
     polling: bool,
     buffer_bytes: usize,
     /// Workers that were added while the others waited.
@@ -33,12 +33,12 @@ impl Service {
     pub(crate) fn new(front: Arc<Front>, fd: OwnedFd, max_write_bytes: u32, polling: bool) -> Self {
         let room = (max_write_bytes as usize + WRITE_OVERHEAD_BYTES).next_multiple_of(4096);
         let buffer_bytes = room.max(MIN_BUFFER_BYTES);
-        Self { front, fd, crew: Crew::new(), polling, buffer_bytes, added: Mutex::default() }
+        Self { front, fd, pool: ThreadPool::new(), polling, buffer_bytes, added: Mutex::default() }
     }
 
     /// Watches the workers until the mount and all added workers have ended.
     pub(crate) fn stand_by(self: &Arc<Self>) {
-        self.crew.stand_by(self.polling, || self.add_worker());
+        self.pool.stand_by(self.polling, || self.add_worker());
         self.front.waits.end_all();
         for worker in std::mem::take(&mut *self.added()) {
             let _ = worker.join();
@@ -53,9 +53,9 @@ impl Service {
     fn add_worker(self: &Arc<Self>) -> bool {
         let service = Arc::clone(self);
         let work = move || {
-            if let Err(e) = service.work_until(Crew::lead_for_now) {
+            if let Err(e) = service.work_until(ThreadPool::lead_for_now) {
                 tracing::error!("cannot read requests: {e}");
-                service.crew.end();
+                service.pool.end();
             }
         };
         let mut added = self.added();
@@ -72,12 +72,12 @@ impl Service {
 
     /// Answers requests until the mount ends.
     pub(crate) fn work(&self) -> io::Result<()> {
-        let result = self.work_until(Crew::lead);
-        self.crew.end();
+        let result = self.work_until(ThreadPool::lead);
+        self.pool.end();
         result
     }
 
-    fn work_until(&self, lead: fn(&Crew) -> Option<Turn>) -> io::Result<()> {
+    fn work_until(&self, lead: fn(&ThreadPool) -> Option<Turn>) -> io::Result<()> {
         let request = vec![0; self.buffer_bytes];
         let mut worker = Worker { service: self, request, reply: Reply::default() };
         worker.run(lead)
@@ -105,36 +105,36 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    fn run(&mut self, lead: fn(&Crew) -> Option<Turn>) -> io::Result<()> {
-        let crew = &self.service.crew;
-        while let Some(mut turn) = lead(crew) {
+    fn run(&mut self, lead: fn(&ThreadPool) -> Option<Turn>) -> io::Result<()> {
+        let pool = &self.service.pool;
+        while let Some(mut turn) = lead(pool) {
             loop {
                 let len = self.service.receive(&mut self.request)?;
                 if len == 0 {
-                    crew.end();
+                    pool.end();
                     return Ok(());
                 }
                 if waits_for_lock(&self.request[..len]) {
-                    crew.hand_over(turn);
-                    if crew.park() {
+                    pool.hand_over(turn);
+                    if pool.park() {
                         self.answer(len);
-                        crew.unpark();
+                        pool.unpark();
                     } else {
                         self.refuse(len);
                     }
                     break;
                 }
                 if takes_long(&self.request[..len], self.service.front.locks) {
-                    crew.hand_over(turn);
+                    pool.hand_over(turn);
                     self.answer(len);
                     break;
                 }
-                crew.begin();
+                pool.begin();
                 if !self.answer(len) {
-                    crew.end();
+                    pool.end();
                     return Ok(());
                 }
-                match crew.done(turn) {
+                match pool.done(turn) {
                     Some(still) => turn = still,
                     None => break,
                 }

@@ -84,7 +84,7 @@ impl Uri {
         if let Some(directory) = &self.tls_certificates {
             options.tls = Some(weft_net::ClientTls::from_directory(directory)?);
         } else if self.encrypted {
-            let what = "say where ca-cert.pem is: ?tls-certificates=DIRECTORY";
+            let what = "give the directory of ca-cert.pem: ?tls-certificates=DIRECTORY";
             return Err(Error::tls(what));
         }
         Ok(())
@@ -103,7 +103,7 @@ impl FromStr for Uri {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let bad = |what: &str| Error::Invalid(format!("{text:?} is no NBD URI: {what}"));
+        let bad = |what: &str| Error::Invalid(format!("invalid NBD URI {text:?}: {what}"));
         let (scheme, rest) = text.split_once("://").ok_or_else(|| bad("no scheme"))?;
         let (encrypted, unix) = match scheme {
             "nbd" => (false, false),
@@ -137,7 +137,7 @@ impl FromStr for Uri {
                 "tls-certificates" => uri.tls_certificates = Some(value.into()),
                 "tls-hostname" => uri.tls_hostname = Some(value),
                 "tls-type" if value == "x509" => {}
-                "tls-type" => return Err(bad("only TLS with certificates is there (x509)")),
+                "tls-type" => return Err(bad("only TLS with certificates (x509) is supported")),
                 "tls-verify-peer" if value == "1" => {}
                 "tls-verify-peer" => return Err(bad("a server is always verified")),
                 "connections" => {

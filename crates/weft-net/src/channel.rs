@@ -274,12 +274,12 @@ pub fn read_full(
 ) -> Result<()> {
     while !buf.is_empty() {
         if deadline.is_some_and(|d| Instant::now() >= d) {
-            return Err(Error::TimedOut("the other side took too long".into()));
+            return Err(Error::TimedOut("timed out waiting for the peer".into()));
         }
         match reader.read(buf) {
             Ok(0) => {
                 let eof = io::ErrorKind::UnexpectedEof.into();
-                return Err(Error::io("the other side ended the connection", eof));
+                return Err(Error::io("the peer closed the connection", eof));
             }
             Ok(n) => buf = &mut buf[n..],
             Err(e) if is_pause(&e) => {}
@@ -316,7 +316,7 @@ pub fn write_all_vectored(writer: &mut dyn SendHalf, bufs: &[&[u8]]) -> Result<(
             Ok(n) => IoSlice::advance_slices(&mut slices, n),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if is_pause(&e) => {
-                return Err(Error::TimedOut("the other side takes nothing".into()));
+                return Err(Error::TimedOut("timed out: the peer does not read".into()));
             }
             Err(e) => return Err(Error::io("cannot send", e)),
         }

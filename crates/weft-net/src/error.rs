@@ -25,13 +25,13 @@ pub enum Error {
     #[error("TLS: {0}")]
     Tls(String),
     /// A QUIC address is used without certificates.
-    #[error("{0}: over QUIC there are no connections without certificates")]
+    #[error("{0}: QUIC requires certificates")]
     Uncertified(Address),
     /// This program was built without the feature `quic`.
     #[error("{0}: this program was built without QUIC")]
     NoQuic(Address),
     /// A text that is not an address.
-    #[error("'{0}' is no address; write HOST:PORT, [IPV6]:PORT, quic://HOST:PORT or unix:/PATH")]
+    #[error("invalid address '{0}': write HOST:PORT, [IPV6]:PORT, quic://HOST:PORT or unix:/PATH")]
     NoAddress(String),
 }
 

@@ -209,9 +209,7 @@ impl Listener {
         self.start(name, move |socket| {
             let seat = Seat::take(&served);
             if seat.number >= max {
-                tracing::warn!(
-                    "{name}: a connection was closed: there are as many as there may be"
-                );
+                tracing::warn!("{name}: refused a connection: the limit is reached");
                 socket.shutdown(Shutdown::Both);
                 return;
             }
@@ -285,7 +283,7 @@ fn accept_all(accepting: &[Accepting], wake: &OwnedFd, take: impl Fn(Socket)) {
             .collect();
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return tracing::error!(error = %e, "cannot wait for connections"),
+            Err(e) => return tracing::error!(error = %e, "cannot poll for connections"),
         }
         if !fds[0].revents().is_empty() {
             return;
@@ -307,7 +305,7 @@ fn accept_one(accepting: &Accepting, take: &impl Fn(Socket)) {
         }
         Err(e) => {
             // Lack of descriptors or memory may be temporary.
-            tracing::warn!(error = %e, "cannot take a connection");
+            tracing::warn!(error = %e, "cannot accept a connection");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -320,7 +318,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         other => other?,
     };
     if !meta.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, "there is a file of that name"));
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "a file of that name exists"));
     }
     match UnixStream::connect(path) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),

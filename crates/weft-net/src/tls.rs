@@ -62,12 +62,12 @@ fn said(e: &rustls::Error) -> String {
     use rustls::AlertDescription as Alert;
     match e {
         rustls::Error::AlertReceived(Alert::CertificateRequired) => {
-            "TLS: the other side wants a certificate, and was shown none (client-cert.pem and \
+            "TLS: the peer requires a certificate, and none was presented (client-cert.pem and \
              client-key.pem, beside ca-cert.pem)"
                 .to_owned()
         }
         rustls::Error::AlertReceived(Alert::UnknownCA | Alert::BadCertificate) => {
-            format!("TLS: the other side does not trust the certificate it was shown: {e}")
+            format!("TLS: the peer does not trust the presented certificate: {e}")
         }
         e => format!("TLS: {e}"),
     }
@@ -82,7 +82,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         .and_then(Iterator::collect)
         .map_err(|e| in_file(path, e))?;
     if list.is_empty() {
-        return Err(in_file(path, "there is no certificate in it"));
+        return Err(in_file(path, "the file contains no certificate"));
     }
     Ok(list)
 }
@@ -95,13 +95,12 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     let text = String::from_utf8_lossy(&bytes);
     // PKCS#8 marks encryption in its label, the older forms in a header (RFC 1421).
     if text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED") {
-        let why = "the key is encrypted, and nobody can be asked for its password: write it \
-                   decrypted with openssl pkey -in FILE -out FILE, and keep it readable for its \
-                   owner only";
+        let why = "the private key is encrypted, and weft does not ask for passwords: decrypt it \
+            with openssl pkey -in FILE -out FILE, and keep it readable by its owner only";
         return Err(in_file(path, why));
     }
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| match e {
-        pem::Error::NoItemsFound => in_file(path, "there is no private key in it"),
+        pem::Error::NoItemsFound => in_file(path, "the file contains no private key"),
         e => in_file(path, e),
     })
 }
@@ -152,12 +151,12 @@ impl Role {
         let key = directory.join(format!("{name}-key.pem"));
         match e {
             rustls::Error::InconsistentKeys(_) => {
-                in_file(&key, format!("it is not the key of {}", certificate.display()))
+                in_file(&key, format!("not the key of the certificate {}", certificate.display()))
             }
             rustls::Error::General(text) if text.contains("private key") => in_file(
                 &key,
-                "a kind of key that is not known here: RSA of 2048 bits or more, P-256, P-384 and \
-                 Ed25519 are",
+                "unsupported kind of key: RSA of 2048 bits or more, P-256, P-384 and Ed25519 are \
+                supported",
             ),
             e if e.to_string().contains("UnsupportedCertVersion") => in_file(
                 &certificate,
@@ -393,10 +392,14 @@ fn secure(channel: Channel, mut tls: Connection, deadline: Instant) -> Result<Ch
             break;
         }
         if Instant::now() >= deadline {
-            return Err(Error::TimedOut("the TLS handshake took too long".into()));
+            return Err(Error::TimedOut("the TLS handshake timed out".into()));
         }
         match tls.read_tls(&mut reader) {
-            Ok(0) => return Err(Error::Tls("the other side ended the handshake".into())),
+            Ok(0) => {
+                return Err(Error::Tls(
+                    "the peer closed the connection during the handshake".into(),
+                ));
+            }
             Ok(_) => {}
             Err(e) if is_pause(&e) => continue,
             Err(e) => return Err(Error::io("the TLS handshake", e)),

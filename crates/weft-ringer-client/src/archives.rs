@@ -19,7 +19,7 @@ use weft_vfs::{Error, Result};
 
 use super::copies::{Content, unexpected};
 use super::engine::ETIMEDOUT;
-use super::fs::Live;
+use super::fs::ClientFs;
 use crate::archive::{Archive, ArchiveError, Opener};
 
 /// The time for which the list of archives is valid for reads.
@@ -193,7 +193,7 @@ fn as_vfs(error: &ArchiveError) -> Error {
     }
 }
 
-impl Live {
+impl ClientFs {
     /// Returns the present era and archives, from the server.
     fn ask_archives(&self) -> Result<(u64, Vec<ArchiveInfo>)> {
         let Reply::Archives { era, archives } = self.ask(RequestBody::Archives {})? else {
@@ -220,7 +220,7 @@ impl Live {
         match self.ask_archives() {
             Ok((_, list)) => list,
             Err(e) => {
-                tracing::debug!("the archives: {e}");
+                tracing::debug!("cannot list the archives: {e}");
                 // Not every read should wait for an unreachable server.
                 self.engine.archives.lock().asked = Some(Instant::now());
                 list
@@ -270,7 +270,10 @@ impl Live {
             // Before the first block is looked up.
             let (era, list) = self.ask_archives()?;
             if list.is_empty() {
-                let message = "the policy wants an archive, and the cell has none".into();
+                let message =
+                    "the policy asks for an archive, but the cell has none: add one with `weft \
+                    ringer archive add`"
+                        .into();
                 return Err(Error::Io { errno: NO_ARCHIVE, message });
             }
             let Some(peeked) = self.peek(id)? else { return Ok(()) };
@@ -295,7 +298,7 @@ impl Live {
                     Ok(()) => match self.ask(body)? {
                         Reply::Held {} => have += 1,
                         Reply::No { why: Refusal::Busy } => {
-                            said.push_str("; it has changed, or a sweep goes on");
+                            said.push_str("; the file has changed, or a sweep is running");
                         }
                         Reply::No { why } => return Err(why.into()),
                         _ => return Err(unexpected()),
@@ -312,7 +315,7 @@ impl Live {
             }
             let is_over = Instant::now() >= deadline || self.engine.is_stopped();
             if is_over || denied == tried {
-                let message = format!("{have} of {needed} archives have rnode {id}{said}");
+                let message = format!("inode {id} is in {have} of {needed} archives{said}");
                 tracing::info!("{message}");
                 if full == tried {
                     return Err(Error::NoSpace);
@@ -351,7 +354,10 @@ impl Live {
             });
             put?;
             if self.engine.is_stopped() {
-                return Err(Error::Io { errno: ETIMEDOUT, message: "it was stopped".into() });
+                return Err(Error::Io {
+                    errno: ETIMEDOUT,
+                    message: "the client is stopping".into(),
+                });
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use weft_vfs::{Error, FileSystem, Ino, Result, XattrSet};
 use super::cells::CELLS_XATTR;
 use super::conflicts::CONFLICTS_XATTR;
 use super::encryption::{KEYS_XATTR, MEMBER_XATTR, SHARED_KEYS_XATTR, TRUSTED_XATTR};
-use super::fs::{Live, RingerFs};
+use super::fs::{ClientFs, RingerFs};
 use super::scrubbing::SCRUB_XATTR;
 
 /// The attribute that lists the holders of a file's copies; of a directory, the wanted copies.
@@ -31,7 +31,7 @@ pub const ENCRYPT: &[u8] = b"new";
 /// set.
 pub const SNAPSHOTS_XATTR: &[u8] = b"user.weft.snapshots";
 
-impl Live {
+impl ClientFs {
     /// The names of the extended attributes stored with an rnode, for listing.
     pub(super) fn list_attributes(&self, id: RnodeId) -> Result<Vec<Vec<u8>>> {
         let names = self.get(id)?.xattrs.into_keys().map(|name| name.0);
@@ -104,28 +104,28 @@ impl RingerFs {
             | MEMBER_XATTR | TRUSTED_XATTR | SHARES_XATTR | PIN_XATTR | CELLS_XATTR => true,
             RESTORE_XATTR => self.restores_for_owner(user, ino, value),
             // Numbers, times and lengths of a file's versions are for all users of the file.
-            HISTORY_XATTR => self.live.get(RnodeId(ino.0)).is_ok_and(|rnode| rnode.is_dir()),
+            HISTORY_XATTR => self.client.get(RnodeId(ino.0)).is_ok_and(|rnode| rnode.is_dir()),
             _ => false,
         }
     }
 
     /// Returns the value of an attribute that is not stored with the file; `None` for any other.
     pub(super) fn told(&self, ino: Ino, name: &[u8]) -> Option<Result<Vec<u8>>> {
-        let (live, id) = (&self.live, RnodeId(ino.0));
+        let (client, id) = (&self.client, RnodeId(ino.0));
         let is_root = ino == self.root();
         Some(match name {
             CONFLICTS_XATTR if is_root => Ok(self.list_conflicts()),
-            STORE_XATTR if is_root => Ok(live.describe_store()),
-            SCRUB_XATTR if is_root => Ok(live.describe_scrub()),
-            HOLDERS_XATTR => live.list_holders(id),
-            HISTORY_XATTR => live.list_history(id),
-            SNAPSHOTS_XATTR => live.list_snapshots(id),
-            KEYS_XATTR => live.get(id).map(|_| live.list_keys()),
-            SHARED_KEYS_XATTR => live.get(id).map(|_| live.list_shared_keys()),
-            MEMBER_XATTR => live.get(id).and_then(|_| live.member_id()),
-            TRUSTED_XATTR if is_root => Ok(live.list_trusted()),
-            SHARES_XATTR => live.list_shares(id),
-            PIN_XATTR if live.is_pinned(id) => Ok(b"1".to_vec()),
+            STORE_XATTR if is_root => Ok(client.describe_store()),
+            SCRUB_XATTR if is_root => Ok(client.describe_scrub()),
+            HOLDERS_XATTR => client.list_holders(id),
+            HISTORY_XATTR => client.list_history(id),
+            SNAPSHOTS_XATTR => client.list_snapshots(id),
+            KEYS_XATTR => client.get(id).map(|_| client.list_keys()),
+            SHARED_KEYS_XATTR => client.get(id).map(|_| client.list_shared_keys()),
+            MEMBER_XATTR => client.get(id).and_then(|_| client.member_id()),
+            TRUSTED_XATTR if is_root => Ok(client.list_trusted()),
+            SHARES_XATTR => client.list_shares(id),
+            PIN_XATTR if client.is_pinned(id) => Ok(b"1".to_vec()),
             _ => return None,
         })
     }
@@ -137,13 +137,13 @@ impl RingerFs {
         Some(match name {
             CONFLICTS_XATTR if ino == self.root() => self.settle_conflict(value),
             SCRUB_XATTR if ino == self.root() => self.start_scrub(value),
-            PIN_XATTR => self.live.get(id).and_then(|_| self.live.pin(id, true)),
+            PIN_XATTR => self.client.get(id).and_then(|_| self.client.pin(id, true)),
             RESTORE_XATTR => self.restore_from(ino, value),
-            SNAPSHOTS_XATTR => self.live.change_snapshots(id, value),
-            KEYS_XATTR => self.live.import_key(value),
-            TRUSTED_XATTR if ino == self.root() => self.live.change_trusted(value),
-            SHARES_XATTR => self.live.change_shares(id, value),
-            ENCRYPTION_XATTR if value == ENCRYPT => self.live.encrypt(id),
+            SNAPSHOTS_XATTR => self.client.change_snapshots(id, value),
+            KEYS_XATTR => self.client.import_key(value),
+            TRUSTED_XATTR if ino == self.root() => self.client.change_trusted(value),
+            SHARES_XATTR => self.client.change_shares(id, value),
+            ENCRYPTION_XATTR if value == ENCRYPT => self.client.encrypt(id),
             ENCRYPTION_XATTR => Err(Error::NotPermitted),
             STORE_XATTR | HOLDERS_XATTR | HISTORY_XATTR | MEMBER_XATTR | SHARED_KEYS_XATTR
             | TRUSTED_XATTR => Err(Error::NotPermitted),
@@ -157,7 +157,7 @@ impl RingerFs {
 
     fn check_policy(&self, id: RnodeId, value: &[u8]) -> Result<()> {
         let is_policy = std::str::from_utf8(value).is_ok_and(|t| t.parse::<Policy>().is_ok());
-        let is_one = is_policy && self.live.get(id)?.is_dir();
+        let is_one = is_policy && self.client.get(id)?.is_dir();
         if is_one { Ok(()) } else { Err(Error::Invalid("not a policy of a directory")) }
     }
 }

@@ -341,7 +341,7 @@ impl Blocks {
                 format!("block {name:?} of rnode {rnode} has {} bytes", bytes.len()),
             )),
             (Err(why), _) => {
-                tracing::error!("block {name:?} of rnode {rnode} is damaged: {why}");
+                tracing::error!("block {name:?} of inode {rnode} is damaged: {why}");
                 Ok(Found::Damaged)
             }
         }
@@ -354,7 +354,7 @@ impl Blocks {
         // A read error of the disk is damage as well.
         let (stamp, bytes) = read.map_err(|e| e.to_string())?;
         if hash(&bytes) != *name {
-            return Err(format!("its {} bytes have another hash", bytes.len()));
+            return Err(format!("hash mismatch: {} bytes", bytes.len()));
         }
         self.verified.remember(rnode, name, stamp);
         Ok(bytes)
@@ -372,7 +372,7 @@ impl Blocks {
         match self.check(rnode, name, &file) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(why) => {
-                tracing::error!("block {name:?} of rnode {rnode} is damaged: {why}");
+                tracing::error!("block {name:?} of inode {rnode} is damaged: {why}");
                 Ok(None)
             }
         }
@@ -401,7 +401,7 @@ impl Blocks {
             if kind != "cache" {
                 locked(&self.unsynced).push(path);
             }
-            tracing::warn!("block {name:?} of rnode {rnode} was healed");
+            tracing::warn!("repaired block {name:?} of inode {rnode}");
         }
         Ok(())
     }

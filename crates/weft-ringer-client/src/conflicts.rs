@@ -20,7 +20,7 @@ use weft_vfs::{Error, FileSystem, Handle, Ino, OpenFlags, Result, Walker};
 use super::content::Source;
 use super::encryption::FileCipher;
 use super::engine::locked;
-use super::fs::{Live, RingerFs};
+use super::fs::{ClientFs, RingerFs};
 use super::journal::Journal;
 
 /// The attribute of a mount's root that lists conflicts, and that settles them when it is set.
@@ -180,7 +180,7 @@ impl RingerFs {
     /// Lists the conflicts, a line each: number, inode number (0 for names), time in seconds,
     /// reason, changes; with tabs between them. A list that is too long ends with the line `more`.
     pub(super) fn list_conflicts(&self) -> Vec<u8> {
-        let groups = locked(&self.live.engine.conflicts).groups();
+        let groups = locked(&self.client.engine.conflicts).groups();
         let mut text = String::new();
         for (number, group) in &groups {
             let Some(last) = group.last() else { continue };
@@ -205,7 +205,7 @@ impl RingerFs {
     pub(super) fn settle_conflict(&self, text: &[u8]) -> Result<()> {
         let (choice, number) =
             Choice::parse(text).ok_or(Error::Invalid("write mine N, theirs N or both N /PATH"))?;
-        let group = locked(&self.live.engine.conflicts).groups().remove(&number);
+        let group = locked(&self.client.engine.conflicts).groups().remove(&number);
         let group = group.ok_or(Error::NotFound)?;
         match &choice {
             Choice::Theirs => {}
@@ -218,13 +218,13 @@ impl RingerFs {
                 group.iter().try_for_each(again)?;
             }
         }
-        self.live.engine.sync()?;
+        self.client.engine.sync()?;
         for conflict in &group {
             let seq = conflict.logged.seq;
-            let kept = locked(&self.live.engine.conflicts).keep(Kept::Settled { seq });
+            let kept = locked(&self.client.engine.conflicts).keep(Kept::Settled { seq });
             kept.map_err(|e| super::content::io_error(&e))?;
             for (rnode, hash) in blocks_of(&conflict.logged.op) {
-                self.live.engine.blocks.let_go(rnode, &hash);
+                self.client.engine.blocks.let_go(rnode, &hash);
             }
         }
         Ok(())
@@ -232,7 +232,7 @@ impl RingerFs {
 
     /// The present number of an rnode that a change names.
     fn present(&self, id: RnodeId) -> RnodeId {
-        locked(&self.live.engine.conflicts).remade.get(&id).copied().unwrap_or(id)
+        locked(&self.client.engine.conflicts).remade.get(&id).copied().unwrap_or(id)
     }
 
     /// Makes a change again, of another file if one is given.
@@ -250,7 +250,7 @@ impl RingerFs {
             else {
                 return Err(Error::Invalid("not a regular file"));
             };
-            *make = self.live.new_file(self.present(*parent), block_bytes)?;
+            *make = self.client.new_file(self.present(*parent), block_bytes)?;
         }
         match &mut op {
             Op::Write { id, blocks, end_bytes, .. } => {
@@ -280,9 +280,9 @@ impl RingerFs {
             _ => None,
         };
         let about = subject(&op).unwrap_or(RnodeId::ROOT);
-        let (made, _) = self.live.apply(op, about)?;
+        let (made, _) = self.client.apply(op, about)?;
         if let (Some(old), Some(new)) = (was, made) {
-            let kept = locked(&self.live.engine.conflicts).keep(Kept::Remade { old, new });
+            let kept = locked(&self.client.engine.conflicts).keep(Kept::Remade { old, new });
             kept.map_err(|e| super::content::io_error(&e))?;
         }
         Ok(())
@@ -294,10 +294,10 @@ impl RingerFs {
         id: RnodeId,
         group: &[Conflict],
     ) -> Result<Option<Arc<FileCipher>>> {
-        self.live.cipher_of_kept(id, || {
+        self.client.cipher_of_kept(id, || {
             let mut blocks = group.iter().flat_map(|c| blocks_of(&c.logged.op));
             let Some((_, hash)) = blocks.find(|(of, _)| *of == id) else { return Ok(None) };
-            self.live.engine.blocks.whole(id, &hash).map_err(|e| super::content::io_error(&e))
+            self.client.engine.blocks.whole(id, &hash).map_err(|e| super::content::io_error(&e))
         })
     }
 
@@ -309,31 +309,31 @@ impl RingerFs {
         blocks: &[(u32, Option<Block>)],
         end_bytes: u64,
     ) -> Result<()> {
-        let rnode = self.live.get_any(to)?;
+        let rnode = self.client.get_any(to)?;
         let Body::File { block_bytes, .. } = rnode.body else {
             return Err(Error::IsADirectory);
         };
-        let key = self.live.cipher(&rnode)?.map(|cipher| cipher.encryption.key);
-        Live::check_copy(from.cipher, key)?;
+        let key = self.client.cipher(&rnode)?.map(|cipher| cipher.encryption.key);
+        ClientFs::check_copy(from.cipher, key)?;
         for (at, block) in blocks {
             let offset = u64::from(*at) * u64::from(block_bytes);
             let Some(block) = block else {
                 let len = u64::from(block_bytes);
-                self.live.fallocate(to, weft_vfs::FallocateMode::PunchHole, offset, len)?;
+                self.client.fallocate(to, weft_vfs::FallocateMode::PunchHole, offset, len)?;
                 continue;
             };
             let mut bytes = vec![0; block.len_bytes as usize];
-            self.live.load_kept(from, *at, block, &mut bytes)?;
+            self.client.load_kept(from, *at, block, &mut bytes)?;
             let mut done = 0;
             while done < bytes.len() {
-                done += self.live.write(to, Some(offset + done as u64), &bytes[done..])?;
+                done += self.client.write(to, Some(offset + done as u64), &bytes[done..])?;
             }
         }
-        if self.live.get_any(to)?.size_bytes() < end_bytes {
+        if self.client.get_any(to)?.size_bytes() < end_bytes {
             let change =
                 weft_ringer::op::Change { size_bytes: Some(end_bytes), ..Default::default() };
-            self.live.apply(Op::SetAttr { id: to, change }, to)?;
-            self.live.has_changed(to);
+            self.client.apply(Op::SetAttr { id: to, change }, to)?;
+            self.client.has_changed(to);
         }
         Ok(())
     }
@@ -341,8 +341,9 @@ impl RingerFs {
     /// Makes a copy of the file that a conflict is about, as it is now.
     fn copy_to(&self, group: &[Conflict], path: &[u8]) -> Result<RnodeId> {
         let about = group.iter().find_map(|c| subject(&c.logged.op));
-        let about = about.ok_or(Error::Invalid("only two versions of a file can both be kept"))?;
-        let there = self.live.get_any(self.present(about)).ok();
+        let about = about
+            .ok_or(Error::Invalid("--keep both is only for conflicts on the content of a file"))?;
+        let there = self.client.get_any(self.present(about)).ok();
         let walker = Walker::new(self);
         if walker.exists(path)? {
             return Err(Error::Exists);
@@ -350,8 +351,9 @@ impl RingerFs {
         let cipher = self.cipher_of_conflict(about, group)?;
         let made = walker.create_file(path, there.as_ref().map_or(0o644, |r| r.perm))?;
         let to = RnodeId(made.ino().0);
-        let key = self.live.cipher(&*self.live.get_any(to)?)?.map(|cipher| cipher.encryption.key);
-        if let Err(e) = Live::check_copy(cipher.as_ref(), key) {
+        let key =
+            self.client.cipher(&*self.client.get_any(to)?)?.map(|cipher| cipher.encryption.key);
+        if let Err(e) = ClientFs::check_copy(cipher.as_ref(), key) {
             walker.remove(path)?;
             return Err(e);
         }
@@ -377,7 +379,7 @@ impl RingerFs {
             }
             let mut done = 0;
             while done < n {
-                done += self.live.write(RnodeId(to.0), Some(at + done as u64), &buf[done..n])?;
+                done += self.client.write(RnodeId(to.0), Some(at + done as u64), &buf[done..n])?;
             }
             at += n as u64;
         }

@@ -12,7 +12,7 @@ use weft_vfs::{Error, FallocateMode, Result, SeekFrom};
 use super::blocks::{Blocks, Found};
 use super::encryption::FileCipher;
 use super::engine::{Superseded, locked};
-use super::fs::Live;
+use super::fs::ClientFs;
 use super::open::to_store;
 
 /// Files are written by one thread at a time, as far as they do not share one of these locks.
@@ -134,7 +134,7 @@ fn for_journal(cipher: Option<&Arc<FileCipher>>, redo: &[Redo]) -> Result<Vec<Re
     redo.iter().map(encrypt).collect()
 }
 
-impl Live {
+impl ClientFs {
     pub(super) fn writer(&self, id: RnodeId) -> &Mutex<()> {
         &self.writers[id.count() as usize % WRITERS]
     }
@@ -190,12 +190,12 @@ impl Live {
     ) -> std::result::Result<Vec<u8>, String> {
         if is_damaged {
             return self.heal(id, name).map_err(|why| {
-                format!("block {name:?} of rnode {id} is damaged in the local store: {why}")
+                format!("block {name:?} of inode {id} is damaged in the local store: {why}")
             });
         }
         let bytes = self.fetch_block(id, name, &self.engine.holders(id))?;
         if let Err(e) = self.engine.blocks.put_fetched(id, name, &bytes) {
-            tracing::debug!("a fetched block is not kept: {e}");
+            tracing::debug!("cannot cache a fetched block: {e}");
         }
         Ok(bytes)
     }
@@ -208,7 +208,7 @@ impl Live {
     ) -> std::result::Result<Vec<u8>, String> {
         let bytes = self.fetch_block(id, name, &self.engine.holders(id))?;
         if let Err(e) = self.engine.blocks.heal(id, name, &bytes) {
-            tracing::error!("block {name:?} of rnode {id} is not healed: {e}");
+            tracing::error!("cannot repair block {name:?} of inode {id}: {e}");
         }
         Ok(bytes)
     }
@@ -239,7 +239,10 @@ impl Live {
             return self.load_block(source, index, block, buf);
         }
         let bytes = self.engine.blocks.whole(source.id, &block.hash).map_err(|e| io_error(&e))?;
-        let gone = || Error::Io { errno: 5, message: "a block of the conflict is gone".into() };
+        let gone = || Error::Io {
+            errno: 5,
+            message: "a block of the conflict is missing from the local store".into(),
+        };
         let bytes = bytes.ok_or_else(gone)?;
         buf.copy_from_slice(bytes.get(..buf.len()).ok_or_else(gone)?);
         Ok(())

@@ -19,7 +19,7 @@ use weft_vfs::{Error, Result};
 use super::archives::Wanted;
 use super::content::io_error;
 use super::engine::{ETIMEDOUT, locked};
-use super::fs::Live;
+use super::fs::ClientFs;
 use super::peers::Held;
 
 /// The maximum number of restarts of a copy because the file has changed meanwhile.
@@ -33,7 +33,7 @@ const RESERVE_MAX_BYTES: u64 = 64 << 20;
 
 /// A file whose content changed here.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Uneven {
+pub(super) struct UnderReplicated {
     /// A directory that it has a name in, if known.
     pub(super) dir: Option<RnodeId>,
     /// The time of the next check.
@@ -62,10 +62,10 @@ fn no(why: impl Into<String>) -> Held {
 
 /// The error for a server that broke the protocol.
 pub(super) fn unexpected() -> Error {
-    Error::Io { errno: 5, message: "the server says something else".into() }
+    Error::Io { errno: 5, message: "protocol error: unexpected reply from the server".into() }
 }
 
-impl Live {
+impl ClientFs {
     fn own(&self) -> Option<ClientId> {
         self.engine.client()
     }
@@ -100,7 +100,8 @@ impl Live {
     pub(super) fn has_changed(&self, id: RnodeId) {
         let dir = self.directory_of(id);
         let due = Instant::now() + self.engine.options.settle;
-        locked(&self.engine.uneven).insert(id, Uneven { dir, due, is_untold: true });
+        locked(&self.engine.under_replicated)
+            .insert(id, UnderReplicated { dir, due, is_untold: true });
     }
 
     /// Makes a copy of a file that stays, or updates it. Calls `go_on` after each block, and stops
@@ -112,12 +113,12 @@ impl Live {
 
     fn try_hold(&self, id: RnodeId, go_on: &mut dyn FnMut() -> bool) -> Result<Held> {
         for _ in 0..CHANGES_MAX {
-            let Some(peeked) = self.peek(id)? else { return Ok(no("the file is gone")) };
+            let Some(peeked) = self.peek(id)? else { return Ok(no("the file was removed")) };
             let Some(content) = Content::of(&peeked) else { return Ok(no("not a regular file")) };
             let mut lacks = None;
             for block in content.blocks.values() {
                 if !go_on() {
-                    return Ok(no("it was stopped"));
+                    return Ok(no("the client is stopping"));
                 }
                 if let Err(e) = self.copy_block(id, block, &peeked) {
                     lacks = Some(e);
@@ -139,7 +140,7 @@ impl Live {
                 Reply::Held {} => return Ok(Held::Yes),
                 Reply::No { why: Refusal::Busy } => {}
                 Reply::No { why } => return Err(why.into()),
-                _ => return Ok(no("the server says something else")),
+                _ => return Ok(no("protocol error: unexpected reply from the server")),
             }
         }
         Ok(no("the file changes faster than it can be copied"))
@@ -230,8 +231,7 @@ impl Live {
                 }
             }
             if Instant::now() >= deadline || self.engine.is_stopped() {
-                let message =
-                    format!("{have} of {wanted} wanted copies of rnode {id} are made{said}");
+                let message = format!("inode {id} has {have} of {wanted} copies{said}");
                 tracing::info!("{message}");
                 if failed > 0 && full == failed {
                     return Err(Error::NoSpace);

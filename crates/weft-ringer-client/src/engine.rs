@@ -14,18 +14,18 @@ use weft_ringer::{BlockHash, Body, ClientId, Epoch, Holders, Mode, Policy, Rnode
 use weft_ringer_net::{Ask, Error, Home, KnownCell, Outbox, Result, client_id, now, wall};
 use weft_vfs::Interrupt;
 
-use super::LiveOptions;
+use super::RingerFsOptions;
 use super::archives::Archives;
 use super::blocks::Blocks;
 use super::conflicts::{Conflicts, blocks_of};
 use super::content::io_error;
-use super::copies::Uneven;
+use super::copies::UnderReplicated;
 use super::encryption::{Keys, Members};
 use super::invalidation::LostLeases;
 use super::journal::Journal;
 use super::open::OpenBlocks;
-use super::peers::{MakeCopy, Outcasts, PeerServer, Peers};
-use super::tending::Pins;
+use super::peers::{MakeCopy, PeerServer, Peers, RevokedMembers};
+use super::replication::Pins;
 use super::verdict::Verdict;
 
 /// The interval at which the state machine gets the time.
@@ -51,7 +51,7 @@ pub(super) struct Superseded {
 }
 
 pub(super) struct Engine {
-    pub(super) options: LiveOptions,
+    pub(super) options: RingerFsOptions,
     pub(super) home: Home,
     pub(super) inner: Mutex<Inner>,
     pub(super) answered: Condvar,
@@ -74,10 +74,10 @@ pub(super) struct Engine {
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
     pub(super) conflicts: Mutex<Conflicts>,
     /// Files that changed here and may be under-replicated.
-    pub(super) uneven: Mutex<BTreeMap<RnodeId, Uneven>>,
+    pub(super) under_replicated: Mutex<BTreeMap<RnodeId, UnderReplicated>>,
     pub(super) pins: Mutex<Pins>,
     /// Revoked certificates: their clients get nothing from this one.
-    pub(super) outcasts: Outcasts,
+    pub(super) revoked: RevokedMembers,
     /// Held by the thread that rewrites the journal.
     shortening: Mutex<()>,
     pub(super) stop: AtomicBool,
@@ -90,7 +90,7 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Engine {
     /// Opens the local store. Nothing is sent before [`start`](Self::start).
-    pub(super) fn open(options: LiveOptions) -> Result<Arc<Self>> {
+    pub(super) fn open(options: RingerFsOptions) -> Result<Arc<Self>> {
         let home = Home::open(&options.directory)?;
         if let Some(cell) = options.cell
             && home.cell()? == 0
@@ -137,9 +137,9 @@ impl Engine {
             peer_server: Mutex::default(),
             superseded: Mutex::default(),
             conflicts: Mutex::new(conflicts),
-            uneven: Mutex::default(),
+            under_replicated: Mutex::default(),
             pins: Mutex::new(pins),
-            outcasts: Outcasts::default(),
+            revoked: RevokedMembers::default(),
             shortening: Mutex::default(),
             stop: AtomicBool::new(false),
             threads: Mutex::default(),
@@ -357,18 +357,18 @@ impl Engine {
                 ClientAction::Lost { rnode } => self.lost_leases.add(rnode),
                 ClientAction::Conflict(conflict) => {
                     tracing::warn!(
-                        "change {} of this client was given up ({}): {:?}",
+                        "conflict: change {} of this client was not applied ({}): {:?}",
                         conflict.logged.seq.0,
                         conflict.why,
                         conflict.logged.op
                     );
                     for (rnode, hash) in blocks_of(&conflict.logged.op) {
                         if let Err(e) = self.blocks.keep(rnode, &hash) {
-                            tracing::error!("a block of a conflict could not be kept: {e}");
+                            tracing::error!("cannot keep a block of a conflict: {e}");
                         }
                     }
                     if let Err(e) = locked(&self.conflicts).add(conflict) {
-                        tracing::error!("a conflict could not be kept: {e}");
+                        tracing::error!("cannot record a conflict: {e}");
                     }
                 }
             }
@@ -394,7 +394,7 @@ impl Engine {
             if inner.journal.is_long(false) {
                 drop(inner);
                 if let Err(e) = self.shorten_journal() {
-                    tracing::error!("the journal could not be written anew: {e}");
+                    tracing::error!("cannot compact the journal: {e}");
                 }
             }
         }
@@ -462,7 +462,7 @@ impl Engine {
         while !self.is_stopped() {
             for id in self.open.wait(TICK) {
                 if let Err(e) = self.seal(id, None) {
-                    tracing::error!("what was written to rnode {id} finds no place: {e}");
+                    tracing::error!("cannot store data written to inode {id}: {e}");
                     std::thread::sleep(TICK);
                 }
             }

@@ -152,7 +152,7 @@ impl Peers {
                 }
                 Err(_) => {
                     for (client, _) in &asked {
-                        tried.push_str(&format!("; client {:016x}: no answer yet", client.0));
+                        tried.push_str(&format!("; client {:016x}: timed out", client.0));
                     }
                     break;
                 }
@@ -170,13 +170,15 @@ impl Peers {
                     e.to_string()
                 }
             };
-            tracing::debug!("block {hash:?} of rnode {rnode}: client {:016x} {why}", client.0);
+            tracing::debug!("block {hash:?} of inode {rnode}: client {:016x}: {why}", client.0);
             tried.push_str(&format!("; client {:016x}: {why}", client.0));
         }
         for client in holders.clients.keys().filter(|client| !self.knows(**client)) {
-            tried.push_str(&format!("; client {:016x} is not there", client.0));
+            tried.push_str(&format!("; client {:016x}: not connected", client.0));
         }
-        Err(Error::Refused(format!("nobody has block {hash:?} of rnode {rnode}{tried}")))
+        Err(Error::Refused(format!(
+            "block {hash:?} of inode {rnode} is unavailable: no client delivered it{tried}"
+        )))
     }
 
     /// Fetches a block from one client; sets `begun` when part of its answer has arrived.
@@ -201,9 +203,11 @@ impl Peers {
             };
             match answer {
                 FromPeer::Block { bytes } if blocks::hash(&bytes.0) == *hash => Ok(Some(bytes.0)),
-                FromPeer::Block { .. } => Err(Error::Refused("sent other bytes".into())),
+                FromPeer::Block { .. } => {
+                    Err(Error::Refused("sent bytes with another hash".into()))
+                }
                 FromPeer::Absent {} => Ok(None),
-                _ => Err(Error::Refused("it says something else".into())),
+                _ => Err(Error::Refused("protocol error: unexpected reply".into())),
             }
         })
     }

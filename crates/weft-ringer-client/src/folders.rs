@@ -19,7 +19,7 @@ use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, FileKind, Ino, Result, T
 
 use super::cells::CELLS_XATTR;
 use super::engine::locked;
-use super::fs::Live;
+use super::fs::ClientFs;
 
 /// The folder of query folders, in the root of a mount.
 pub(super) const TOP_NAME: &[u8] = b".query";
@@ -81,7 +81,7 @@ struct Table {
 pub(super) struct Folders {
     table: Mutex<Table>,
     /// The searcher of the attached cells, if this is the outermost.
-    pub(super) beyond: OnceLock<Box<dyn SearchesBeyond>>,
+    pub(super) remote_cells: OnceLock<Box<dyn RemoteSearch>>,
 }
 
 /// The result of the search in a cell.
@@ -141,7 +141,7 @@ impl CellAnswer {
 }
 
 /// Searches attached cells.
-pub(super) trait SearchesBeyond: std::fmt::Debug + Send + Sync {
+pub(super) trait RemoteSearch: std::fmt::Debug + Send + Sync {
     /// Returns the matches in each of them; waits for a bounded time.
     fn search(&self, text: &str, query: &Query) -> Vec<CellAnswer>;
 }
@@ -259,7 +259,7 @@ fn named(hits: Vec<Hit>) -> Vec<(Vec<u8>, Vec<u8>)> {
     links.into_iter().collect()
 }
 
-impl Live {
+impl ClientFs {
     /// The folder of query folders, as an entry of the root.
     pub(super) fn enter_top(&self) -> Entry {
         Entry { attr: attr_of_top(), generation: 0 }
@@ -283,7 +283,7 @@ impl Live {
         if parent.0 == TOP {
             let text = std::str::from_utf8(name).map_err(|_| Error::NotFound)?;
             text.parse::<Query>().map_err(|e| {
-                tracing::info!("no query folder '{text}': {e}");
+                tracing::info!("invalid query folder '{text}': {e}");
                 Error::Invalid("not a query")
             })?;
             return Ok(locked(&self.folders.table).enter(Place::Folder(text.to_owned())));
@@ -447,30 +447,30 @@ impl Live {
         for server in &options.servers {
             match net::ask(server, tls, &question) {
                 Ok(Answer::Found { hits, complete }) => {
-                    return Ok(self.search_beyond(text, hits, complete));
+                    return Ok(self.search_attached(text, hits, complete));
                 }
                 Ok(_) => {}
                 Err(e) => why = Some(format!("{server}: {e}")),
             }
         }
-        let why = why.unwrap_or_else(|| "no server answers".to_owned());
-        tracing::warn!("the query folder '{text}': {why}");
+        let why = why.unwrap_or_else(|| "no metadata server answers".to_owned());
+        tracing::warn!("cannot list the query folder '{text}': {why}");
         Err(Error::Io { errno: rustix::io::Errno::AGAIN.raw_os_error(), message: why })
     }
 }
 
-impl Live {
+impl ClientFs {
     /// Adds the matches in the attached cells to those found here.
-    fn search_beyond(&self, text: &str, mut hits: Vec<Hit>, mut complete: bool) -> Found {
+    fn search_attached(&self, text: &str, mut hits: Vec<Hit>, mut complete: bool) -> Found {
         let mut cells = String::new();
         let query = text.parse::<Query>().ok();
-        if let (Some(beyond), Some(query)) = (self.folders.beyond.get(), query) {
+        if let (Some(remote), Some(query)) = (self.folders.remote_cells.get(), query) {
             let asked = if complete { Asked::Complete } else { Asked::Cut };
             let (cell, why) = (CellId(self.engine.cell()), String::new());
             let own = CellAnswer { cell, path: Vec::new(), asked, hits, why };
             cells.push_str(&own.line());
             hits = own.hits;
-            for answer in beyond.search(text, &query) {
+            for answer in remote.search(text, &query) {
                 complete &= answer.asked.is_all();
                 if cells.len() < CELLS_MAX_BYTES {
                     cells.push_str(&answer.line());

@@ -18,7 +18,7 @@ use weft_vfs::{
 };
 
 use self::arguments::{changeable, id, name, new_name};
-use super::LiveOptions;
+use super::RingerFsOptions;
 use super::content::{WRITERS, io_error};
 use super::encryption::Encrypted;
 use super::engine::{Engine, locked};
@@ -37,7 +37,7 @@ use super::texts::Passed;
 /// have a lifetime of zero; cached content may stay while the attributes do.
 #[derive(Debug)]
 pub struct RingerFs {
-    pub(super) live: Arc<Live>,
+    pub(super) client: Arc<ClientFs>,
 }
 
 /// The state of an open file.
@@ -49,7 +49,7 @@ pub(super) struct OpenFile {
 }
 
 /// The state that the threads of the file system share.
-pub(super) struct Live {
+pub(super) struct ClientFs {
     pub(super) engine: Arc<Engine>,
     /// References held by the front end, and one for each open handle.
     references: Mutex<HashMap<RnodeId, u64>>,
@@ -74,13 +74,13 @@ pub(super) struct Live {
     pub(super) sink: Sink,
 }
 
-impl std::fmt::Debug for Live {
+impl std::fmt::Debug for ClientFs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live").field("options", &self.engine.options).finish_non_exhaustive()
+        f.debug_struct("ClientFs").field("options", &self.engine.options).finish_non_exhaustive()
     }
 }
 
-impl Live {
+impl ClientFs {
     pub(super) fn refused(&self, id: RnodeId, why: Refusal) -> Error {
         match why {
             Refusal::Stale => Error::Stale(id.0),
@@ -183,7 +183,7 @@ impl RingerFs {
     /// Returns the rnode with this inode number, which may not exist.
     fn known(&self, ino: Ino) -> Result<RnodeId> {
         if is_of_folders(ino) {
-            self.live.attr_of_folders(ino)?;
+            self.client.attr_of_folders(ino)?;
         }
         id(ino)
     }
@@ -192,10 +192,10 @@ impl RingerFs {
     ///
     /// # Errors
     /// [`Error`](weft_ringer_net::Error) says what is missing.
-    pub fn join(options: LiveOptions) -> weft_ringer_net::Result<Self> {
+    pub fn join(options: RingerFsOptions) -> weft_ringer_net::Result<Self> {
         let sizes = weft_ringer::BLOCK_MIN_BYTES..=weft_ringer::BLOCK_MAX_BYTES;
         if !options.block_bytes.is_power_of_two() || !sizes.contains(&options.block_bytes) {
-            let why = "the size of a block is a power of two from 64 KiB to 4 MiB";
+            let why = "the block size must be a power of two from 64 KiB to 4 MiB";
             return Err(weft_ringer_net::Error::Refused(why.into()));
         }
         let engine = Engine::open(options.clone())?;
@@ -212,7 +212,7 @@ impl RingerFs {
     }
 
     fn start(engine: &Arc<Engine>) -> weft_ringer_net::Result<Self> {
-        let live = Arc::new(Live {
+        let client = Arc::new(ClientFs {
             engine: Arc::clone(engine),
             references: Mutex::default(),
             above: Mutex::default(),
@@ -229,29 +229,32 @@ impl RingerFs {
             shared_memory: Mutex::default(),
             sink: Sink::default(),
         });
-        let keeper = Arc::downgrade(&live);
-        let holder = Weak::clone(&keeper);
+        let collector = Arc::downgrade(&client);
+        let holder = Weak::clone(&collector);
         engine.start(Arc::new(move |id, go_on: &mut dyn FnMut() -> bool| {
-            let ended = || Held::No { full: false, why: "it has ended".into() };
-            holder.upgrade().map_or_else(ended, |live| live.hold(id, go_on))
+            let ended = || Held::No { full: false, why: "the mount has ended".into() };
+            holder.upgrade().map_or_else(ended, |client| client.hold(id, go_on))
         }))?;
-        let teller = Weak::clone(&keeper);
+        let teller = Weak::clone(&collector);
         engine.spawn("ringer-invalidate", move |engine| invalidation::run(engine, &teller))?;
-        let tender = Weak::clone(&keeper);
-        engine.spawn("ringer-keeper", move |engine| super::keeper::run(engine, &keeper))?;
-        engine.spawn("ringer-copies", move |engine| super::tending::run(engine, &tender))?;
-        Ok(Self { live })
+        let replicator = Weak::clone(&collector);
+        engine.spawn("ringer-collector", move |engine| {
+            super::garbage_collector::run(engine, &collector)
+        })?;
+        engine
+            .spawn("ringer-copies", move |engine| super::replication::run(engine, &replicator))?;
+        Ok(Self { client })
     }
 
     /// Ends without notice, as if the machine had lost its power: for tests.
     pub fn vanish(&self) {
-        self.live.engine.vanish();
+        self.client.engine.vanish();
     }
 }
 
 impl Drop for RingerFs {
     fn drop(&mut self) {
-        self.live.engine.end();
+        self.client.engine.end();
     }
 }
 
@@ -262,19 +265,19 @@ impl FileSystem for RingerFs {
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
         if is_of_folders(parent) {
-            return self.live.find_in_folder(parent, name);
+            return self.client.find_in_folder(parent, name);
         }
         let parent = id(parent)?;
         if parent == RnodeId::ROOT && name == TOP_NAME {
-            return Ok(self.live.enter_top());
+            return Ok(self.client.enter_top());
         }
         if name == SNAPSHOTS_NAME && !parent.is_of_snapshot() {
-            return self.live.enter_snapshots(parent);
+            return self.client.enter_snapshots(parent);
         }
         loop {
-            let found = self.live.find(parent, name)?;
-            self.live.note_name(parent, name, found);
-            match self.live.entry_in(parent, found) {
+            let found = self.client.find(parent, name)?;
+            self.client.note_name(parent, name, found);
+            match self.client.entry_in(parent, found) {
                 // Removed since it was found: the name may mean something else by now.
                 Err(Error::Stale(_)) if found != parent => {}
                 done => return done,
@@ -284,22 +287,22 @@ impl FileSystem for RingerFs {
 
     fn forget(&self, ino: Ino, count: u64) {
         match id(ino) {
-            Ok(id) => self.live.drop_references(id, count),
-            Err(_) => self.live.forget_of_folders(ino, count),
+            Ok(id) => self.client.drop_references(id, count),
+            Err(_) => self.client.forget_of_folders(ino, count),
         }
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         if is_of_folders(ino) {
-            return self.live.attr_of_folders(ino);
+            return self.client.attr_of_folders(ino);
         }
-        self.live.get(id(ino)?).and_then(|rnode| self.live.attr(&rnode))
+        self.client.get(id(ino)?).and_then(|rnode| self.client.attr(&rnode))
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.known(ino)?;
         let id = changeable(ino)?;
-        let before = self.live.get(id)?;
+        let before = self.client.get(id)?;
         if *set == SetAttr::default() {
             return Ok(before.attr());
         }
@@ -320,22 +323,22 @@ impl FileSystem for RingerFs {
         };
         if set.size_bytes.is_some() {
             if matches!(before.body, Body::File { .. }) {
-                self.live.cipher(&before)?;
+                self.client.cipher(&before)?;
             }
-            self.live.before_change(id)?;
+            self.client.before_change(id)?;
         }
-        let (_, seq) = self.live.apply(Op::SetAttr { id, change }, id)?;
+        let (_, seq) = self.client.apply(Op::SetAttr { id, change }, id)?;
         if let Some(size_bytes) = set.size_bytes {
-            self.live.was_cut(&before, size_bytes, seq);
+            self.client.was_cut(&before, size_bytes, seq);
         }
         self.getattr(ino)
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         if is_of_folders(ino) {
-            return self.live.read_link_of_folders(ino);
+            return self.client.read_link_of_folders(ino);
         }
-        match self.live.get(id(ino)?)?.body {
+        match self.client.get(id(ino)?)?.body {
             Body::Symlink { target } => Ok(target.0),
             _ => Err(Error::Invalid("not a symbolic link")),
         }
@@ -352,18 +355,18 @@ impl FileSystem for RingerFs {
     ) -> Result<Entry> {
         let make = match kind {
             // Or the kind of file that its directory requires.
-            FileKind::Regular => Make::File { block_bytes: self.live.engine.options.block_bytes },
+            FileKind::Regular => Make::File { block_bytes: self.client.engine.options.block_bytes },
             FileKind::Directory | FileKind::Symlink => {
                 return Err(Error::Invalid("mknod makes no directory and no symbolic link"));
             }
             FileKind::BlockDevice | FileKind::CharDevice => Make::Special { kind, rdev },
             FileKind::Fifo | FileKind::Socket => Make::Special { kind, rdev: 0 },
         };
-        self.live.make(caller, parent, name, perm, &make)
+        self.client.make(caller, parent, name, perm, &make)
     }
 
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
-        self.live.make(caller, parent, name, perm, &Make::Directory {})
+        self.client.make(caller, parent, name, perm, &Make::Directory {})
     }
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
@@ -371,16 +374,16 @@ impl FileSystem for RingerFs {
             return Err(Error::NotFound);
         }
         let target = Bytes(target.to_vec());
-        self.live.make(caller, parent, name, 0o777, &Make::Symlink { target })
+        self.client.make(caller, parent, name, 0o777, &Make::Symlink { target })
     }
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         let (id, parent) = (changeable(ino)?, changeable(new_parent)?);
         let name = self::new_name(parent, new_name)?;
-        self.live.get(id)?;
-        self.live.apply(Op::Link { id, parent, name }, id)?;
-        self.live.has_changed(id);
-        self.live.entry_in(parent, id)
+        self.client.get(id)?;
+        self.client.apply(Op::Link { id, parent, name }, id)?;
+        self.client.has_changed(id);
+        self.client.entry_in(parent, id)
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
@@ -388,8 +391,8 @@ impl FileSystem for RingerFs {
             return Err(Error::IsADirectory);
         }
         let (parent, name) = (changeable(parent)?, self::name(name)?);
-        let (gone, _) = self.live.apply(Op::Unlink { parent, name }, parent)?;
-        gone.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
+        let (gone, _) = self.client.apply(Op::Unlink { parent, name }, parent)?;
+        gone.into_iter().for_each(|id| self.client.is_perhaps_dead(id));
         Ok(())
     }
 
@@ -400,8 +403,8 @@ impl FileSystem for RingerFs {
             _ => {}
         }
         let (parent, name) = (changeable(parent)?, self::name(name)?);
-        let (gone, _) = self.live.apply(Op::Rmdir { parent, name }, parent)?;
-        gone.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
+        let (gone, _) = self.client.apply(Op::Rmdir { parent, name }, parent)?;
+        gone.into_iter().for_each(|id| self.client.is_perhaps_dead(id));
         Ok(())
     }
 
@@ -420,13 +423,13 @@ impl FileSystem for RingerFs {
         let (parent, name) = (changeable(parent)?, self::name(name)?);
         let new_parent = changeable(new_parent)?;
         let new_name = self::new_name(new_parent, new_name)?;
-        let replaced = self.live.find(new_parent, new_name.bytes()).ok();
+        let replaced = self.client.find(new_parent, new_name.bytes()).ok();
         let op = Op::Rename { parent, name, new_parent, new_name, flags: flags.bits() };
-        let (moved, _) = self.live.apply(op, parent)?;
+        let (moved, _) = self.client.apply(op, parent)?;
         if let Some(id) = moved {
-            self.live.was_moved(id, new_parent);
+            self.client.was_moved(id, new_parent);
         }
-        replaced.into_iter().for_each(|id| self.live.is_perhaps_dead(id));
+        replaced.into_iter().for_each(|id| self.client.is_perhaps_dead(id));
         Ok(())
     }
 
@@ -440,7 +443,7 @@ impl FileSystem for RingerFs {
             return Ok(Opened { handle: Handle(0), keep_cache: false, direct_io: false });
         }
         let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
-        self.live.open(if changes { changeable(ino)? } else { id(ino)? }, flags)
+        self.client.open(if changes { changeable(ino)? } else { id(ino)? }, flags)
     }
 
     fn create(
@@ -481,29 +484,29 @@ impl FileSystem for RingerFs {
             return Ok(());
         }
         let opened = {
-            let mut handles = locked(&self.live.handles);
+            let mut handles = locked(&self.client.handles);
             let is_its = handles.get(&handle.0).is_some_and(|open| open.id.0 == ino.0);
             is_its.then(|| handles.remove(&handle.0)).flatten()
         };
         let OpenFile { id, flags, .. } = opened.ok_or(Error::Invalid("no such open file"))?;
         if flags.contains(OpenFlags::WRITE) {
-            self.live.is_left(id);
+            self.client.is_left(id);
         }
-        self.live.drop_references(id, 1);
+        self.client.drop_references(id, 1);
         Ok(())
     }
 
     fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.live.check_locks(handle)?;
-        self.live.read(self.known(ino)?, offset, buf)
+        self.client.check_locks(handle)?;
+        self.client.read(self.known(ino)?, offset, buf)
     }
 
     fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        self.live.check_locks(handle)?;
-        let flags = locked(&self.live.handles).get(&handle.0).map(|open| open.flags);
+        self.client.check_locks(handle)?;
+        let flags = locked(&self.client.handles).get(&handle.0).map(|open| open.flags);
         let append = flags.is_some_and(|f| f.contains(OpenFlags::APPEND));
         self.known(ino)?;
-        self.live.write(changeable(ino)?, (!append).then_some(offset), data)
+        self.client.write(changeable(ino)?, (!append).then_some(offset), data)
     }
 
     fn has_locks(&self) -> bool {
@@ -517,7 +520,7 @@ impl FileSystem for RingerFs {
         lock: &FileLock,
         wait: Option<&Interrupt>,
     ) -> Result<()> {
-        self.live.lock(id(ino)?, handle, lock, wait)
+        self.client.lock(id(ino)?, handle, lock, wait)
     }
 
     fn unlock(
@@ -530,28 +533,32 @@ impl FileSystem for RingerFs {
         last: u64,
     ) {
         if let Ok(id) = id(ino) {
-            self.live.unlock(id, handle, style, owner, (first, last));
+            self.client.unlock(id, handle, style, owner, (first, last));
         }
     }
 
     fn find_lock(&self, ino: Ino, lock: &FileLock) -> Result<Option<FileLock>> {
-        self.live.find_lock(id(ino)?, lock)
+        self.client.find_lock(id(ino)?, lock)
     }
 
     fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
         let id = id(ino)?;
-        let rnode = self.live.get(id)?;
-        self.live.engine.sync()?;
-        self.live.is_left(id);
+        let rnode = self.client.get(id)?;
+        self.client.engine.sync()?;
+        self.client.is_left(id);
         if id == RnodeId::ROOT {
-            self.live.tell_texts();
+            self.client.tell_texts();
         }
-        if matches!(rnode.body, Body::File { .. }) { self.live.wait_for_copies(id) } else { Ok(()) }
+        if matches!(rnode.body, Body::File { .. }) {
+            self.client.wait_for_copies(id)
+        } else {
+            Ok(())
+        }
     }
 
     fn sync(&self) -> Result<()> {
-        self.live.engine.sync()?;
-        self.live.tell_texts();
+        self.client.engine.sync()?;
+        self.client.tell_texts();
         Ok(())
     }
 
@@ -562,9 +569,9 @@ impl FileSystem for RingerFs {
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         if is_of_folders(ino) {
-            return self.live.read_folder(ino, cursor, each);
+            return self.client.read_folder(ino, cursor, each);
         }
-        self.live.read_directory(id(ino)?, cursor, &mut |entry, _| each(entry))
+        self.client.read_directory(id(ino)?, cursor, &mut |entry, _| each(entry))
     }
 
     fn readdir_plus(
@@ -575,7 +582,7 @@ impl FileSystem for RingerFs {
     ) -> Result<()> {
         let mut failed = None;
         if is_of_folders(ino) {
-            self.live.read_folder(
+            self.client.read_folder(
                 ino,
                 cursor,
                 &mut |dirent| match self.lookup(ino, dirent.name) {
@@ -596,12 +603,12 @@ impl FileSystem for RingerFs {
             )?;
             return failed.map_or(Ok(()), Err);
         }
-        self.live.read_directory(id(ino)?, cursor, &mut |dirent, id| {
-            match self.live.entry(id) {
+        self.client.read_directory(id(ino)?, cursor, &mut |dirent, id| {
+            match self.client.entry(id) {
                 Ok(entry) => {
                     let more = each(dirent, entry);
                     if !more || dirent.name == b"." || dirent.name == b".." {
-                        self.live.drop_references(id, 1);
+                        self.client.drop_references(id, 1);
                     }
                     more
                 }
@@ -618,7 +625,7 @@ impl FileSystem for RingerFs {
 
     fn statfs(&self) -> Result<StatFs> {
         // Writes are stored here first: so the space here counts.
-        let space = self.live.engine.blocks.space().map_err(|e| io_error(&e))?;
+        let space = self.client.engine.blocks.space().map_err(|e| io_error(&e))?;
         Ok(StatFs {
             block_bytes: u32::try_from(space.f_frsize).unwrap_or(4096),
             blocks: space.f_blocks,
@@ -632,12 +639,12 @@ impl FileSystem for RingerFs {
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         if is_of_folders(ino) {
-            return self.live.told_of_folder(ino, name);
+            return self.client.told_of_folder(ino, name);
         }
         if let Some(value) = self.told(ino, name) {
             return value;
         }
-        let mut rnode = self.live.get(id(ino)?)?;
+        let mut rnode = self.client.get(id(ino)?)?;
         rnode.xattrs.remove(&Bytes(name.to_vec())).map(|v| v.0).ok_or(Error::NoAttribute)
     }
 
@@ -645,7 +652,7 @@ impl FileSystem for RingerFs {
         if is_of_folders(ino) {
             return Ok(Vec::new());
         }
-        self.live.list_attributes(id(ino)?)
+        self.client.list_attributes(id(ino)?)
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
@@ -653,11 +660,11 @@ impl FileSystem for RingerFs {
         if let Some(done) = self.tell(ino, name, value) {
             return done;
         }
-        self.live.set_attribute(id(ino)?, name, value, how)
+        self.client.set_attribute(id(ino)?, name, value, how)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.live.remove_attribute(changeable(ino)?, name)
+        self.client.remove_attribute(changeable(ino)?, name)
     }
 
     fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
@@ -665,18 +672,18 @@ impl FileSystem for RingerFs {
     }
 
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        self.live.fallocate(changeable(ino)?, mode, offset, len_bytes)
+        self.client.fallocate(changeable(ino)?, mode, offset, len_bytes)
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
-        self.live.seek(id(ino)?, from)
+        self.client.seek(id(ino)?, from)
     }
 
     fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
-        self.live.sink.set(sink);
+        self.client.sink.set(sink);
     }
 
     fn unmount(&self) -> Result<()> {
-        self.live.leave()
+        self.client.leave()
     }
 }

@@ -5,8 +5,8 @@
 //! every write.
 //!
 //! Users who may write a file as it is now bring back the versions that they owned themselves, and
-//! those that all users could read ([`Live::is_open_to`]); root and the mount's own user bring back
-//! any. A version without a recorded owner counts as another user's.
+//! those that all users could read ([`ClientFs::is_open_to`]); root and the mount's own user bring
+//! back any. A version without a recorded owner counts as another user's.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use weft_vfs::{Error, FileSystem, Ino, Result};
 use super::content::{Source, io_error};
 use super::copies::unexpected;
 use super::engine::locked;
-use super::fs::{Live, RingerFs};
+use super::fs::{ClientFs, RingerFs};
 use super::snapshots::allowed_by;
 
 /// The longest list that an attribute holds, in bytes.
@@ -34,7 +34,7 @@ pub(super) struct Changing {
     kept: Option<Instant>,
 }
 
-impl Live {
+impl ClientFs {
     /// Keeps the present content as a version, if the policy asks for it, before it changes.
     pub(super) fn before_change(&self, id: RnodeId) -> Result<()> {
         let last = {
@@ -267,11 +267,11 @@ impl RingerFs {
     /// versions that were closed to `user`.
     pub(super) fn restores_for_owner(&self, user: u32, ino: Ino, text: Option<&[u8]>) -> bool {
         let id = RnodeId(ino.0);
-        if !self.live.get(id).is_ok_and(|rnode| !rnode.is_dir()) {
+        if !self.client.get(id).is_ok_and(|rnode| !rnode.is_dir()) {
             return true;
         }
         match text.and_then(version_number) {
-            Some(number) => match self.live.is_open_to(user, id, number) {
+            Some(number) => match self.client.is_open_to(user, id, number) {
                 Ok(is_open) => !is_open,
                 // Others may learn that there is no such version.
                 Err(Error::NotFound) => false,
@@ -291,8 +291,8 @@ impl RingerFs {
     pub(super) fn restore_from(&self, ino: Ino, text: &[u8]) -> Result<()> {
         const WHAT: Error = Error::Invalid("write NUMBER, or of a directory INODE NUMBER NAME");
         let id = RnodeId(ino.0);
-        if !self.live.get(id)?.is_dir() {
-            return self.live.restore(id, version_number(text).filter(|n| *n > 0).ok_or(WHAT)?);
+        if !self.client.get(id)?.is_dir() {
+            return self.client.restore(id, version_number(text).filter(|n| *n > 0).ok_or(WHAT)?);
         }
         let mut words = text.splitn(3, |b| *b == b' ');
         let from = words.next().and_then(version_number).filter(|n| *n > 0).ok_or(WHAT)?;
@@ -301,7 +301,7 @@ impl RingerFs {
         if self.lookup(ino, name.bytes()).map(|e| self.forget(e.attr.ino, 1)).is_ok() {
             return Err(Error::Exists);
         }
-        self.live.restore_as(RnodeId(from), version, id, name)
+        self.client.restore_as(RnodeId(from), version, id, name)
     }
 }
 

@@ -15,7 +15,7 @@ use weft_ringer::RnodeId;
 use weft_vfs::{Ino, Invalidate};
 
 use super::engine::{Engine, TICK, locked};
-use super::fs::Live;
+use super::fs::ClientFs;
 
 /// Rnodes whose leases have gone, and that are not invalidated yet.
 #[derive(Debug, Default)]
@@ -58,17 +58,18 @@ impl Sink {
     }
 }
 
-pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
+pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
     while !engine.is_stopped() {
         let lost = engine.lost_leases.wait();
         if lost.is_empty() {
             continue;
         }
-        let Some(live) = live.upgrade() else { return };
-        let Some(sink) = live.sink.get() else { continue };
+        let Some(client) = client.upgrade() else { return };
+        let Some(sink) = client.sink.get() else { continue };
         // A file is open for as long as it is mapped. The cache of a closed file is dropped when it
         // is opened again, if it has changed.
-        let open: BTreeSet<RnodeId> = locked(&live.handles).values().map(|open| open.id).collect();
+        let open: BTreeSet<RnodeId> =
+            locked(&client.handles).values().map(|open| open.id).collect();
         lost.intersection(&open).for_each(|id| sink.inode(Ino(id.0), true));
     }
 }

@@ -243,8 +243,8 @@ fn keep_damaged(path: &Path, bytes: &[u8], end: usize, at: usize) -> io::Result<
     file.write_all(bytes)?;
     file.sync_all()?;
     tracing::error!(
-        "{} is damaged at byte {end}, and whole again {at} bytes later: changes that are told of from \
-         there on, and that the server does not have, are lost. All of it is kept as {}",
+        "{} is damaged at byte {end}, and intact again {at} bytes later: changes recorded from \
+        there on that the server does not have are lost. The damaged file is kept as {}",
         path.display(),
         aside.display()
     );

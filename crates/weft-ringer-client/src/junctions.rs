@@ -7,7 +7,7 @@ use weft_ringer::{Bytes, CellId, JUNCTION_XATTR, Rnode, RnodeId};
 use weft_vfs::{Attr, FileSystem, Ino, Result};
 
 use super::engine::{Engine, locked};
-use super::folders::{SearchesBeyond, is_of_folders};
+use super::folders::{RemoteSearch, is_of_folders};
 use super::fs::RingerFs;
 
 /// The time limit for reading a cell's root attributes without entering the cell.
@@ -33,20 +33,20 @@ impl RingerFs {
         if is_of_folders(ino) || id.is_of_snapshot() || id == RnodeId::ROOT {
             return Ok(None);
         }
-        match self.live.engine.known_junction(id) {
+        match self.client.engine.known_junction(id) {
             Some(known) => Ok(known),
-            None => Ok(junction_of(&*self.live.get(id)?)),
+            None => Ok(junction_of(&*self.client.get(id)?)),
         }
     }
 
     /// Adds a reference on an inode that has one.
     pub(super) fn refer(&self, ino: Ino) {
-        self.live.add_reference(RnodeId(ino.0));
+        self.client.add_reference(RnodeId(ino.0));
     }
 
     /// The attributes of the root, if they can be had soon.
     pub(super) fn glance(&self) -> Option<Attr> {
-        let engine = &self.live.engine;
+        let engine = &self.client.engine;
         let root = Call::Get { id: RnodeId::ROOT };
         // While there is no connection, only leases can answer.
         let found = if engine.is_linked() {
@@ -62,13 +62,13 @@ impl RingerFs {
 
     /// The number of the cell.
     pub(super) fn cell(&self) -> CellId {
-        CellId(self.live.engine.cell())
+        CellId(self.client.engine.cell())
     }
 
     /// Returns whether the server is connected, the number of changes that it may not have, the
     /// number of conflicts, and the reason for no connection if it is known.
     pub(super) fn standing(&self) -> (bool, usize, usize, Option<String>) {
-        let engine = &self.live.engine;
+        let engine = &self.client.engine;
         let conflicts = locked(&engine.conflicts).count();
         (engine.is_linked(), engine.unflushed(), conflicts, engine.trouble())
     }
@@ -79,8 +79,8 @@ impl RingerFs {
     }
 
     /// Sets the searcher for the attached cells.
-    pub(super) fn search_with(&self, beyond: Box<dyn SearchesBeyond>) {
-        let _ = self.live.folders.beyond.set(beyond);
+    pub(super) fn search_with(&self, remote: Box<dyn RemoteSearch>) {
+        let _ = self.client.folders.remote_cells.set(remote);
     }
 
     pub(super) fn is_root(&self, ino: Ino) -> bool {

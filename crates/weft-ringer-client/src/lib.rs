@@ -30,7 +30,7 @@
 //! - A change is in the journal (in the kernel's hands) before its call returns; it survives the
 //!   end of this process. `fsync` makes blocks and journal durable and waits for the server.
 //! - No call waits for ever: a call that the server does not answer within
-//!   [`LiveOptions::patience`] fails with `ETIMEDOUT`.
+//!   [`RingerFsOptions::patience`] fails with `ETIMEDOUT`.
 
 #![warn(missing_docs)]
 
@@ -54,22 +54,22 @@ mod fetched;
 mod fetching;
 mod folders;
 mod fs;
+mod garbage_collector;
 mod history;
 mod invalidation;
 mod journal;
 mod junctions;
-mod keeper;
 mod link;
 mod listing;
 mod locks;
 mod open;
 mod peers;
+mod replication;
 mod room;
 mod scrubbing;
 mod set_aside;
 mod shared_memory;
 mod snapshots;
-mod tending;
 mod texts;
 mod verdict;
 mod verified;
@@ -96,7 +96,7 @@ pub use scrubbing::SCRUB_XATTR;
 
 /// The options of a client.
 #[derive(Debug, Clone)]
-pub struct LiveOptions {
+pub struct RingerFsOptions {
     /// The metadata server; several if the cell is in etcd: the client uses the one that owns it.
     pub servers: Vec<Address>,
     /// The local store; made if it is not there.
@@ -144,7 +144,7 @@ pub struct LiveOptions {
     pub client: ClientOptions,
 }
 
-impl LiveOptions {
+impl RingerFsOptions {
     /// The addresses of the servers, for people.
     fn places(&self) -> String {
         let servers: Vec<String> = self.servers.iter().map(Address::to_string).collect();

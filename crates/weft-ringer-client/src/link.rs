@@ -8,7 +8,7 @@ use weft_net::Address;
 use weft_ringer::client::ClientEvent;
 use weft_ringer::{Bytes, CellId};
 use weft_ringer_net::{
-    Answer, Ask, Circle, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result, Seen,
+    Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result, Seen, ServerList,
 };
 
 use super::engine::{Engine, TICK, locked};
@@ -24,11 +24,11 @@ const REFUSED: Duration = Duration::from_secs(10);
 impl Engine {
     /// Keeps a connection to the server until the client ends. `make_copy` serves other clients.
     pub(super) fn keep_connected(self: &Arc<Self>, make_copy: &Arc<MakeCopy>) {
-        let mut circle = Circle::new(&self.options.servers);
+        let mut servers = ServerList::new(&self.options.servers);
         while !self.is_stopped() {
             let mut owner = None;
             let mut left = RECONNECT;
-            let ended = self.connect(&circle.server(), make_copy);
+            let ended = self.connect(&servers.server(), make_copy);
             *locked(&self.trouble) = ended.as_ref().err().map(ToString::to_string);
             self.judge(&ended);
             match ended {
@@ -43,9 +43,9 @@ impl Engine {
                     left = REFUSED;
                 }
                 Err(Error::Standby { owner: at }) => owner = at,
-                Err(e) => tracing::debug!("the metadata server: {e}"),
+                Err(e) => tracing::debug!("connection to the metadata server: {e}"),
             }
-            if circle.go_on(owner.as_deref()) {
+            if servers.advance(owner.as_deref()) {
                 continue;
             }
             while !self.is_stopped() && !left.is_zero() {
@@ -76,7 +76,9 @@ impl Engine {
                     own if own == cell => {}
                     own => {
                         let (own, cell) = (CellId(own), CellId(cell));
-                        let why = format!("it serves cell {cell}, and this is of cell {own}");
+                        let why = format!(
+                            "the server serves cell {cell}, but the local store is of cell {own}"
+                        );
                         return Err(Error::Refused(why));
                     }
                 }
@@ -87,12 +89,17 @@ impl Engine {
             }
             Answer::Standby { owner } => return Err(Error::standby(owner)),
             Answer::Denied { denial } => return Err(denial.into()),
-            _ => return Err(Error::Refused("the other side is no metadata server".into())),
+            _ => {
+                return Err(Error::Refused(
+                    "protocol error: the peer is not a weft ringer metadata server".into(),
+                ));
+            }
         };
-        // An earlier version's server does not send `Lives`: its first message is handled below.
+        // An earlier version's server does not send `Generations`: its first message is handled
+        // below.
         let mut first = Some(link.receive::<Answer>(Some(Instant::now() + limit))?);
-        if let Some(Answer::Lives { lives, revision }) = &first {
-            if let Err(why) = self.known.meet(lives, *revision) {
+        if let Some(Answer::Generations { generations, revision }) = &first {
+            if let Err(why) = self.known.meet(generations, *revision) {
                 if let Some(Seen { generation, instance, revision }) = self.known.seen() {
                     // This informs the administrator of the cell too.
                     let _ = link.send(&Ask::SawLater { generation, instance, revision });
@@ -129,19 +136,19 @@ impl Engine {
                     self.handle(&mut locked(&self.inner), ClientEvent::Message(*message));
                 }
                 Ok(Answer::Peers { peers }) => self.peers.learn(own, peers),
-                Ok(Answer::Called { client, meeting }) if client == own => {
+                Ok(Answer::Called { client, rendezvous }) if client == own => {
                     if let Some(server) = &*locked(&self.peer_server) {
-                        server.called(Arc::clone(&self.peers), meeting);
+                        server.called(Arc::clone(&self.peers), rendezvous);
                     }
                 }
                 Ok(Answer::Standby { owner }) => break Err(Error::standby(owner)),
                 Ok(Answer::Pong {}) => {}
                 Ok(Answer::Reached { revision }) => self.known.reached(revision),
-                Ok(Answer::Outcasts { certificates }) => {
-                    *locked(&self.outcasts) = certificates.into_iter().collect();
+                Ok(Answer::RevokedMembers { certificates }) => {
+                    *locked(&self.revoked) = certificates.into_iter().collect();
                 }
                 Ok(Answer::Denied { denial }) => break Err(denial.into()),
-                Ok(other) => tracing::debug!("the server said {other:?}"),
+                Ok(other) => tracing::debug!("unexpected message from the server: {other:?}"),
                 Err(e) if e.is_timeout() && alone => {}
                 Err(e) if e.is_timeout() && heard.elapsed() < SILENCE => {
                     outbox.post(&Ask::Ping {});
@@ -181,7 +188,7 @@ impl Engine {
             &address,
             tls,
             Arc::clone(&self.blocks),
-            &self.outcasts,
+            &self.revoked,
             &self.peers.transfers,
             Arc::clone(make_copy),
         )?;

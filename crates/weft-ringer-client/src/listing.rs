@@ -5,9 +5,9 @@ use weft_ringer::wire::Entry;
 use weft_ringer::{Body, RnodeId};
 use weft_vfs::{DirCursor, DirEntry, Error, FileKind, Ino, Result};
 
-use super::fs::Live;
+use super::fs::ClientFs;
 
-impl Live {
+impl ClientFs {
     pub(super) fn list(&self, dir: RnodeId) -> Result<Vec<Entry>> {
         match self.engine.call(Call::List { dir })?.0 {
             Outcome::Names(names) => Ok(names),

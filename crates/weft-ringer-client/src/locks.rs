@@ -9,7 +9,7 @@ use weft_ringer::{Epoch, RnodeId};
 use weft_vfs::{Error, FileLock, Handle, Interrupt, Result};
 
 use super::engine::locked;
-use super::fs::Live;
+use super::fs::ClientFs;
 
 fn style(style: weft_vfs::LockStyle) -> LockStyle {
     match style {
@@ -23,7 +23,7 @@ fn lock_of(lock: &FileLock) -> Lock {
     Lock { style: style(lock.style), owner, exclusive, first, last, pid }
 }
 
-impl Live {
+impl ClientFs {
     pub(super) fn lock(
         &self,
         id: RnodeId,
@@ -89,7 +89,9 @@ impl Live {
         let locked_in = locked(&self.handles).get(&handle.0).and_then(|open| open.locked_in);
         match locked_in {
             Some(epoch) if epoch != self.engine.epoch() => {
-                let message = "the lock was lost: this client was cut off for too long".into();
+                let message =
+                    "lock lost: the client's lease expired while it was cut off from the server"
+                        .into();
                 Err(Error::Io { errno: 5, message })
             }
             _ => Ok(()),

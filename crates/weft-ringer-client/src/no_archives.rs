@@ -6,7 +6,7 @@ use weft_ringer::wire::ArchiveInfo;
 use weft_ringer::{BlockHash, Holders, RnodeId};
 use weft_vfs::{Error, Result};
 
-use super::fs::Live;
+use super::fs::ClientFs;
 
 #[derive(Debug, Default)]
 pub(super) struct Archives;
@@ -25,7 +25,7 @@ impl Archives {
     }
 }
 
-impl Live {
+impl ClientFs {
     #[expect(clippy::unused_self, reason = "the other has some")]
     pub(super) fn known_archives(&self) -> Vec<ArchiveInfo> {
         Vec::new()

@@ -256,12 +256,13 @@ pub(super) fn recover(
     for (name, left) in left_open(&records) {
         let LeftOpen { rnode, index, ref redo, encryption } = left;
         let cipher = encryption.map(|encryption| {
-            let lacks = || format!("rnode {rnode}: the key {} is not here", encryption.key);
+            let lacks =
+                || format!("inode {rnode}: this mount does not have the key {}", encryption.key);
             keys.cipher(encryption).ok_or_else(|| io::Error::other(lacks()))
         });
         let cipher = cipher.transpose()?;
         let Some(mut bytes) = made_again(blocks, cipher.as_ref(), &name, &left)? else {
-            tracing::error!("what block {name:?} of rnode {rnode} was before is lost");
+            tracing::error!("the earlier content of block {name:?} of inode {rnode} is lost");
             let lost = naming(&records, &name);
             found.extend(lost.into_iter().map(|seq| JournalRecord::GivenUp { seq }));
             continue;
@@ -272,7 +273,7 @@ pub(super) fn recover(
                 Some(cipher) => {
                     let plain = cipher.open_redo(&part.name, part.within, &part.data.0);
                     let plain = plain.map_err(|e| {
-                        io::Error::other(format!("what was written to rnode {rnode}: {e}"))
+                        io::Error::other(format!("cannot store data written to inode {rnode}: {e}"))
                     })?;
                     Redo { data: Written(plain.into()), ..(*part).clone() }.apply(&mut bytes);
                 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use weft_net::{Address, Channel, ClientTls, Listener, Listening, ServerTls};
 use weft_ringer::{BlockHash, Bytes, ClientId, Holders, RnodeId};
 use weft_ringer_net::{
-    Ask, BlockBytes, Conversation, Denial, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, Meeting,
-    PORT, Peer, Result, SOCKET_MODE, ToPeer,
+    Ask, BlockBytes, Conversation, Denial, Error, FromPeer, HELLO_MAX_BYTES, MEMBER_NAME, PORT,
+    Peer, Rendezvous, Result, SOCKET_MODE, ToPeer,
 };
 
 use super::blocks::Blocks;
@@ -128,7 +128,7 @@ impl Peers {
         match met {
             Ok(connection) => Ok((connection, true)),
             Err(e) if detour => Err(e),
-            Err(e) => Err(Error::Refused(format!("{why}; through the server: {e}"))),
+            Err(e) => Err(Error::Refused(format!("{why}; relayed by the server: {e}"))),
         }
     }
 
@@ -199,7 +199,7 @@ impl Peers {
                         let why = String::from_utf8_lossy(&why.0).into_owned();
                         return Ok(Held::No { full, why });
                     }
-                    _ => return Err(Error::Refused("it says something else".into())),
+                    _ => return Err(Error::Refused("protocol error: unexpected reply".into())),
                 }
             }
         });
@@ -293,7 +293,7 @@ pub(super) enum Held {
 }
 
 /// Fingerprints of certificates that the server has revoked.
-pub(super) type Outcasts = Arc<Mutex<BTreeSet<BlockHash>>>;
+pub(super) type RevokedMembers = Arc<Mutex<BTreeSet<BlockHash>>>;
 
 /// A function that makes a copy of a file: it calls its argument now and then, and stops when that
 /// returns false.
@@ -311,7 +311,7 @@ impl PeerServer {
         address: &Address,
         tls: Option<ServerTls>,
         blocks: Arc<Blocks>,
-        outcasts: &Outcasts,
+        revoked: &RevokedMembers,
         transfers: &Arc<Transfers>,
         make_copy: Arc<MakeCopy>,
     ) -> Result<Self> {
@@ -319,7 +319,7 @@ impl PeerServer {
         let serving = Arc::new(Serving {
             tls,
             blocks,
-            outcasts: Arc::clone(outcasts),
+            revoked: Arc::clone(revoked),
             transfers: Arc::clone(transfers),
             make_copy,
             called: AtomicUsize::new(0),
@@ -329,7 +329,7 @@ impl PeerServer {
         let listening = listener.start_threads("ringer-peer", SERVED_MAX, move |socket| {
             let peer = Conversation::accept(socket, ours.tls.as_ref());
             if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
-                tracing::debug!("a peer: {e}");
+                tracing::debug!("connection of a peer: {e}");
             }
         })?;
         Ok(Self { serving, listening })
@@ -337,7 +337,7 @@ impl PeerServer {
 
     /// Joins a rendezvous that a peer has called this client to, and serves the peer there. Errors
     /// are left for the peer to see.
-    pub(super) fn called(&self, peers: Arc<Peers>, meeting: Meeting) {
+    pub(super) fn called(&self, peers: Arc<Peers>, rendezvous: Rendezvous) {
         let serving = Arc::clone(&self.serving);
         if serving.called.fetch_add(1, Ordering::AcqRel) >= CALLED_MAX {
             serving.called.fetch_sub(1, Ordering::AcqRel);
@@ -346,10 +346,10 @@ impl PeerServer {
         let ours = Arc::clone(&serving);
         let thread = std::thread::Builder::new().name("ringer-peer".into());
         let started = thread.spawn(move || {
-            let channel = peers.meet(&Ask::Come { meeting }, Instant::now() + FETCH_LIMIT);
+            let channel = peers.meet(&Ask::Come { rendezvous }, Instant::now() + FETCH_LIMIT);
             let peer = channel.and_then(|c| Conversation::accept_over(c, ours.tls.as_ref()));
             if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
-                tracing::debug!("a peer, through the server: {e}");
+                tracing::debug!("relayed connection of a peer: {e}");
             }
             ours.called.fetch_sub(1, Ordering::AcqRel);
         });
@@ -372,7 +372,7 @@ impl Drop for PeerServer {
 struct Serving {
     tls: Option<ServerTls>,
     blocks: Arc<Blocks>,
-    outcasts: Outcasts,
+    revoked: RevokedMembers,
     transfers: Arc<Transfers>,
     make_copy: Arc<MakeCopy>,
     /// The number of peers served through the server.
@@ -399,11 +399,11 @@ impl Serving {
                 Err(Error::Closed) => return Ok(()),
                 Err(e) => return Err(e),
             };
-            let outcasts = self.outcasts.lock().unwrap_or_else(PoisonError::into_inner);
-            if peer.fingerprint().is_some_and(|shown| outcasts.contains(&shown)) {
+            let revoked = self.revoked.lock().unwrap_or_else(PoisonError::into_inner);
+            if peer.fingerprint().is_some_and(|shown| revoked.contains(&shown)) {
                 return Err(Denial::Revoked.into());
             }
-            drop(outcasts);
+            drop(revoked);
             let answer = match asked {
                 ToPeer::Fetch { rnode, hash } => self.block(rnode, &hash),
                 ToPeer::Hold { rnode } => self.hold(rnode, &mut peer),
@@ -422,7 +422,7 @@ impl Serving {
             }
             Ok(None) => FromPeer::Absent {},
             Err(e) => {
-                tracing::error!("cannot read block {hash:?} of rnode {rnode}: {e}");
+                tracing::error!("cannot read block {hash:?} of inode {rnode}: {e}");
                 FromPeer::Absent {}
             }
         }

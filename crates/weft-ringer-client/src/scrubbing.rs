@@ -9,7 +9,7 @@ use weft_vfs::{Error, Result};
 
 use super::content::io_error;
 use super::engine::locked;
-use super::fs::{Live, RingerFs};
+use super::fs::{ClientFs, RingerFs};
 
 /// The attribute of a mount's root that starts a scrub of the local store when it is set to
 /// `start`, and that shows its progress: lines of a name and a value, with a tab between; then a
@@ -42,26 +42,26 @@ impl RingerFs {
             return Err(Error::Invalid("write start"));
         }
         {
-            let mut scrub = locked(&self.live.scrubbing);
+            let mut scrub = locked(&self.client.scrubbing);
             if scrub.running {
                 return Err(Error::Busy);
             }
             *scrub = Scrub { running: true, begun: scrub.begun + 1, ..Scrub::default() };
         }
-        let live = Arc::downgrade(&self.live);
-        let started = self.live.engine.spawn("ringer-scrub", move |_| {
-            if let Some(live) = live.upgrade() {
-                live.scrub_store();
+        let client = Arc::downgrade(&self.client);
+        let started = self.client.engine.spawn("ringer-scrub", move |_| {
+            if let Some(client) = client.upgrade() {
+                client.scrub_store();
             }
         });
         started.map_err(|e| {
-            locked(&self.live.scrubbing).running = false;
+            locked(&self.client.scrubbing).running = false;
             Error::Io { errno: 11, message: e.to_string() }
         })
     }
 }
 
-impl Live {
+impl ClientFs {
     fn scrub_store(&self) {
         let ended = self.read_store_through();
         let mut scrub = locked(&self.scrubbing);
@@ -69,10 +69,10 @@ impl Live {
         scrub.why_ended = ended.err().map(|e| e.to_string());
         let (blocks, healed, lost) = (scrub.blocks, scrub.healed, scrub.lost);
         if healed + lost > 0 || scrub.why_ended.is_some() {
-            let why = scrub.why_ended.as_deref().unwrap_or("all was read");
+            let why = scrub.why_ended.as_deref().unwrap_or("complete");
             tracing::error!(
-                "scrub of the local store: {blocks} blocks read, {healed} healed, {lost} damaged \
-                 that no other client or archive has: {why}"
+                "scrub of the local store: {blocks} blocks read, {healed} repaired, {lost} \
+                damaged without another copy: {why}"
             );
         }
     }

@@ -37,6 +37,6 @@ pub(crate) fn set_aside(dir: &Path, why: &str) -> Result<()> {
             _ => {}
         }
     }
-    tracing::warn!("{why}. That is accepted: what this client had is in {}", aside.display());
+    tracing::warn!("{why}. Accepted: the earlier data of this client are in {}", aside.display());
     Ok(())
 }

@@ -12,7 +12,7 @@ use weft_ringer::RnodeId;
 use weft_vfs::{Error, OpenFlags, Result};
 
 use super::engine::locked;
-use super::fs::Live;
+use super::fs::ClientFs;
 
 const SUFFIX: &[u8] = b"-shm";
 
@@ -21,7 +21,7 @@ fn database(name: &[u8]) -> Option<&[u8]> {
     name.strip_suffix(SUFFIX).filter(|base| !base.is_empty())
 }
 
-impl Live {
+impl ClientFs {
     fn is_shared_memory(&self, parent: RnodeId, name: &[u8]) -> bool {
         !self.engine.options.allow_shared_memory
             && database(name).is_some_and(|base| self.find(parent, base).is_ok())

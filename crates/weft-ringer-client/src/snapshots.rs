@@ -15,7 +15,7 @@ use weft_ringer_net::fill_random;
 use weft_vfs::{Attr, DirCursor, DirEntry, Error, FileKind, Ino, Result};
 
 use super::copies::unexpected;
-use super::fs::Live;
+use super::fs::ClientFs;
 
 /// The folder of a directory's snapshots, in the directory.
 pub(super) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
@@ -54,7 +54,7 @@ pub(super) fn allowed_by(shown: &Rnode, perm: u16, other: Option<KeptOwner>) -> 
     shown.perm & (0o7000 | allowed_owner << 6 | allowed_group << 3 | strangers)
 }
 
-impl Live {
+impl ClientFs {
     /// The attributes of an rnode. A file in a snapshot has no more permissions than the present
     /// file.
     pub(super) fn attr(&self, rnode: &Rnode) -> Result<Attr> {

@@ -15,7 +15,7 @@ use weft_vfs::{Error, Result};
 use super::content::Source;
 use super::copies::unexpected;
 use super::engine::locked;
-use super::fs::Live;
+use super::fs::ClientFs;
 
 /// The maximum number of files whose texts are sent in one call.
 const TOLD_AT_ONCE: usize = 1000;
@@ -40,7 +40,7 @@ impl Passed {
     }
 }
 
-impl Live {
+impl ClientFs {
     /// The version of a file's content to send: a policy wants it, and the server does not have it.
     pub(super) fn lacks_text(&self, peeked: &Peeked) -> Option<Version> {
         let Body::File { size_bytes, content, .. } = peeked.rnode.body else { return None };
@@ -106,8 +106,8 @@ impl Live {
     /// changes.
     pub(super) fn tell_texts(&self) {
         let changed: Vec<_> = {
-            let uneven = locked(&self.engine.uneven);
-            let untold = uneven.iter().filter(|(_, seen)| seen.is_untold);
+            let under_replicated = locked(&self.engine.under_replicated);
+            let untold = under_replicated.iter().filter(|(_, seen)| seen.is_untold);
             untold.map(|(id, seen)| (*id, *seen)).take(TOLD_AT_ONCE).collect()
         };
         for (id, seen) in changed {
@@ -117,11 +117,12 @@ impl Live {
                 _ => self.tell_text(id),
             });
             if let Err(e) = told {
-                tracing::debug!("the text of rnode {id}: {e}");
+                tracing::debug!("cannot send the text of inode {id}: {e}");
                 continue;
             }
-            let mut uneven = locked(&self.engine.uneven);
-            if let Some(entry) = uneven.get_mut(&id).filter(|entry| entry.due == seen.due) {
+            let mut under_replicated = locked(&self.engine.under_replicated);
+            if let Some(entry) = under_replicated.get_mut(&id).filter(|entry| entry.due == seen.due)
+            {
                 entry.is_untold = false;
             }
         }

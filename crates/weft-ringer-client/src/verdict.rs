@@ -35,12 +35,12 @@ impl Engine {
         if is_new {
             match &verdict {
                 Verdict::Denied(denial) => tracing::error!(
-                    "the metadata server at {} does not let this client in: {denial}. What needs the \
-                     server fails with EACCES (permission denied) from now on",
+                    "the metadata server at {} refuses this client: {denial}. Calls that need \
+                    the server fail with EACCES from now on",
                     self.options.places()
                 ),
                 Verdict::Older(why) => {
-                    tracing::error!("{why}. All calls fail with ESTALE until that is settled");
+                    tracing::error!("{why}. All calls fail with ESTALE until then");
                 }
             }
         }
@@ -59,7 +59,7 @@ impl Engine {
         let verdict = locked(&self.verdict);
         let (errno, why) = match verdict.as_ref()? {
             Verdict::Denied(denial) => {
-                (EACCES, format!("the metadata server does not let this client in: {denial}"))
+                (EACCES, format!("the metadata server refuses this client: {denial}"))
             }
             Verdict::Older(why) => (ESTALE, why.clone()),
         };

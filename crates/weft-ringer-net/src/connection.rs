@@ -40,7 +40,7 @@ impl Receiver {
             match self.deframer.pull()? {
                 Some(Frame::Message(message)) => return Ok(message),
                 Some(Frame::FromTheFuture { version, error }) => {
-                    tracing::warn!("passed over a message of version {version}: {error}");
+                    tracing::warn!("ignored a message of protocol version {version}: {error}");
                     continue;
                 }
                 None => {}
@@ -51,7 +51,7 @@ impl Receiver {
                 return Err(WireError::Oversized { len_bytes, max_bytes }.into());
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
-                return Err(Error::timed_out("the other side took too long"));
+                return Err(Error::timed_out("timed out waiting for the peer"));
             }
             let room = self.chunk.len().min(self.limit_bytes);
             match self.reader.read(&mut self.chunk[..room]) {
@@ -153,7 +153,9 @@ impl Conversation {
             }
             Answer::Denied { denial } => Err(denial.into()),
             Answer::Standby { owner } => Err(Error::standby(owner)),
-            _ => Err(Error::Refused("the server knows of no meetings".into())),
+            _ => Err(Error::Refused(
+                "protocol error: the server does not support relayed connections".into(),
+            )),
         }
     }
 

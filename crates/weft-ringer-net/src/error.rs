@@ -13,19 +13,19 @@ pub enum Error {
     #[error(transparent)]
     Net(#[from] weft_net::Error),
     /// Bytes that are not a valid message.
-    #[error("a broken message: {0}")]
+    #[error("protocol error: {0}")]
     Wire(#[from] WireError),
     /// The peer refused.
     #[error("{0}")]
     Refused(String),
     /// The server does not own the cell.
-    #[error("the server stands by{}", owner.as_ref().map(|o| format!(": {o} owns the cell")).unwrap_or_default())]
+    #[error("the server is a standby{}", owner.as_ref().map(|o| format!(": {o} owns the cell")).unwrap_or_default())]
     Standby {
         /// The owner's address, as far as the server knows it.
         owner: Option<String>,
     },
     /// The peer or this side ended the connection.
-    #[error("the connection has ended")]
+    #[error("connection closed")]
     Closed,
     /// The requester lacks the permission.
     #[error("{0}")]
@@ -44,7 +44,7 @@ impl Error {
         weft_net::Error::io(what, source).into()
     }
 
-    /// The error for a server that answers that it stands by.
+    /// The error for a standby server.
     pub fn standby(owner: Option<Bytes>) -> Self {
         let owner = owner.map(|text| String::from_utf8_lossy(&text.0).into_owned());
         Self::Standby { owner }

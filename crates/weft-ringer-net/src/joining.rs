@@ -24,7 +24,7 @@ pub fn join(token: &Token, directory: &Path, name: &str) -> Result<()> {
     // Before the token is used up.
     for file in files {
         if directory.join(file).exists() {
-            let why = format!("{} is there already", directory.join(file).display());
+            let why = format!("{} already exists", directory.join(file).display());
             return Err(Error::Refused(why));
         }
     }
@@ -35,7 +35,10 @@ pub fn join(token: &Token, directory: &Path, name: &str) -> Result<()> {
         write_new(&directory.join(files[2]), &authority, false)?;
         // The certificate is checked against the token, though TLS has authenticated the server.
         if fingerprint_in(&directory.join(files[2]))? != token.authority {
-            return Err(Error::Refused("the server has sent another authority".into()));
+            return Err(Error::Refused(
+                "cannot join: the server's certificate authority is not the one of the invitation"
+                    .into(),
+            ));
         }
         write_new(&directory.join(files[1]), &chain, false)?;
         fs::File::open(directory).and_then(|dir| dir.sync_all()).map_err(io)
@@ -63,7 +66,9 @@ fn enroll(token: &Token, name: &str, key: &NewKey) -> Result<(String, String)> {
         Answer::Enrolled { chain, authority } => {
             let text = |bytes: Bytes| {
                 let text = String::from_utf8(bytes.0);
-                text.map_err(|_| Error::Refused("the server has sent no certificate".into()))
+                text.map_err(|_| {
+                    Error::Refused("cannot join: the server sent no certificate".into())
+                })
             };
             Ok((text(chain)?, text(authority)?))
         }
@@ -72,6 +77,8 @@ fn enroll(token: &Token, name: &str, key: &NewKey) -> Result<(String, String)> {
         Answer::Refused { why } => {
             Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()))
         }
-        _ => Err(Error::Refused("the other side is no metadata server".into())),
+        _ => Err(Error::Refused(
+            "protocol error: the peer is not a weft ringer metadata server".into(),
+        )),
     }
 }

@@ -2,11 +2,11 @@
 //! from a backup, or started from an older copy of its file.
 //!
 //! Each generation of a server has a random number, its *instance*, which is kept in the cell
-//! beside the revision at which the generation began ([`crate::Life`]). A client keeps the last
-//! generation that it has spoken with, and the highest revision of it that any message named. When
-//! it connects again, that generation must be among those of the cell, with the same instance, and
-//! must have reached at least that revision. Otherwise what the client has seen never happened in
-//! this cell.
+//! beside the revision at which the generation began ([`crate::ServerGeneration`]). A client keeps
+//! the last generation that it has spoken with, and the highest revision of it that any message
+//! named. When it connects again, that generation must be among those of the cell, with the same
+//! instance, and must have reached at least that revision. Otherwise what the client has seen never
+//! happened in this cell.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_ringer::Generation;
 
-use crate::Life;
+use crate::ServerGeneration;
 use crate::files::private;
 
 /// The last server generation seen, and how far it had come.
@@ -39,35 +39,38 @@ impl Seen {
 
     /// Checks that a cell with these generations, now at `revision`, can be the one that was seen.
     /// Otherwise returns the reason, for people.
-    pub fn check(&self, lives: &[Life], revision: u64) -> Result<(), String> {
+    pub fn check(&self, generations: &[ServerGeneration], revision: u64) -> Result<(), String> {
         let older = |how: String| {
             Err(format!(
-                "the cell is older than what this client has seen of it: {how}. It was restored from a \
-                 backup, or an older copy of it is served. Serve the newer one again; or, if what was \
-                 done since is given up, mount with --accept-older-cell: what this client has of it is \
-                 set aside in its local store"
+                "the cell is older than the state this client last saw: {how}. It was restored \
+                 from a backup, or an older copy of it is served. Serve the newer one again; or, \
+                 to give up the later changes, mount with --accept-older-cell: this client's data \
+                 are then set aside in its local store"
             ))
         };
-        let Some(newest) = lives.last() else { return Ok(()) };
-        let place = lives.iter().position(|life| life.generation == self.generation);
+        let Some(newest) = generations.last() else { return Ok(()) };
+        let place = generations.iter().position(|one| one.generation == self.generation);
         let Some(at) = place else {
             // Generations long ago are not kept.
             return if self.generation > newest.generation {
                 older(format!(
-                    "it is in its life {}, and was in life {}",
+                    "it is in generation {}, and was in generation {}",
                     newest.generation.0, self.generation.0
                 ))
             } else {
                 Ok(())
             };
         };
-        if lives[at].instance != self.instance {
-            return older(format!("its life {} was another one", self.generation.0));
+        if generations[at].instance != self.instance {
+            return older(format!(
+                "its generation {} is not the one that this client saw",
+                self.generation.0
+            ));
         }
-        let end = lives.get(at + 1).map_or(revision, |next| next.began);
+        let end = generations.get(at + 1).map_or(revision, |next| next.began);
         if self.revision > end {
             return older(format!(
-                "its life {} ended at revision {end}, and this client has seen revision {}",
+                "its generation {} ended at revision {end}, and this client has seen revision {}",
                 self.generation.0, self.revision
             ));
         }
@@ -95,7 +98,7 @@ impl KnownCell {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let seen = Seen::parse(&text);
         if seen.is_none() && !text.is_empty() {
-            tracing::warn!("{} is damaged, and made anew", path.display());
+            tracing::warn!("{} is damaged; recreated it", path.display());
         }
         Self { path, state: Mutex::new(State { seen, is_unsaved: false }) }
     }
@@ -114,13 +117,13 @@ impl KnownCell {
     ///
     /// # Errors
     /// The cell was rolled back; the reason, for people.
-    pub fn meet(&self, lives: &[Life], revision: u64) -> Result<(), String> {
+    pub fn meet(&self, generations: &[ServerGeneration], revision: u64) -> Result<(), String> {
         let mut state = self.lock();
         if let Some(seen) = &state.seen {
-            seen.check(lives, revision)?;
+            seen.check(generations, revision)?;
         }
-        if let Some(life) = lives.last() {
-            let (generation, instance) = (life.generation, life.instance);
+        if let Some(newest) = generations.last() {
+            let (generation, instance) = (newest.generation, newest.instance);
             state.seen = Some(Seen { generation, instance, revision });
             state.is_unsaved = true;
         }
@@ -166,8 +169,8 @@ impl KnownCell {
 mod tests {
     use super::*;
 
-    fn life(generation: u32, instance: u128, began: u64) -> Life {
-        Life { generation: Generation(generation), instance, began }
+    fn began_at(generation: u32, instance: u128, began: u64) -> ServerGeneration {
+        ServerGeneration { generation: Generation(generation), instance, began }
     }
 
     #[test]
@@ -177,8 +180,8 @@ mod tests {
             instance,
             revision,
         };
-        let lives = [life(3, 30, 100), life(4, 40, 200), life(5, 50, 300)];
-        let check = |s: Seen| s.check(&lives, 350);
+        let generations = [began_at(3, 30, 100), began_at(4, 40, 200), began_at(5, 50, 300)];
+        let check = |s: Seen| s.check(&generations, 350);
         // These are in the cell's own history.
         for fine in [seen(5, 50, 350), seen(5, 50, 300), seen(4, 40, 300), seen(3, 30, 0)] {
             assert_eq!(check(fine), Ok(()), "{fine:?}");
@@ -186,7 +189,7 @@ mod tests {
         // The generation is too old to be known.
         assert_eq!(check(seen(2, 7, 1)), Ok(()));
         for older in [
-            seen(5, 50, 351), // the same life, which had come further
+            seen(5, 50, 351), // the same generation, which had come further
             seen(4, 40, 301), // an earlier one, that ended later
             seen(4, 41, 250), // another one in its place
             seen(6, 60, 400), // one that never was
@@ -201,13 +204,13 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("known");
         let known = KnownCell::open(path.clone());
-        known.meet(&[life(1, 9, 0)], 7).expect("nothing is known yet");
+        known.meet(&[began_at(1, 9, 0)], 7).expect("nothing is known yet");
         known.reached(9);
         known.reached(8);
         known.save();
         let again = KnownCell::open(path.clone());
         assert_eq!(again.seen(), known.seen());
-        again.meet(&[life(1, 9, 0)], 8).expect_err("it was at 9");
+        again.meet(&[began_at(1, 9, 0)], 8).expect_err("it was at 9");
         std::fs::write(&path, "nonsense").expect("written");
         assert_eq!(KnownCell::open(path).seen(), None);
     }

@@ -11,7 +11,7 @@
 //! | `message` | messages around those of `wire`: [`Ask`], [`Answer`], [`ToPeer`], [`FromPeer`] |
 //! | `observer` | requests to a server: [`ask`], [`Observer`] |
 //! | [`pki`], `joining` | a cell's authority, invitations, [`join`] |
-//! | `servers` | the server list of a cell, and failover: [`Circle`] |
+//! | `servers` | the server list of a cell, and failover: [`ServerList`] |
 //! | `store_directory`, `files` | a client's identity, locked: [`Home`]; files for its user alone |
 //! | `known` | the last state seen of a cell, to notice a rollback: [`KnownCell`] |
 //! | `clock`, `random` | [`now`], [`wall`], [`fill_random`] |
@@ -57,13 +57,13 @@ pub use files::{private, private_dir, replace};
 pub use joining::join;
 pub use known::{KnownCell, Seen};
 pub use message::{
-    Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, LeaseStatus, Life,
-    Meeting, MemberStatus, Peer, SECRET_BYTES, ToPeer,
+    Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, LeaseStatus,
+    MemberStatus, Peer, Rendezvous, SECRET_BYTES, ServerGeneration, ToPeer,
 };
 pub use observer::{Observer, ask};
 pub use outbox::Outbox;
 pub use random::fill_random;
-pub use servers::Circle;
+pub use servers::ServerList;
 pub use store_directory::{Home, client_id};
 
 /// The default port of a metadata server.

@@ -105,7 +105,7 @@ pub enum Ask {
     Summary {},
     /// Sent by a proxy: one of its clients has connected. The proxy may send messages for the state
     /// machine only on behalf of these clients.
-    Bring {
+    Introduce {
         /// The client's secret, as in `Join`: its number is the hash of it.
         secret: Bytes,
         /// The address at which other clients reach it, as text.
@@ -147,7 +147,7 @@ pub enum Ask {
     /// Joins a rendezvous in response to `Called`. As `Meet`.
     Come {
         /// The rendezvous.
-        meeting: Meeting,
+        rendezvous: Rendezvous,
     },
 }
 wire_enum!(Ask {
@@ -163,10 +163,10 @@ wire_enum!(Ask {
     42 => Revoke { name },
     43 => Members {},
     44 => Forget { client },
-    60 => Bring { secret, listens, certificate },
+    60 => Introduce { secret, listens, certificate },
     61 => Gone { client },
     62 => Meet { peer },
-    63 => Come { meeting },
+    63 => Come { rendezvous },
     80 => AddArchive { info },
     81 => RemoveArchive { archive },
     82 => Archives {},
@@ -266,7 +266,7 @@ pub enum Answer {
         files: u64,
     },
     /// Revoked certificates; sent after `Joined` and whenever another is revoked.
-    Outcasts {
+    RevokedMembers {
         /// Their fingerprints.
         certificates: Vec<BlockHash>,
     },
@@ -287,7 +287,7 @@ pub enum Answer {
         /// The cell's number.
         cell: u64,
         /// A random number of the server's present run.
-        life: u64,
+        instance: u64,
         /// The last revision that may have added something that can be found.
         added: u64,
         /// The paths of the mount points and their contents, those that the requester may see.
@@ -298,7 +298,7 @@ pub enum Answer {
     /// To `Summary`.
     Summary {
         /// The random number of the server's present run.
-        life: u64,
+        instance: u64,
         /// The revision that the summary is of.
         revision: u64,
         /// The summary; `None` if there is none at present, or the requester may not have it.
@@ -309,13 +309,13 @@ pub enum Answer {
         /// The state of the sweep.
         swept: Swept,
     },
-    /// To `Bring`.
-    Brought {
+    /// To `Introduce`.
+    Introduced {
         /// The client's number.
         client: ClientId,
     },
-    /// To `Bring`, or later: the proxied client is not admitted, or no longer.
-    NotBrought {
+    /// To `Introduce`, or later: the proxied client is not admitted, or no longer.
+    NotIntroduced {
         /// The client.
         client: ClientId,
         /// The reason.
@@ -326,14 +326,14 @@ pub enum Answer {
         /// The client that is called.
         client: ClientId,
         /// The rendezvous.
-        meeting: Meeting,
+        rendezvous: Rendezvous,
     },
     /// To `Meet` and `Come`: from here on the connection is relayed to the other client.
     Met {},
     /// After `Joined`: the cell's history, for the client to compare with what it has seen.
-    Lives {
+    Generations {
         /// The last generations of its server, oldest first, the present one last.
-        lives: Vec<Life>,
+        generations: Vec<ServerGeneration>,
         /// The present revision.
         revision: u64,
     },
@@ -377,18 +377,18 @@ wire_enum!(Answer {
     42 => Invited { secret },
     43 => Revoked {},
     44 => Members { members },
-    45 => Outcasts { certificates },
+    45 => RevokedMembers { certificates },
     46 => Forgotten { files },
-    60 => Brought { client },
-    61 => NotBrought { client, denial },
-    62 => Called { client, meeting },
+    60 => Introduced { client },
+    61 => NotIntroduced { client, denial },
+    62 => Called { client, rendezvous },
     63 => Met {},
     80 => Archives { archives },
     81 => Swept { swept },
     82 => Leases { leases, total },
-    83 => Junctions { cell, life, added, junctions, complete },
-    84 => Summary { life, revision, summary },
-    100 => Lives { lives, revision },
+    83 => Junctions { cell, instance, added, junctions, complete },
+    84 => Summary { instance, revision, summary },
+    100 => Generations { generations, revision },
     101 => Reached { revision },
     102 => Copied { records, complete, revision },
     103 => Changed { records, upto, complete },
@@ -396,7 +396,7 @@ wire_enum!(Answer {
 
 /// A generation of a cell's server: one run of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Life {
+pub struct ServerGeneration {
     /// The number of the generation.
     pub generation: Generation,
     /// Drawn at random when it began.
@@ -404,38 +404,41 @@ pub struct Life {
     /// The last revision of the cell before it.
     pub began: u64,
 }
-wire_struct!(Life { generation, instance, began });
+wire_struct!(ServerGeneration { generation, instance, began });
 
 /// The reason why a connection or a request is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Denial {
     /// The invitation does not exist.
-    #[error("the invitation is not one of this cell")]
+    #[error("unknown invitation: this cell has not issued it")]
     NoInvitation,
     /// The invitation has expired.
-    #[error("the invitation has expired")]
+    #[error("the invitation has expired: ask an administrator for a new one")]
     Expired,
     /// The invitation was used already.
-    #[error("the invitation was used already")]
+    #[error("the invitation was already used: ask an administrator for a new one")]
     Used,
     /// The name is invalid or taken, perhaps by a revoked member.
-    #[error("a member cannot have that name, or another has it")]
+    #[error("the member name is invalid or already taken")]
     Name,
     /// No certificate, or one that no member has.
-    #[error("the certificate is not that of a member of this cell")]
+    #[error("permission denied: the certificate belongs to no member of this cell")]
     Stranger,
     /// The certificate was revoked.
-    #[error("the certificate was revoked")]
+    #[error("permission denied: the certificate was revoked")]
     Revoked,
     /// The request needs an administrator.
     #[error("permission denied: this needs an administrator of the cell")]
     NotAdmin,
     /// The server has no authority to give certificates with.
-    #[error("this server cannot give certificates: it was started without its authority's key")]
+    #[error("this server cannot issue certificates: it was started without ca-key.pem")]
     NoAuthority,
     /// The client has fewer permissions than its proxy, whose cache all its clients can read.
-    #[error("who may do less than a front may is not served by it: go to the cell's own server")]
+    #[error(
+        "permission denied: the client has fewer permissions than this proxy; connect to the \
+        cell's own server"
+    )]
     Less,
 }
 wire_enum!(Denial {
@@ -554,15 +557,15 @@ wire_struct!(Hit { rnode, path });
 /// A rendezvous of two clients that cannot reach each other: a random number drawn by the server,
 /// so that only clients that were called can join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Meeting(pub [u8; 16]);
+pub struct Rendezvous(pub [u8; 16]);
 
-impl Wire for Meeting {
+impl Wire for Rendezvous {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        const WHAT: &str = "a meeting";
+        const WHAT: &str = "a rendezvous";
         let bytes = from.take(16, WHAT)?;
         bytes.try_into().map(Self).map_err(|_| WireError::Short { what: WHAT })
     }

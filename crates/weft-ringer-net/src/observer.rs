@@ -30,7 +30,9 @@ impl Observer {
                 Err(Error::Refused(String::from_utf8_lossy(&why.0).into_owned()))
             }
             Answer::Denied { denial } => Err(denial.into()),
-            _ => Err(Error::Refused("the other side is no metadata server".into())),
+            _ => Err(Error::Refused(
+                "protocol error: the peer is not a weft ringer metadata server".into(),
+            )),
         }
     }
 

@@ -69,7 +69,7 @@ impl Outbox {
         }
         if queue.bytes + bytes.len() > OUTBOX_MAX_BYTES {
             drop(queue);
-            tracing::warn!("the other side takes too little: its connection is ended");
+            tracing::warn!("the peer reads too slowly: connection closed");
             self.close();
             return false;
         }

@@ -257,7 +257,11 @@ impl FromStr for Token {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let bad = || Error::Refused("that is no invitation: weft1.SECRET.AUTHORITY.ADDRESS".into());
+        let bad = || {
+            Error::Refused(
+                "invalid invitation token: expected weft1.SECRET.AUTHORITY.ADDRESS".into(),
+            )
+        };
         let mut parts = text.trim().splitn(4, '.');
         if parts.next() != Some(TOKEN_PREFIX) {
             return Err(bad());

@@ -7,7 +7,7 @@ use crate::PORT;
 /// The servers, tried one after the other, and before the next of them the owner that a server has
 /// named.
 #[derive(Debug)]
-pub struct Circle {
+pub struct ServerList {
     servers: Vec<Address>,
     at: usize,
     /// The owner's address that a server has named.
@@ -16,7 +16,7 @@ pub struct Circle {
     tried: usize,
 }
 
-impl Circle {
+impl ServerList {
     /// Begins with the first of `servers`.
     #[must_use]
     pub fn new(servers: &[Address]) -> Self {
@@ -33,7 +33,7 @@ impl Circle {
     /// Moves on from a server that does not or no longer serve the cell, to the `owner` if it named
     /// one. Returns true if the caller should try the next one at once: until as many attempts have
     /// failed as there are servers.
-    pub fn go_on(&mut self, owner: Option<&str>) -> bool {
+    pub fn advance(&mut self, owner: Option<&str>) -> bool {
         let called = self.server();
         self.tried += 1;
         if self.hint.take().is_none() {
@@ -64,36 +64,36 @@ mod tests {
 
     #[test]
     fn all_are_called_before_a_pause() {
-        let mut circle = Circle::new(&["a", "b", "c"].map(address));
+        let mut servers = ServerList::new(&["a", "b", "c"].map(address));
         let mut called = Vec::new();
         for _ in 0..6 {
-            called.push((circle.server().host().to_owned(), circle.go_on(None)));
+            called.push((servers.server().host().to_owned(), servers.advance(None)));
         }
         let told: Vec<_> = called.iter().map(|(name, at_once)| (name.as_str(), *at_once)).collect();
         let round = [("a", true), ("b", true), ("c", false)];
         assert_eq!(told, [round, round].concat());
-        let mut alone = Circle::new(&[address("a")]);
-        assert!(!alone.go_on(None));
+        let mut alone = ServerList::new(&[address("a")]);
+        assert!(!alone.advance(None));
         assert_eq!(alone.server(), address("a"));
     }
 
     #[test]
     fn who_knows_the_owner_is_believed_once() {
-        let mut circle = Circle::new(&["a", "b", "c"].map(address));
-        assert!(circle.go_on(Some("c")));
-        assert_eq!(circle.server(), address("c"));
+        let mut servers = ServerList::new(&["a", "b", "c"].map(address));
+        assert!(servers.advance(Some("c")));
+        assert_eq!(servers.server(), address("c"));
         // Two that name each other do not loop for ever.
-        assert!(circle.go_on(Some("a")));
-        assert!(!circle.go_on(Some("c")));
+        assert!(servers.advance(Some("a")));
+        assert!(!servers.advance(Some("c")));
         // One that is not in the list.
-        circle.go_on(Some("elsewhere:9"));
-        assert_eq!(circle.server(), Address::Tcp("elsewhere".into(), 9));
-        circle.go_on(None);
-        assert_ne!(circle.server().host(), "elsewhere");
+        servers.advance(Some("elsewhere:9"));
+        assert_eq!(servers.server(), Address::Tcp("elsewhere".into(), 9));
+        servers.advance(None);
+        assert_ne!(servers.server().host(), "elsewhere");
         // An invalid address is passed over, and so is a server that names itself.
-        let next = circle.server();
-        circle.go_on(Some("unix:"));
-        circle.go_on(Some(&circle.server().to_string()));
-        assert_ne!(circle.server(), next);
+        let next = servers.server();
+        servers.advance(Some("unix:"));
+        servers.advance(Some(&servers.server().to_string()));
+        assert_ne!(servers.server(), next);
     }
 }

@@ -65,9 +65,9 @@ impl Home {
                 secret
             }
         };
-        let lives = dir.join("incarnation");
-        let incarnation = read_number(&lives).map_err(failed)?.unwrap_or(0) + 1;
-        replace(&lives, format!("{incarnation}\n").as_bytes()).map_err(failed)?;
+        let path = dir.join("incarnation");
+        let incarnation = read_number(&path).map_err(failed)?.unwrap_or(0) + 1;
+        replace(&path, format!("{incarnation}\n").as_bytes()).map_err(failed)?;
         Ok(Self { dir: dir.into(), _lock: lock, secret, incarnation: Incarnation(incarnation) })
     }
 

@@ -15,27 +15,27 @@ impl Dispatcher {
     /// Makes a member by an invitation.
     pub(super) fn enroll(&mut self, ask: &Ask) -> Result<Answer> {
         let Ask::Enroll { secret, public_key, name } = ask else {
-            return Ok(refused("that is not how one joins"));
+            return Ok(refused("protocol error: not a join request"));
         };
         let (Some(authority), Some(members)) = (&self.authority, &mut self.members) else {
             return Ok(Answer::Denied { denial: Denial::NoAuthority });
         };
         if secret.0.len() != TOKEN_SECRET_BYTES || public_key.0.len() != PUBLIC_KEY_BYTES {
-            return Ok(refused("a secret or a key has another length"));
+            return Ok(refused("protocol error: secret or public key of wrong length"));
         }
         let (secret, name) = (secret_hash(&secret.0), String::from_utf8_lossy(&name.0));
         let looked = members.look(&*self.store, &secret, &name, wall().secs);
         let invitation = match looked.map_err(|e| store_error(&e))? {
             Ok(invitation) => invitation,
             Err(denial) => {
-                tracing::warn!("nobody joins as {name:?}: {denial}");
+                tracing::warn!("refused to let {name:?} join: {denial}");
                 return Ok(Answer::Denied { denial });
             }
         };
         let (chain, certificate) = authority.admit(&name, &public_key.0)?;
         let enrolled = members.enroll(&mut *self.store, &secret, &name, invitation, certificate);
         enrolled.map_err(|e| store_error(&e))?;
-        tracing::info!("{name} has joined");
+        tracing::info!("member {name} joined");
         Ok(Answer::Enrolled {
             chain: Bytes(chain.into_bytes()),
             authority: Bytes(authority.certificate().as_bytes().to_vec()),
@@ -49,12 +49,14 @@ impl Dispatcher {
         }
         if let Ask::Forget { client } = ask {
             let forgotten = self.mds.forget_client(&mut *self.store, *client);
-            let knew_better = self.rollback.goes_on(&mut *self.store, *client);
-            let knew_better = knew_better.map_err(|e| store_error(&e))?;
+            let had_seen_later = self.rollback.forget_client(&mut *self.store, *client);
+            let had_seen_later = had_seen_later.map_err(|e| store_error(&e))?;
             return Ok(match forgotten.map_err(|e| store_error(&e))? {
                 Some(files) => Answer::Forgotten { files },
-                None if knew_better => Answer::Forgotten { files: 0 },
-                None => refused("that client is here, or its epoch has not ended"),
+                None if had_seen_later => Answer::Forgotten { files: 0 },
+                None => {
+                    refused("cannot drop the client: it is connected, or its epoch has not ended")
+                }
             });
         }
         if let Ask::Leases { limit } = ask {
@@ -94,9 +96,9 @@ impl Dispatcher {
                 let name = String::from_utf8_lossy(&name.0);
                 let revoked = members.revoke(&mut *self.store, &name);
                 let Some(certificate) = revoked.map_err(|e| store_error(&e))? else {
-                    return Ok(refused("there is no such member"));
+                    return Ok(refused("no such member"));
                 };
-                tracing::info!("{name} was sent away");
+                tracing::info!("revoked member {name}");
                 self.sessions.hang_up_on(certificate);
                 self.tell_revoked();
                 Ok(Answer::Revoked {})

@@ -18,10 +18,11 @@ pub(super) fn refusal(options: &ServeOptions, socket: &Socket) -> Option<String>
         Some(0) => return None,
         Some(user) if user == own => return None,
         Some(user) => format!("user {user}"),
-        None => "a client that is not known as a process of this machine".to_owned(),
+        None => "a client that is not a known process of this machine".to_owned(),
     };
     Some(format!(
-        "permission denied: without certificates this server lets in user {own} and root of this machine alone, and \
-         not {peer}; serve with --tls-certificates for others (or --insecure, to let everybody in)"
+        "permission denied: without certificates this server admits only user {own} and root of \
+        this machine, not {peer}; serve with --tls-certificates to admit others (or --insecure \
+        to admit everyone)"
     ))
 }

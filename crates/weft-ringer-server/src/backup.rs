@@ -6,7 +6,8 @@
 //! redo.) It is a cell in one SQLite file, which a server can serve as it is.
 //!
 //! The server only reads for it, a page at a time, between other requests. A client that has seen
-//! later revisions than a copy has refuses it when it is served ([`weft_ringer_net::Life`]).
+//! later revisions than a copy has refuses it when it is served
+//! ([`weft_ringer_net::ServerGeneration`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -59,7 +60,7 @@ fn remove(path: &Path) {
 
 fn refuse_to_replace(path: &Path) -> Result<()> {
     if path.exists() {
-        let why = format!("{} is there already: move it away first", path.display());
+        let why = format!("{} already exists: move it away first", path.display());
         return Err(Error::Refused(why));
     }
     Ok(())
@@ -135,7 +136,9 @@ fn copy(server: &mut Observer, path: &Path) -> Result<Copied> {
 }
 
 fn unexpected() -> Error {
-    Error::Refused("the server said something else: it is of an earlier version, perhaps".into())
+    Error::Refused(
+        "protocol error: unexpected reply from the server (is it an older version?)".into(),
+    )
 }
 
 fn put(

@@ -1,10 +1,10 @@
-//! One of several servers of a cell in etcd: it stands by until the cell has no owner, owns it, and
-//! stands by again when it has lost it.
+//! One of several servers of a cell in etcd: a standby until the cell has no owner, then the owner,
+//! and a standby again after it has lost the cell.
 //!
 //! Invariants:
-//! - A server that stands by answers only with the address of the owner.
-//! - An owner's state in memory is dropped when it stands by: it begins a new server generation the
-//!   next time, as after a restart.
+//! - A standby answers only with the address of the owner.
+//! - An owner's state in memory is dropped when it becomes a standby: it begins a new server
+//!   generation the next time, as after a restart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use super::dispatch::Dispatcher;
 use super::event::Event;
 use crate::store::{EtcdCell, EtcdOptions, EtcdStore, Taken};
 
-/// The interval at which a server that stands by checks for an owner. A watch would report at once,
-/// through a stream that may be silently dead; this is one small read a quarter of a second.
+/// The interval at which a standby checks for an owner. A watch would report at once, through a
+/// stream that may be silently dead; this is one small read a quarter of a second.
 const LOOK: Duration = Duration::from_millis(250);
 /// The pause after the loss of a cell, in which others may take it.
 const AFTER_LOSS: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl ClusterMember {
             });
             match served {
                 Ok(()) => return Ok(()),
-                Err(e) => tracing::warn!("this server stands by: {e}"),
+                Err(e) => tracing::warn!("this server is a standby: {e}"),
             }
             not_before = Instant::now() + AFTER_LOSS;
         }
@@ -132,7 +132,7 @@ impl ClusterMember {
 /// The store, if this server owns the cell now; else the address of the owner, if there is one.
 type Look = std::result::Result<Box<EtcdStore>, Option<String>>;
 
-/// The connections of a server that stands by.
+/// The connections of a standby.
 #[derive(Default)]
 struct Standby {
     owner: Option<Bytes>,
@@ -168,7 +168,7 @@ impl Standby {
                 }
             }
             // A status request is for the owner.
-            Event::Bring { .. }
+            Event::Introduce { .. }
             | Event::Call { .. }
             | Event::Gone { .. }
             | Event::SawLater { .. }

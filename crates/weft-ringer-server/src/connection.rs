@@ -42,14 +42,14 @@ fn identify(
     listens: Option<&Bytes>,
 ) -> std::result::Result<ClientId, &'static str> {
     if secret.0.len() != SECRET_BYTES {
-        return Err("the secret has another length");
+        return Err("protocol error: client secret of wrong length");
     }
     let is_address = |bytes: &Bytes| {
         let text = std::str::from_utf8(&bytes.0);
         text.is_ok_and(|t| Address::parse(t, PORT).is_ok())
     };
     if listens.is_some_and(|b| b.0.len() > ADDRESS_MAX_BYTES || !is_address(b)) {
-        return Err("where it listens is no address");
+        return Err("protocol error: invalid listen address");
     }
     Ok(client_id(&secret.0))
 }
@@ -80,7 +80,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     };
     match first {
         Ask::Meet { peer } => return relay::meet(shared, link, peer),
-        Ask::Come { meeting } => return relay::come(shared, link, meeting),
+        Ask::Come { rendezvous } => return relay::come(shared, link, rendezvous),
         _ => {}
     }
     let (client, listens, cell) = match &first {
@@ -89,7 +89,7 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
             Ok(client) => (Some(client), listens.clone(), *cell),
             Err(why) => return Err(refuse(&mut link, why)),
         },
-        _ => return Err(refuse(&mut link, "protocol error: the first message is no hello")),
+        _ => return Err(refuse(&mut link, "protocol error: the first message is not a Hello")),
     };
     // An observer's requests are short.
     link.limit_frames(if client.is_some() { usize::MAX } else { HELLO_MAX_BYTES });
@@ -145,13 +145,13 @@ fn take(
             }
             (Ask::Mds { .. }, _) => {
                 let why =
-                    "protocol error: a message for another client on this connection".to_owned();
+                    "protocol error: message for another client on this connection".to_owned();
                 return Err(Error::Refused(why));
             }
-            (Ask::Bring { secret, listens, certificate }, Some(_)) => {
+            (Ask::Introduce { secret, listens, certificate }, Some(_)) => {
                 let client = identify(&secret, listens.as_ref());
                 let client = client.map_err(|why| Error::Refused(why.to_owned()))?;
-                Event::Bring { number, client, listens, certificate }
+                Event::Introduce { number, client, listens, certificate }
             }
             (Ask::Gone { client }, Some(_)) => Event::Gone { number, client },
             (Ask::SawLater { generation, instance, revision }, Some(client)) => {
@@ -159,12 +159,12 @@ fn take(
             }
             (Ask::SawLater { .. }, None) => {
                 return Err(Error::Refused(
-                    "protocol error: an observer has no state of a cell".into(),
+                    "protocol error: an observer connection has no cell state".into(),
                 ));
             }
-            (Ask::Bring { .. } | Ask::Gone { .. }, None) => {
+            (Ask::Introduce { .. } | Ask::Gone { .. }, None) => {
                 return Err(Error::Refused(
-                    "protocol error: an observer introduces no clients".into(),
+                    "protocol error: an observer connection cannot introduce clients".into(),
                 ));
             }
             (Ask::Status {}, _) => Event::Status { number },
@@ -195,7 +195,7 @@ fn take(
                 _,
             ) => {
                 return Err(Error::Refused(
-                    "protocol error: a second hello on one connection".into(),
+                    "protocol error: second Hello on one connection".into(),
                 ));
             }
         };

@@ -38,7 +38,7 @@ pub(super) fn changed(store: &dyn Store, after: Revision) -> StoreResult<Answer>
     let changes = match store.changes(after, PAGE) {
         Ok(changes) => changes,
         Err(StoreError::Forgotten { .. }) => {
-            return Ok(refused("too much has changed since: begin the copy anew"));
+            return Ok(refused("backup aborted: too many changes since it began; start it again"));
         }
         Err(e) => return Err(e),
     };
@@ -50,7 +50,7 @@ pub(super) fn changed(store: &dyn Store, after: Revision) -> StoreResult<Answer>
     }
     let bytes = records.iter().map(|(k, v)| k.0.len() + v.as_ref().map_or(0, |v| v.0.len()));
     if bytes.sum::<usize>() > ANSWER_MAX_BYTES {
-        return Ok(refused("too much has changed at once: begin the copy anew"));
+        return Ok(refused("backup aborted: too many changes in one transaction; start it again"));
     }
     // Revisions without a listed change have changed nothing.
     let upto = last.unwrap_or(current);

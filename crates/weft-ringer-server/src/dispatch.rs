@@ -11,7 +11,7 @@ use weft_ringer::store::{CellStore, StoreError};
 use weft_ringer::wire::RequestBody;
 use weft_ringer::{BlockHash, Bytes, ClientId};
 use weft_ringer_net::pki::Authority;
-use weft_ringer_net::{Answer, Ask, Denial, Error, Meeting, Result, now, wall};
+use weft_ringer_net::{Answer, Ask, Denial, Error, Rendezvous, Result, now, wall};
 
 use super::ServeOptions;
 use super::cell_number::cell_number;
@@ -94,7 +94,7 @@ impl Dispatcher {
             outbox.close();
         }
         if let Err(e) = &ended {
-            tracing::error!("the server has lost its store: {e}");
+            tracing::error!("the server stops: its store failed: {e}");
         }
         ended
     }
@@ -152,13 +152,13 @@ impl Dispatcher {
                     return Ok(());
                 };
                 if cell != 0 && cell != self.cell {
-                    let why = "its local store belongs to another cell";
+                    let why = "the client's local store belongs to another cell";
                     outbox.post(&refused(why));
                     return Ok(());
                 }
                 outbox.post(&Answer::Joined { client, cell: self.cell });
                 let revision = self.store.revision().map_err(|e| store_error(&e))?;
-                outbox.post(&self.rollback.lives(revision));
+                outbox.post(&self.rollback.generations(revision));
                 let (proxied, reached) = (BTreeMap::new(), revision.0);
                 let session =
                     Session { number, outbox, listens, certificate, access, proxied, reached };
@@ -166,8 +166,8 @@ impl Dispatcher {
                 self.sessions.introduce(client);
                 self.tell_revoked();
             }
-            Event::Bring { number, client, listens, certificate } => {
-                self.bring(number, client, Proxied { listens, certificate });
+            Event::Introduce { number, client, listens, certificate } => {
+                self.introduce(number, client, Proxied { listens, certificate });
             }
             Event::Gone { number, client } => {
                 if let Some(proxy) = self.sessions.of_connection(number) {
@@ -175,8 +175,8 @@ impl Dispatcher {
                 }
             }
             // A requester that no longer waits needs no answer.
-            Event::Call { peer, meeting, certificate, tell } => {
-                let _ = tell.try_send(self.call(peer, meeting, certificate));
+            Event::Call { peer, rendezvous, certificate, tell } => {
+                let _ = tell.try_send(self.call(peer, rendezvous, certificate));
             }
             Event::Enroll { ask, outbox } => {
                 let answer = self.enroll(&ask)?;
@@ -202,11 +202,14 @@ impl Dispatcher {
                     _ => true,
                 };
                 if speaks_for && allowed.map_err(|e| store_error(&e))? {
-                    let goes_on = self.rollback.goes_on(&mut *self.store, message.client);
-                    goes_on.map_err(|e| store_error(&e))?;
+                    let forgotten = self.rollback.forget_client(&mut *self.store, message.client);
+                    forgotten.map_err(|e| store_error(&e))?;
                     self.mds(MdsEvent::Message(*message))?;
                 } else {
-                    tracing::info!("client {:016x} may not do what it asked", message.client.0);
+                    tracing::info!(
+                        "permission denied: a request of client {:016x}",
+                        message.client.0
+                    );
                     let ToClient { message, .. } = self.mds.deny(&message);
                     current.outbox.post(&Answer::Mds { message: Box::new(message) });
                 }
@@ -254,7 +257,7 @@ impl Dispatcher {
 
     /// Adds a client to a proxy. The client must have at least the proxy's permissions, because it
     /// can read whatever the proxy has read.
-    fn bring(&mut self, number: u64, client: ClientId, proxied: Proxied) {
+    fn introduce(&mut self, number: u64, client: ClientId, proxied: Proxied) {
         let full = match proxied.certificate {
             Some(_) => Some(self.admit(proxied.certificate)),
             // The proxy's own user.
@@ -268,19 +271,19 @@ impl Dispatcher {
             Some(Err(denial)) => Some(denial),
         };
         if let Some(denial) = denial {
-            proxy.outbox.post(&Answer::NotBrought { client, denial });
+            proxy.outbox.post(&Answer::NotIntroduced { client, denial });
             return;
         }
-        proxy.outbox.post(&Answer::Brought { client });
+        proxy.outbox.post(&Answer::Introduced { client });
         proxy.proxied.insert(client, proxied);
         self.sessions.introduce(client);
     }
 
     /// Notifies a client, or its proxy, of a call.
-    fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
+    fn call(&self, peer: ClientId, rendezvous: Rendezvous, certificate: Option<BlockHash>) -> Call {
         match self.admit(certificate) {
             Err(denial) => Call::Denied(denial),
-            Ok(_) if self.sessions.call(peer, meeting) => Call::Called,
+            Ok(_) if self.sessions.call(peer, rendezvous) => Call::Called,
             Ok(_) => Call::Absent,
         }
     }
@@ -290,7 +293,7 @@ impl Dispatcher {
         let Some(members) = &self.members else { return Ok(Access::full()) };
         let certificate = certificate.ok_or(Denial::Stranger)?;
         members.admit(&certificate).map(|(_, access)| access).inspect_err(|denial| {
-            tracing::warn!("certificate {certificate:?} is not let in: {denial}");
+            tracing::warn!("refused certificate {certificate:?}: {denial}");
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 
 use weft_ringer::wire::ToServer;
 use weft_ringer::{BlockHash, Bytes, ClientId};
-use weft_ringer_net::{Answer, Ask, CellStatus, Meeting, Outbox};
+use weft_ringer_net::{Answer, Ask, CellStatus, Outbox, Rendezvous};
 
 use super::relay::Call;
 use super::rollback::SawLater;
@@ -35,7 +35,7 @@ pub(super) enum Event {
         message: Box<ToServer>,
     },
     /// A proxy has gained a client, or lost it (`Gone`).
-    Bring {
+    Introduce {
         number: u64,
         client: ClientId,
         listens: Option<Bytes>,
@@ -48,7 +48,7 @@ pub(super) enum Event {
     /// Another client wants to connect to a client through this server.
     Call {
         peer: ClientId,
-        meeting: Meeting,
+        rendezvous: Rendezvous,
         /// The fingerprint of the requester's certificate.
         certificate: Option<BlockHash>,
         tell: SyncSender<Call>,

@@ -22,7 +22,7 @@ const REST_FACTOR: u32 = 20;
 pub(super) struct Federation {
     /// A random number that distinguishes this run of the server from others, also of copies of its
     /// cell.
-    life: u64,
+    instance: u64,
     made: Option<Made>,
 }
 
@@ -36,9 +36,9 @@ struct Made {
 
 impl Federation {
     pub(super) fn new() -> std::io::Result<Self> {
-        let mut life = [0; 8];
-        fill_random(&mut life)?;
-        Ok(Self { life: u64::from_le_bytes(life), made: None })
+        let mut instance = [0; 8];
+        fill_random(&mut instance)?;
+        Ok(Self { instance: u64::from_le_bytes(instance), made: None })
     }
 
     /// Lists the attached cells in the directories that the requester may read.
@@ -52,7 +52,7 @@ impl Federation {
             String::from_utf8_lossy(JUNCTION_XATTR.strip_prefix(b"user.").unwrap_or_default());
         let Some(mut having) = store.having(&name, JUNCTIONS_MAX + 1)? else {
             return Ok(refused(
-                "the index is being made, after a change of servers: ask again soon",
+                "the search index is being rebuilt after a failover: try again soon",
             ));
         };
         let complete = having.len() <= JUNCTIONS_MAX;
@@ -63,8 +63,8 @@ impl Federation {
                 junctions.push((Bytes(path), Bytes(text.into_bytes())));
             }
         }
-        let (life, added) = (self.life, store.added()?.0);
-        Ok(Answer::Junctions { cell, life, added, junctions, complete })
+        let (instance, added) = (self.instance, store.added()?.0);
+        Ok(Answer::Junctions { cell, instance, added, junctions, complete })
     }
 
     /// Returns a summary of the cell, for a requester that may read all of it.
@@ -73,9 +73,9 @@ impl Federation {
         store: &dyn CellStore,
         access: &Access,
     ) -> StoreResult<Answer> {
-        let life = self.life;
+        let instance = self.instance;
         if access.everywhere().is_none() {
-            return Ok(Answer::Summary { life, revision: 0, summary: None });
+            return Ok(Answer::Summary { instance, revision: 0, summary: None });
         }
         let is_good = |made: &Made, added: Revision| {
             made.revision >= added || made.at.elapsed() < made.took * REST_FACTOR
@@ -90,6 +90,6 @@ impl Federation {
         let made = self.made.as_ref();
         let revision = made.map_or(0, |made| made.revision.0);
         let summary = made.and_then(|made| made.summary.clone());
-        Ok(Answer::Summary { life, revision, summary })
+        Ok(Answer::Summary { instance, revision, summary })
     }
 }

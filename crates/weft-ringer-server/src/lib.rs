@@ -52,13 +52,13 @@ use weft_ringer_net::{CellStatus, Error, Result, SOCKET_MODE};
 use self::connection::serve_connection;
 use self::dispatch::Dispatcher;
 use self::event::Event;
-use self::proxy::FrontCore;
+use self::proxy::ProxyCore;
 use self::relay::{Parents, Relays};
 use crate::store::SqliteStore;
 
 #[cfg(feature = "etcd")]
 use self::cluster_member::ClusterMember;
-pub use self::proxy::FrontServeOptions;
+pub use self::proxy::ProxyServeOptions;
 #[cfg(feature = "etcd")]
 use crate::store::EtcdOptions;
 
@@ -160,10 +160,10 @@ impl Server {
     /// # Errors
     /// [`Error::Refused`] and [`Error::Denied`] if the others do not accept the proxy. Unreachable
     /// servers are no error: they are called until they answer. [`Error::Net`].
-    pub fn start_front(front: FrontServeOptions, options: ServeOptions) -> Result<Self> {
+    pub fn start_proxy(proxy: ProxyServeOptions, options: ServeOptions) -> Result<Self> {
         let bound = bind(&options)?;
-        let parents = Parents { servers: front.parents.clone(), tls: front.tls.clone() };
-        let core = FrontCore::new(front)?;
+        let parents = Parents { servers: proxy.parents.clone(), tls: proxy.tls.clone() };
+        let core = ProxyCore::new(proxy)?;
         Self::run(bound, options, parents, move |events, post| core.run(events, post))
     }
 
@@ -210,7 +210,7 @@ impl Server {
             let max = shared.options.connections_max;
             listeners.push(listener.start_threads("ringer-client", max, move |socket| {
                 if let Err(e) = serve_connection(&shared, socket) {
-                    tracing::info!("a connection has ended: {e}");
+                    tracing::info!("connection closed: {e}");
                 }
             })?);
         }
@@ -274,7 +274,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The status of the cell; `None` if the server has ended, is overloaded, or stands by.
+    /// The status of the cell; `None` if the server has ended, is overloaded, or is a standby.
     #[must_use]
     pub fn status(&self) -> Option<CellStatus> {
         let (tell, told) = sync_channel(1);

@@ -186,7 +186,7 @@ pub(super) fn access(
     for (path, level) in wanted {
         let Some(dir) = weft_ringer::mds::find_directory(store, &path.0)? else {
             let path = String::from_utf8_lossy(&path.0).into_owned();
-            return Ok(Err(format!("there is no directory {path} in the cell")));
+            return Ok(Err(format!("no such directory in the cell: {path}")));
         };
         grants.push(Grant { dir, level: *level });
     }

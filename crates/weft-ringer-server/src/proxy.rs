@@ -1,4 +1,4 @@
-//! A proxy as a process: the state machine of [`front`](weft_ringer::front) in one thread, with the
+//! A proxy as a process: the state machine of [`proxy`](weft_ringer::proxy) in one thread, with the
 //! connections of its clients and one to its parent.
 //!
 //! Invariants:
@@ -15,11 +15,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use weft_net::{Address, ClientTls};
-use weft_ringer::front::{Front, FrontAction, FrontEvent, FrontOptions};
+use weft_ringer::proxy::{Proxy, ProxyAction, ProxyEvent, ProxyOptions};
 use weft_ringer::{BlockHash, Bytes, ClientId, Generation};
 use weft_ringer_net::{
-    Answer, Ask, CellStatus, Circle, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT,
-    Home, KnownCell, Life, Meeting, Outbox, Peer, Result, ask, client_id, now,
+    Answer, Ask, CellStatus, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT, Home,
+    KnownCell, Outbox, Peer, Rendezvous, Result, ServerGeneration, ServerList, ask, client_id, now,
 };
 
 use super::dispatch::refused;
@@ -42,7 +42,7 @@ const QUESTIONS_MAX: usize = 16;
 
 /// The options of a proxy.
 #[derive(Debug, Clone)]
-pub struct FrontServeOptions {
+pub struct ProxyServeOptions {
     /// The servers of the cell; several if it is in etcd.
     pub parents: Vec<Address>,
     /// The certificate that the proxy presents to them.
@@ -70,41 +70,41 @@ struct Observer {
     certificate: Option<BlockHash>,
 }
 
-pub(super) struct FrontCore {
+pub(super) struct ProxyCore {
     traffic: Traffic,
-    front: Front,
-    options: FrontServeOptions,
+    proxy: Proxy,
+    options: ProxyServeOptions,
     home: Arc<Home>,
     link: Option<Arc<Outbox>>,
     cell: u64,
     guests: BTreeMap<ClientId, Guest>,
     observers: BTreeMap<u64, Observer>,
     peers: BTreeMap<ClientId, Bytes>,
-    outcasts: Vec<BlockHash>,
+    revoked: Vec<BlockHash>,
     questions: Arc<AtomicUsize>,
     /// The parent's history, and the last revision that it has announced.
-    lives: Vec<Life>,
+    generations: Vec<ServerGeneration>,
     reached: u64,
     known: KnownCell,
     /// Why the cell is older than the state of it that this proxy gave to clients, if it is.
     is_older: Option<String>,
 }
 
-impl FrontCore {
-    pub(super) fn new(options: FrontServeOptions) -> Result<Self> {
+impl ProxyCore {
+    pub(super) fn new(options: ProxyServeOptions) -> Result<Self> {
         let home = Home::open(&options.directory)?;
         let id = client_id(&home.secret);
         let cell = home.cell()?;
-        let front = Front::new(id, home.incarnation, FrontOptions::default());
+        let proxy = Proxy::new(id, home.incarnation, ProxyOptions::default());
         // Configuration errors are better reported now.
-        let mut circle = Circle::new(&options.parents);
+        let mut servers = ServerList::new(&options.parents);
         loop {
-            let again = match join(&circle.server(), options.tls.as_ref(), &home) {
+            let again = match join(&servers.server(), options.tls.as_ref(), &home) {
                 Err(e @ (Error::Refused(_) | Error::Denied(_))) => return Err(e),
-                Err(Error::Standby { owner }) => circle.go_on(owner.as_deref()),
+                Err(Error::Standby { owner }) => servers.advance(owner.as_deref()),
                 Err(e) => {
-                    tracing::warn!("{}: {e}", circle.server());
-                    circle.go_on(None)
+                    tracing::warn!("{}: {e}", servers.server());
+                    servers.advance(None)
                 }
                 Ok(_) => false,
             };
@@ -114,7 +114,7 @@ impl FrontCore {
         }
         Ok(Self {
             traffic: Traffic::default(),
-            front,
+            proxy,
             options,
             home: Arc::new(home),
             link: None,
@@ -122,9 +122,9 @@ impl FrontCore {
             guests: BTreeMap::new(),
             observers: BTreeMap::new(),
             peers: BTreeMap::new(),
-            outcasts: Vec::new(),
+            revoked: Vec::new(),
             questions: Arc::default(),
-            lives: Vec::new(),
+            generations: Vec::new(),
             reached: 0,
             known: KnownCell::in_memory(),
             is_older: None,
@@ -142,7 +142,7 @@ impl FrontCore {
         };
         let linking = spawn("ringer-link", move || link.keep())?;
         self.serve(events);
-        let last = self.front.leave();
+        let last = self.proxy.leave();
         self.act(last);
         if let Some(link) = &self.link {
             link.drain(LEAVING);
@@ -172,7 +172,7 @@ impl FrontCore {
             }
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
-                self.front(FrontEvent::Tick);
+                self.proxy(ProxyEvent::Tick);
             }
             if self.is_older.is_some() {
                 // Its state is of another history: the next run begins without it.
@@ -181,18 +181,18 @@ impl FrontCore {
         }
     }
 
-    fn front(&mut self, event: FrontEvent) {
-        let actions = self.front.handle(now(), event);
+    fn proxy(&mut self, event: ProxyEvent) {
+        let actions = self.proxy.handle(now(), event);
         self.act(actions);
     }
 
-    fn act(&mut self, actions: Vec<FrontAction>) {
+    fn act(&mut self, actions: Vec<ProxyAction>) {
         for action in actions {
             match action {
-                FrontAction::ToParent(message) => {
+                ProxyAction::ToParent(message) => {
                     self.say(&Ask::Mds { message: Box::new(message) });
                 }
-                FrontAction::ToClient(send) => {
+                ProxyAction::ToClient(send) => {
                     self.traffic.sent(send.client, &send.message);
                     // A client that is not connected asks again when it is.
                     if let Some(guest) = self.guests.get(&send.client).filter(|g| g.joined) {
@@ -210,8 +210,8 @@ impl FrontCore {
         }
     }
 
-    fn bring(&self, guest: &Guest) {
-        self.say(&Ask::Bring {
+    fn introduce(&self, guest: &Guest) {
+        self.say(&Ask::Introduce {
             secret: guest.secret.clone(),
             listens: guest.listens.clone(),
             certificate: guest.certificate,
@@ -221,7 +221,7 @@ impl FrontCore {
     fn event(&mut self, event: Event) {
         match event {
             Event::Joined { number, client, secret, certificate, listens, cell, outbox } => {
-                if certificate.is_some_and(|c| self.outcasts.contains(&c)) {
+                if certificate.is_some_and(|c| self.revoked.contains(&c)) {
                     outbox.post(&Answer::Denied { denial: Denial::Revoked });
                     return;
                 }
@@ -233,7 +233,7 @@ impl FrontCore {
                 };
                 let joined = false;
                 let guest = Guest { number, outbox, secret, listens, certificate, cell, joined };
-                self.bring(&guest);
+                self.introduce(&guest);
                 if let Some(old) = self.guests.insert(client, guest) {
                     // A client has one connection: the old one is dead, or a duplicate's.
                     old.outbox.close();
@@ -249,7 +249,7 @@ impl FrontCore {
                 let guest = self.guests.get(&message.client);
                 if guest.is_some_and(|g| g.number == number && g.joined) {
                     self.traffic.received(message.client);
-                    self.front(FrontEvent::FromClient(*message));
+                    self.proxy(ProxyEvent::FromClient(*message));
                 }
             }
             Event::Upstream(event) => self.upstream(event),
@@ -260,16 +260,18 @@ impl FrontCore {
             }
             Event::Check { number } => self.pass_on(number, Ask::Check {}),
             Event::Run { number, ask } | Event::Look { number, ask } => self.pass_on(number, ask),
-            Event::Call { peer, meeting, certificate, tell } => {
+            Event::Call { peer, rendezvous, certificate, tell } => {
                 // A requester that no longer waits needs no answer.
-                let _ = tell.try_send(self.call(peer, meeting, certificate));
+                let _ = tell.try_send(self.call(peer, rendezvous, certificate));
             }
             Event::Enroll { outbox, .. } => {
                 outbox.post(&Answer::Denied { denial: Denial::NoAuthority });
             }
-            Event::Bring { number, client, .. } => {
-                tracing::warn!("a front has come, which goes to the cell's own server");
-                self.answer(number, &Answer::NotBrought { client, denial: Denial::Less });
+            Event::Introduce { number, client, .. } => {
+                tracing::warn!(
+                    "refused a proxy: it must connect to the cell's own server, not to this proxy"
+                );
+                self.answer(number, &Answer::NotIntroduced { client, denial: Denial::Less });
             }
             // A requester that has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
@@ -282,9 +284,9 @@ impl FrontCore {
             UpstreamEvent::Linked { cell, outbox } => {
                 (self.cell, self.link) = (cell, Some(outbox));
                 for guest in self.guests.values() {
-                    self.bring(guest);
+                    self.introduce(guest);
                 }
-                self.front(FrontEvent::Connected);
+                self.proxy(ProxyEvent::Connected);
             }
             UpstreamEvent::Said { answer } => self.parent(*answer),
             UpstreamEvent::Unlinked => self.link = None,
@@ -293,30 +295,30 @@ impl FrontCore {
 
     fn parent(&mut self, answer: Answer) {
         match answer {
-            Answer::Mds { message } => self.front(FrontEvent::FromParent(*message)),
-            Answer::Brought { client } => {
+            Answer::Mds { message } => self.proxy(ProxyEvent::FromParent(*message)),
+            Answer::Introduced { client } => {
                 let Some(guest) = self.guests.get_mut(&client).filter(|g| !g.joined) else {
                     return;
                 };
                 if guest.cell != 0 && guest.cell != self.cell {
-                    guest.outbox.post(&refused("its local store belongs to another cell"));
+                    guest.outbox.post(&refused("the client's local store belongs to another cell"));
                     self.guests.remove(&client);
                     return self.say(&Ask::Gone { client });
                 }
                 guest.joined = true;
                 guest.outbox.post(&Answer::Joined { client, cell: self.cell });
-                let lives = self.lives.clone();
-                guest.outbox.post(&Answer::Lives { lives, revision: self.reached });
+                let generations = self.generations.clone();
+                guest.outbox.post(&Answer::Generations { generations, revision: self.reached });
                 let peers = self.peers.iter();
                 let peer = |(client, listens): (&ClientId, &Bytes)| Peer {
                     client: *client,
                     listens: listens.clone(),
                 };
                 guest.outbox.post(&Answer::Peers { peers: peers.map(peer).collect() });
-                let certificates = self.outcasts.clone();
-                guest.outbox.post(&Answer::Outcasts { certificates });
+                let certificates = self.revoked.clone();
+                guest.outbox.post(&Answer::RevokedMembers { certificates });
             }
-            Answer::NotBrought { client, denial } => {
+            Answer::NotIntroduced { client, denial } => {
                 if let Some(guest) = self.guests.remove(&client) {
                     guest.outbox.post(&Answer::Denied { denial });
                     if guest.joined {
@@ -325,17 +327,17 @@ impl FrontCore {
                     }
                 }
             }
-            Answer::Called { client, meeting } => {
+            Answer::Called { client, rendezvous } => {
                 if let Some(guest) = self.guests.get(&client).filter(|g| g.joined) {
-                    guest.outbox.post(&Answer::Called { client, meeting });
+                    guest.outbox.post(&Answer::Called { client, rendezvous });
                 }
             }
             Answer::Peers { peers } => {
                 self.tell_all(&Answer::Peers { peers: peers.clone() });
                 self.peers.extend(peers.into_iter().map(|peer| (peer.client, peer.listens)));
             }
-            Answer::Outcasts { certificates } => {
-                self.tell_all(&Answer::Outcasts { certificates: certificates.clone() });
+            Answer::RevokedMembers { certificates } => {
+                self.tell_all(&Answer::RevokedMembers { certificates: certificates.clone() });
                 self.observers.retain(|_, o| {
                     let out = o.certificate.is_some_and(|c| certificates.contains(&c));
                     if out {
@@ -343,29 +345,29 @@ impl FrontCore {
                     }
                     !out
                 });
-                self.outcasts = certificates;
+                self.revoked = certificates;
             }
-            Answer::Lives { lives, revision } => {
-                self.is_older = self.known.meet(&lives, revision).err();
-                (self.lives, self.reached) = (lives, revision);
+            Answer::Generations { generations, revision } => {
+                self.is_older = self.known.meet(&generations, revision).err();
+                (self.generations, self.reached) = (generations, revision);
             }
             Answer::Reached { revision } => {
                 self.known.reached(revision);
                 self.reached = revision;
                 self.tell_all(&Answer::Reached { revision });
             }
-            other => tracing::debug!("the parent said {other:?}"),
+            other => tracing::debug!("unexpected message from the upstream server: {other:?}"),
         }
     }
 
     /// Notifies a client of a call. For clients elsewhere the parent decides.
-    fn call(&self, peer: ClientId, meeting: Meeting, certificate: Option<BlockHash>) -> Call {
-        if certificate.is_some_and(|c| self.outcasts.contains(&c)) {
+    fn call(&self, peer: ClientId, rendezvous: Rendezvous, certificate: Option<BlockHash>) -> Call {
+        if certificate.is_some_and(|c| self.revoked.contains(&c)) {
             return Call::Denied(Denial::Revoked);
         }
         let guest = self.guests.get(&peer).filter(|g| g.joined);
         let Some(guest) = guest else { return Call::Absent };
-        guest.outbox.post(&Answer::Called { client: peer, meeting });
+        guest.outbox.post(&Answer::Called { client: peer, rendezvous });
         Call::Called
     }
 
@@ -395,18 +397,19 @@ impl FrontCore {
     fn pass_on(&self, number: u64, question: Ask) {
         let Some((outbox, may_ask)) = self.asker(number) else { return };
         if !may_ask {
-            outbox.post(&refused("a front answers no questions: ask the cell's own server"));
+            outbox
+                .post(&refused("a proxy does not answer this request: ask the cell's own server"));
             return;
         }
         if self.questions.fetch_add(1, Ordering::AcqRel) >= QUESTIONS_MAX {
             self.questions.fetch_sub(1, Ordering::AcqRel);
-            outbox.post(&refused("too much is being asked: ask again soon"));
+            outbox.post(&refused("too many requests are in progress: try again soon"));
             return;
         }
         let (outbox, questions) = (Arc::clone(outbox), Arc::clone(&self.questions));
         let (parents, tls) = (self.options.parents.clone(), self.options.tls.clone());
         let asking = spawn("ringer-ask", move || {
-            let mut why = String::from("the front has no parent");
+            let mut why = String::from("the proxy has no upstream server");
             let answer = parents.iter().find_map(|parent| {
                 let asked = ask(parent, tls.as_ref(), &question);
                 asked.inspect_err(|e| why = format!("{parent}: {e}")).ok()
@@ -423,7 +426,7 @@ impl FrontCore {
     /// The status of the proxy: its clients, and the leases they hold.
     fn status(&self) -> CellStatus {
         let now = now();
-        let clients = self.front.clients(now).map(|known| {
+        let clients = self.proxy.clients(now).map(|known| {
             let guest = self.guests.get(&known.client);
             let Counts { received, sent, recalls } = self.traffic.of(known.client);
             ClientStatus {
@@ -441,10 +444,10 @@ impl FrontCore {
         });
         CellStatus {
             cell: self.cell,
-            generation: Generation(u32::try_from(self.front.epoch().0).unwrap_or(u32::MAX)),
+            generation: Generation(u32::try_from(self.proxy.epoch().0).unwrap_or(u32::MAX)),
             revision: 0,
-            in_grace: !self.front.is_serving(now),
-            epoch_micros: self.front.client_epoch_micros(),
+            in_grace: !self.proxy.is_serving(now),
+            epoch_micros: self.proxy.client_epoch_micros(),
             clients: clients.collect(),
         }
     }
@@ -468,13 +471,15 @@ fn join(parent: &Address, tls: Option<&ClientTls>, home: &Home) -> Result<(Conve
         }
         Answer::Standby { owner } => Err(Error::standby(owner)),
         Answer::Denied { denial } => Err(denial.into()),
-        _ => Err(Error::Refused("the other side is no metadata server".into())),
+        _ => Err(Error::Refused(
+            "protocol error: the peer is not a weft ringer metadata server".into(),
+        )),
     }
 }
 
 /// The thread with the connection to the parent.
 struct Link {
-    options: FrontServeOptions,
+    options: ProxyServeOptions,
     home: Arc<Home>,
     events: SyncSender<Event>,
     stop: Arc<AtomicBool>,
@@ -486,19 +491,19 @@ impl Link {
     }
 
     fn keep(&self) {
-        let mut circle = Circle::new(&self.options.parents);
+        let mut servers = ServerList::new(&self.options.parents);
         while !self.is_stopped() {
             let (mut owner, mut left) = (None, RECONNECT);
-            match self.connect(&circle.server()) {
+            match self.connect(&servers.server()) {
                 Ok(()) => {}
                 Err(e @ (Error::Refused(_) | Error::Denied(_))) => {
-                    tracing::error!("the parent refuses this front: {e}");
+                    tracing::error!("the upstream server refuses this proxy: {e}");
                     left = REFUSED;
                 }
                 Err(Error::Standby { owner: at }) => owner = at,
-                Err(e) => tracing::info!("the parent: {e}"),
+                Err(e) => tracing::info!("upstream server: {e}"),
             }
-            if circle.go_on(owner.as_deref()) {
+            if servers.advance(owner.as_deref()) {
                 continue;
             }
             while !self.is_stopped() && !left.is_zero() {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use weft_net::{Address, Channel, ClientTls, SendHalf, is_pause};
 use weft_ringer::ClientId;
-use weft_ringer_net::{Answer, Ask, Conversation, Denial, Error, Meeting, Result, fill_random};
+use weft_ringer_net::{Answer, Ask, Conversation, Denial, Error, Rendezvous, Result, fill_random};
 
 use super::connection::{deny, post, refuse};
 use super::event::Event;
@@ -50,44 +50,44 @@ pub(super) enum Call {
 #[derive(Debug, Default)]
 pub(super) struct Relays {
     /// Those that are waited for, and those that have begun, which have no channel any more.
-    meetings: Mutex<HashMap<Meeting, Option<SyncSender<Conversation>>>>,
+    waiting: Mutex<HashMap<Rendezvous, Option<SyncSender<Conversation>>>>,
 }
 
 /// A rendezvous, removed when dropped.
 struct Held<'a> {
     relays: &'a Relays,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     /// Receives the connection of the called client.
     come: Receiver<Conversation>,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.relays.lock().remove(&self.meeting);
+        self.relays.lock().remove(&self.rendezvous);
     }
 }
 
 impl Relays {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Meeting, Option<SyncSender<Conversation>>>> {
-        self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Rendezvous, Option<SyncSender<Conversation>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins a rendezvous; `None` if there are `max` already.
     fn hold(&self, max: usize) -> Result<Option<Held<'_>>> {
-        let mut meeting = Meeting([0; 16]);
-        fill_random(&mut meeting.0).map_err(|e| Error::io("random numbers", e))?;
+        let mut rendezvous = Rendezvous([0; 16]);
+        fill_random(&mut rendezvous.0).map_err(|e| Error::io("random numbers", e))?;
         let (tell, come) = sync_channel(1);
-        let mut meetings = self.lock();
-        if meetings.len() >= max {
+        let mut waiting = self.lock();
+        if waiting.len() >= max {
             return Ok(None);
         }
-        meetings.insert(meeting, Some(tell));
-        Ok(Some(Held { relays: self, meeting, come }))
+        waiting.insert(rendezvous, Some(tell));
+        Ok(Some(Held { relays: self, rendezvous, come }))
     }
 
     /// Hands the connection of a called client to the waiting one; gives it back if there is none.
-    fn come(&self, meeting: &Meeting, link: Conversation) -> Option<Conversation> {
-        let Some(tell) = self.lock().get_mut(meeting).and_then(Option::take) else {
+    fn come(&self, rendezvous: &Rendezvous, link: Conversation) -> Option<Conversation> {
+        let Some(tell) = self.lock().get_mut(rendezvous).and_then(Option::take) else {
             return Some(link);
         };
         tell.send(link).err().map(|unsent| unsent.0)
@@ -97,19 +97,32 @@ impl Relays {
 /// Serves a connection whose first message was [`Ask::Meet`].
 pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> Result<()> {
     let Some(held) = shared.relays.hold(shared.options.relays_max)? else {
-        return Err(refuse(&mut link, "no more clients can talk through this server"));
+        return Err(refuse(
+            &mut link,
+            "no relayed connection: the server has the most it allows (--relays-max)",
+        ));
     };
     let (tell, told) = sync_channel(1);
     let certificate = link.fingerprint();
-    post(shared, Event::Call { peer, meeting: held.meeting, certificate, tell })?;
+    post(shared, Event::Call { peer, rendezvous: held.rendezvous, certificate, tell })?;
     match told.recv_timeout(COME_LIMIT) {
         Ok(Call::Called) => {}
         Ok(Call::Denied(denial)) => return Err(deny(&mut link, denial)),
         Ok(Call::Absent) if !shared.parents.servers.is_empty() => {
-            return beyond(shared, link, &Ask::Meet { peer });
+            return upstream(shared, link, &Ask::Meet { peer });
         }
-        Ok(Call::Absent) => return Err(refuse(&mut link, "that client is not there")),
-        Err(_) => return Err(refuse(&mut link, "the server has too much to do, or stands by")),
+        Ok(Call::Absent) => {
+            return Err(refuse(
+                &mut link,
+                "no relayed connection: the client is not connected to the server",
+            ));
+        }
+        Err(_) => {
+            return Err(refuse(
+                &mut link,
+                "no relayed connection: the server is overloaded or a standby",
+            ));
+        }
     }
     match held.come.recv_timeout(COME_LIMIT) {
         Ok(mut other) => {
@@ -119,22 +132,25 @@ pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> R
         Err(_) => {
             // A client that comes from now on is refused as well.
             drop(held);
-            Err(refuse(&mut link, "that client was called and has not come"))
+            Err(refuse(&mut link, "no relayed connection: the client did not answer the call"))
         }
     }
 }
 
 /// Serves a connection whose first message was [`Ask::Come`].
-pub(super) fn come(shared: &Shared, link: Conversation, meeting: Meeting) -> Result<()> {
-    let Some(mut link) = shared.relays.come(&meeting, link) else { return Ok(()) };
+pub(super) fn come(shared: &Shared, link: Conversation, rendezvous: Rendezvous) -> Result<()> {
+    let Some(mut link) = shared.relays.come(&rendezvous, link) else { return Ok(()) };
     if shared.parents.servers.is_empty() {
-        return Err(refuse(&mut link, "there is no such meeting"));
+        return Err(refuse(&mut link, "no relayed connection: unknown or expired rendezvous"));
     }
     // It counts as a rendezvous begun here.
     let Some(_held) = shared.relays.hold(shared.options.relays_max)? else {
-        return Err(refuse(&mut link, "no more clients can talk through this server"));
+        return Err(refuse(
+            &mut link,
+            "no relayed connection: the server has the most it allows (--relays-max)",
+        ));
     };
-    beyond(shared, link, &Ask::Come { meeting })
+    upstream(shared, link, &Ask::Come { rendezvous })
 }
 
 /// The servers behind a proxy.
@@ -145,13 +161,13 @@ pub(super) struct Parents {
 }
 
 /// Passes the request to a parent.
-fn beyond(shared: &Shared, mut link: Conversation, ask: &Ask) -> Result<()> {
+fn upstream(shared: &Shared, mut link: Conversation, ask: &Ask) -> Result<()> {
     let mut why = String::new();
     for parent in &shared.parents.servers {
         let tls = shared.parents.tls.as_ref().map(|tls| (tls, parent.host()));
         let deadline = Instant::now() + 2 * COME_LIMIT;
-        let beyond = Conversation::connect(parent, tls, COME_LIMIT);
-        match beyond.and_then(|beyond| beyond.meet(ask, deadline)) {
+        let upstream = Conversation::connect(parent, tls, COME_LIMIT);
+        match upstream.and_then(|upstream| upstream.meet(ask, deadline)) {
             Ok(other) => return pass_on(shared, link, other),
             Err(e) => why = format!("{parent}: {e}"),
         }

@@ -2,7 +2,7 @@
 //! those that they have seen, and states that clients have seen and this cell never had.
 //!
 //! ```text
-//! g generation   LifeRecord: a generation of the server of this cell
+//! g generation   GenerationRecord: a generation of the server of this cell
 //! k client       SawLater: a state that a client has seen, and this cell never had
 //! ```
 //!
@@ -17,18 +17,18 @@ use weft_ringer::mds::Problem;
 use weft_ringer::store::{Revision, Store, StoreError, StoreResult, Transaction};
 use weft_ringer::wire::{decode, encode, wire_struct};
 use weft_ringer::{ClientId, Generation};
-use weft_ringer_net::{Answer, Error, Life, Result, fill_random};
+use weft_ringer_net::{Answer, Error, Result, ServerGeneration, fill_random};
 
 /// The maximum numbers of generations kept, and of generations sent to clients.
 const KEPT_MAX: usize = 1000;
 const TOLD_MAX: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct LifeRecord {
+struct GenerationRecord {
     instance: u128,
     /// The last revision before it.
     began: u64,
 }
-wire_struct!(LifeRecord { instance, began });
+wire_struct!(GenerationRecord { instance, began });
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SawLater {
@@ -41,11 +41,11 @@ wire_struct!(SawLater { generation, instance, revision });
 /// The generations of the cell, and the clients that have seen later states.
 #[derive(Debug)]
 pub(super) struct Rollback {
-    lives: Vec<Life>,
+    generations: Vec<ServerGeneration>,
     later: BTreeMap<ClientId, SawLater>,
 }
 
-fn life_key(generation: Generation) -> Vec<u8> {
+fn generation_key(generation: Generation) -> Vec<u8> {
     [&b"g"[..], &generation.0.to_be_bytes()].concat()
 }
 
@@ -67,33 +67,37 @@ impl Rollback {
         let failed = |e: StoreError| Error::Store(e.to_string());
         let mut random = [0; 16];
         fill_random(&mut random).map_err(|e| Error::io("random numbers", e))?;
-        let record = LifeRecord { instance: u128::from_be_bytes(random), began: began.0 };
+        let record = GenerationRecord { instance: u128::from_be_bytes(random), began: began.0 };
         let mut transaction = Transaction::default();
-        transaction.put(life_key(generation), encode(&record));
-        let mut lives = Self::load_lives(store).map_err(failed)?;
-        let excess = lives.len().saturating_sub(KEPT_MAX);
-        for life in lives.drain(..excess) {
-            transaction.remove(life_key(life.generation));
+        transaction.put(generation_key(generation), encode(&record));
+        let mut generations = Self::load_generations(store).map_err(failed)?;
+        let excess = generations.len().saturating_sub(KEPT_MAX);
+        for one in generations.drain(..excess) {
+            transaction.remove(generation_key(one.generation));
         }
         store.commit(&transaction).map_err(failed)?;
-        lives.push(Life { generation, instance: record.instance, began: began.0 });
+        generations.push(ServerGeneration {
+            generation,
+            instance: record.instance,
+            began: began.0,
+        });
         let later = Self::load_later(store).map_err(failed)?;
         for (client, seen) in &later {
             tracing::error!("this cell is an older copy: {}", Self::describe(*client, seen));
         }
-        Ok(Self { lives, later })
+        Ok(Self { generations, later })
     }
 
-    fn load_lives(store: &dyn Store) -> StoreResult<Vec<Life>> {
-        let mut lives = Vec::new();
+    fn load_generations(store: &dyn Store) -> StoreResult<Vec<ServerGeneration>> {
+        let mut generations = Vec::new();
         for (key, record) in store.range(b"g", b"h", usize::MAX)? {
             let number = key.get(1..).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
-            let generation = Generation(number.ok_or_else(|| damaged("a life"))?);
-            let LifeRecord { instance, began } =
-                decode(&record.value).map_err(|_| damaged("a life"))?;
-            lives.push(Life { generation, instance, began });
+            let generation = Generation(number.ok_or_else(|| damaged("a generation"))?);
+            let GenerationRecord { instance, began } =
+                decode(&record.value).map_err(|_| damaged("a generation"))?;
+            generations.push(ServerGeneration { generation, instance, began });
         }
-        Ok(lives)
+        Ok(generations)
     }
 
     fn load_later(store: &dyn Store) -> StoreResult<BTreeMap<ClientId, SawLater>> {
@@ -109,16 +113,16 @@ impl Rollback {
 
     fn describe(client: ClientId, seen: &SawLater) -> String {
         format!(
-            "client {:016x} has seen revision {} of its life {}, which is not in it",
+            "client {:016x} has seen revision {} of its generation {}, which the cell lacks",
             client.0, seen.revision, seen.generation.0
         )
     }
 
     /// The answer that a connecting client gets.
-    pub(super) fn lives(&self, revision: Revision) -> Answer {
-        let from = self.lives.len().saturating_sub(TOLD_MAX);
-        let lives = self.lives.get(from..).unwrap_or_default().to_vec();
-        Answer::Lives { lives, revision: revision.0 }
+    pub(super) fn generations(&self, revision: Revision) -> Answer {
+        let from = self.generations.len().saturating_sub(TOLD_MAX);
+        let generations = self.generations.get(from..).unwrap_or_default().to_vec();
+        Answer::Generations { generations, revision: revision.0 }
     }
 
     /// Records that a client has seen a state that this cell never had.
@@ -141,14 +145,18 @@ impl Rollback {
 
     /// Forgets the record of a client that accepts this cell, or will not come back. Returns true
     /// if there was one.
-    pub(super) fn goes_on(&mut self, store: &mut dyn Store, client: ClientId) -> StoreResult<bool> {
-        let knew_better = self.later.remove(&client).is_some();
-        if knew_better {
+    pub(super) fn forget_client(
+        &mut self,
+        store: &mut dyn Store,
+        client: ClientId,
+    ) -> StoreResult<bool> {
+        let had_seen_later = self.later.remove(&client).is_some();
+        if had_seen_later {
             let mut transaction = Transaction::default();
             transaction.remove(later_key(client));
             store.commit(&transaction)?;
         }
-        Ok(knew_better)
+        Ok(had_seen_later)
     }
 
     /// The problems that `doctor` reports.

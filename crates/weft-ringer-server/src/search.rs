@@ -21,7 +21,7 @@ impl Dispatcher {
         let found = self.store.search(&query, limit + 1).map_err(|e| store_error(&e))?;
         let Some(mut found) = found else {
             return Ok(refused(
-                "the index is being made, after a change of servers: ask again soon",
+                "the search index is being rebuilt after a failover: try again soon",
             ));
         };
         let is_cut = found.len() > limit;

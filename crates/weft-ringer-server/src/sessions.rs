@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weft_ringer::mds::Access;
 use weft_ringer::wire::FromServer;
 use weft_ringer::{BlockHash, Bytes, ClientId};
-use weft_ringer_net::{Answer, Denial, Meeting, Outbox, Peer};
+use weft_ringer_net::{Answer, Denial, Outbox, Peer, Rendezvous};
 
 /// The session of a client.
 #[derive(Debug)]
@@ -118,11 +118,11 @@ impl Sessions {
     }
 
     /// Tells a client, or its proxy, that another client calls it. `false` if it is not connected.
-    pub(super) fn call(&self, peer: ClientId, meeting: Meeting) -> bool {
+    pub(super) fn call(&self, peer: ClientId, rendezvous: Rendezvous) -> bool {
         let proxy = || self.clients.values().find(|c| c.proxied.contains_key(&peer));
         let session = self.clients.get(&peer).or_else(proxy);
         if let Some(session) = session {
-            session.outbox.post(&Answer::Called { client: peer, meeting });
+            session.outbox.post(&Answer::Called { client: peer, rendezvous });
         }
         session.is_some()
     }
@@ -145,7 +145,7 @@ impl Sessions {
 
     /// Sends every client the revoked certificates, which get no blocks any more.
     pub(super) fn tell_revoked(&self, certificates: Vec<BlockHash>) {
-        let revoked = Answer::Outcasts { certificates };
+        let revoked = Answer::RevokedMembers { certificates };
         for session in self.clients.values() {
             session.outbox.post(&revoked);
         }
@@ -158,7 +158,7 @@ impl Sessions {
         for proxy in self.clients.values_mut() {
             for (client, _) in proxy.proxied.extract_if(.., |_, p| is_of(&p.certificate)) {
                 let denial = Denial::Revoked;
-                proxy.outbox.post(&Answer::NotBrought { client, denial });
+                proxy.outbox.post(&Answer::NotIntroduced { client, denial });
             }
         }
         let denied = Answer::Denied { denial: Denial::Revoked };

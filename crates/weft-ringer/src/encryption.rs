@@ -125,7 +125,7 @@ wire_struct!(Encryption { key, file });
 
 /// The attribute is in the format of a later version of this program, or damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is encrypted in a format that is not known here")]
+#[error("encrypted in an unknown format: a newer weft is needed")]
 pub struct UnknownFormat;
 
 fn attribute(rnode: &Rnode) -> Option<&Bytes> {

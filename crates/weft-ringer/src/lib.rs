@@ -76,7 +76,7 @@
 //! | [`Junction`] | a directory that is the mount point of another cell |
 //! | [`client`] | a client: its state under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the lease table, changes carried out |
-//! | [`front`] | a proxy: a server in front of another one |
+//! | [`proxy`] | a proxy: a server in front of another one |
 //! | [`store`] | the interface of a cell's store: keys, transactions, change feed; one in memory |
 //! | [`query`] | search queries |
 //! | [`wire`] | messages, records and frames as bytes |
@@ -93,12 +93,12 @@ mod block_map;
 pub mod client;
 mod encryption;
 mod error;
-pub mod front;
 mod junction;
 pub mod locks;
 pub mod mds;
 pub mod op;
 mod policy;
+pub mod proxy;
 pub mod query;
 mod rnode;
 pub mod store;

@@ -103,7 +103,7 @@ impl std::str::FromStr for Query {
             .map(|t| condition(t))
             .collect::<Result<_, _>>()?;
         match conditions.len() {
-            0 => Err(bad("say what to search for")),
+            0 => Err(bad("empty query: give at least one condition")),
             1..=CONDITIONS_MAX => Ok(Self(conditions)),
             _ => Err(bad(format!("a query has at most {CONDITIONS_MAX} conditions"))),
         }
@@ -128,7 +128,7 @@ fn terms(text: &str) -> Result<Vec<String>, QueryError> {
         }
     }
     if quoted {
-        return Err(bad("a quotation mark is open"));
+        return Err(bad("missing closing quotation mark"));
     }
     if begun {
         terms.push(term);
@@ -147,7 +147,9 @@ fn condition(term: &str) -> Result<(Condition, bool), QueryError> {
         Some(at) => {
             let (name, value) = (&term[..at], &term[at + 1..]);
             if value.is_empty() || name.is_empty() {
-                return Err(bad(format!("'{term}' is no condition: a name or a value is missing")));
+                return Err(bad(format!(
+                    "invalid condition '{term}': a name or a value is missing"
+                )));
             }
             match (name, &term[at..=at]) {
                 ("tag", ":") => Condition::Tag(value.to_owned()),
@@ -161,7 +163,7 @@ fn condition(term: &str) -> Result<(Condition, bool), QueryError> {
                 (_, ":") => Condition::Attribute(name.to_owned(), value.to_owned()),
                 (name, sign) => {
                     return Err(bad(format!(
-                        "'{name}{sign}' is not known; there are size and mtime"
+                        "unknown condition '{name}{sign}': expected size or mtime"
                     )));
                 }
             }
@@ -188,9 +190,7 @@ fn kind(text: &str) -> Result<Kind, QueryError> {
         "link" | "symlink" => Kind::Link,
         "special" => Kind::Special,
         _ => {
-            return Err(bad(format!(
-                "kind:{text} is not known; there are file, dir, link, special"
-            )));
+            return Err(bad(format!("unknown kind:{text}: expected file, dir, link or special")));
         }
     })
 }
@@ -202,7 +202,7 @@ fn size(text: &str) -> Result<u64, QueryError> {
 
 /// Parses `YYYY-MM-DD`, the beginning of that day in UTC, or seconds since 1970.
 fn seconds(text: &str) -> Result<i64, QueryError> {
-    let wrong = || bad(format!("'{text}' is no day: write YYYY-MM-DD, or seconds since 1970"));
+    let wrong = || bad(format!("invalid date '{text}': write YYYY-MM-DD, or seconds since 1970"));
     if let Ok(seconds) = text.parse() {
         return Ok(seconds);
     }

@@ -1,7 +1,8 @@
 //! Permission checks in the classic Unix way, for fronts that have no kernel to do them.
 //!
-//! The first class that fits decides: owner, then group (primary or supplementary), then others.
-//! User 0 may do everything, except execute a file that nobody may. POSIX ACLs are not looked at.
+//! The first matching class decides: owner, then group (primary or supplementary), then others.
+//! User 0 has every permission, except to execute a file without any execute bit. POSIX ACLs are
+//! ignored.
 
 use bitflags::bitflags;
 
@@ -13,7 +14,7 @@ const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o010;
 
 bitflags! {
-    /// What a caller wants to do.
+    /// The permissions that a caller needs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Access: u8 {
         /// Read a file, list a directory.
@@ -29,7 +30,7 @@ fn is_member(caller: &Caller, gid: u32) -> bool {
     caller.gid == gid || caller.groups.contains(&gid)
 }
 
-/// Whether `caller` may do all of `want` with the inode.
+/// Checks whether `caller` has all permissions of `want` on the inode.
 ///
 /// # Errors
 /// [`Error::Access`].
@@ -50,11 +51,10 @@ pub fn check(attr: &Attr, caller: &Caller, want: Access) -> Result<()> {
     if granted.contains(want) { Ok(()) } else { Err(Error::Access) }
 }
 
-/// Whether `caller` may remove (or rename) `child` in the directory `parent`.
+/// Checks whether `caller` may remove (or rename) `child` in the directory `parent`.
 ///
-/// # Errors
-/// [`Error::Access`]; [`Error::NotPermitted`] by the sticky rule: in a sticky directory only the
-/// owner of the file, the owner of the directory and user 0 may.
+/// # Errors [`Error::Access`]; [`Error::NotPermitted`] by the sticky rule: in a sticky directory
+/// only the owner of the file, the owner of the directory and user 0 may remove it.
 pub fn check_remove(parent: &Attr, child: &Attr, caller: &Caller) -> Result<()> {
     check(parent, caller, Access::WRITE | Access::EXECUTE)?;
     let owner = caller.uid == 0 || caller.uid == child.uid || caller.uid == parent.uid;
@@ -64,12 +64,11 @@ pub fn check_remove(parent: &Attr, child: &Attr, caller: &Caller) -> Result<()> 
     Ok(())
 }
 
-/// Checks a change of attributes, and completes it with what the change implies: setuid and
-/// setgid fall with a change of owner, setgid falls when its setter is not in the group.
+/// Checks a change of attributes, and completes it with what the change implies: a change of owner
+/// clears setuid and setgid; setgid is also cleared if the caller is not in the group.
 ///
-/// # Errors
-/// [`Error::NotPermitted`] where only the owner or user 0 may, [`Error::Access`] where a writer
-/// may too.
+/// # Errors [`Error::NotPermitted`] if the change is allowed only to the owner or user 0,
+/// [`Error::Access`] if it is also allowed to users with write permission.
 pub fn check_setattr(attr: &Attr, caller: &Caller, set: &SetAttr) -> Result<SetAttr> {
     let mut set = *set;
     let root = caller.uid == 0;
@@ -107,8 +106,8 @@ pub fn check_setattr(attr: &Attr, caller: &Caller, set: &SetAttr) -> Result<SetA
     Ok(set)
 }
 
-/// The permission bits without what a write or a change of owner takes away: setuid always, setgid
-/// if the group may execute (without that it means mandatory locking, not privilege).
+/// Returns the permission bits after a write or a change of owner, which clear setuid always, and
+/// setgid if the group may execute (without that it means mandatory locking, not privilege).
 #[must_use]
 pub fn without_privileges(perm: u16) -> u16 {
     if perm & GROUP_EXECUTE != 0 { perm & !(SETUID | SETGID) } else { perm & !SETUID }
@@ -131,7 +130,7 @@ mod tests {
     #[test]
     fn first_class_that_fits_decides() {
         let file = attr(FileKind::Regular, 0o047, 10, 20);
-        // The owner has nothing although others have everything.
+        // The owner has no permissions although others have all.
         assert!(check(&file, &user(10, 1, &[]), Access::READ).is_err());
         assert!(check(&file, &user(11, 20, &[]), Access::READ).is_ok());
         assert!(check(&file, &user(11, 1, &[5, 20]), Access::READ).is_ok());
@@ -168,7 +167,7 @@ mod tests {
         let (owner, member, other) = (user(10, 30, &[40]), user(11, 20, &[]), user(12, 1, &[]));
         let chmod = SetAttr { perm: Some(0o2755), ..SetAttr::default() };
         assert!(check_setattr(&file, &member, &chmod).is_err());
-        // The owner is not in the file's group: setgid falls.
+        // The owner is not in the file's group: setgid is cleared.
         assert_eq!(check_setattr(&file, &owner, &chmod).expect("owner").perm, Some(0o755));
         let chgrp = |gid| SetAttr { gid: Some(gid), ..SetAttr::default() };
         assert!(check_setattr(&file, &owner, &chgrp(99)).is_err());

@@ -1,23 +1,23 @@
-//! POSIX access control lists: their form, and how they and the mode of a file follow each other.
+//! POSIX access control lists: their encoding, and their relation to the mode of a file.
 //!
-//! The form is that of the attributes `system.posix_acl_access` and `system.posix_acl_default`
+//! The encoding is that of the attributes `system.posix_acl_access` and `system.posix_acl_default`
 //! (`include/uapi/linux/posix_acl_xattr.h`): a version (4 bytes, 2), then an entry of 8 bytes each:
-//! tag (2), permissions (2), id (4), all little-endian. The rules are those of acl(5), POSIX 1003.1e
-//! draft 17: the owner's entry, the mask (or the owning group's entry where there is no mask) and
-//! the entry for others *are* the nine permission bits of the mode, so that whatever changes one
-//! changes the other.
+//! tag (2), permissions (2), id (4), all little-endian. The rules are those of acl(5), POSIX
+//! 1003.1e draft 17: the owner's entry, the mask (or the owning group's entry where there is no
+//! mask) and the entry for others *are* the nine permission bits of the mode, so that whatever
+//! changes one changes the other.
 
 use crate::{Error, Result};
 
-/// The list that decides about a file.
+/// The attribute with the access ACL of a file.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The list of a directory that new files in it begin with.
+/// The attribute with the default ACL of a directory, which new files in it inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// The id of an entry that has none.
+/// The id field of entries without an id.
 const NO_ID: u32 = u32::MAX;
 
 const OWNER: u16 = 0x01;
@@ -34,19 +34,18 @@ struct AclEntry {
     id: u32,
 }
 
-/// An access control list that makes sense: each of owner, owning group and others once, a mask if
-/// a user or a group is named, all in their order.
+/// A valid access control list: exactly one entry for each of owner, owning group and others, a
+/// mask if a user or a group is named, all in canonical order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<AclEntry>,
 }
 
 impl Acl {
-    /// Reads the value of one of the two attributes; `None` for a list without entries, which
-    /// means that there is to be none.
+    /// Parses the value of one of the two attributes; returns `None` for a list without entries,
+    /// which removes the ACL.
     ///
-    /// # Errors
-    /// [`Error::Invalid`] if it is no list, or one that makes no sense.
+    /// # Errors [`Error::Invalid`] if the value is not a valid list.
     pub fn parse(value: &[u8]) -> Result<Option<Self>> {
         const NONE: Error = Error::Invalid("not an access control list");
         let (version, rest) = value.split_first_chunk::<HEADER_BYTES>().ok_or(NONE)?;
@@ -83,7 +82,7 @@ impl Acl {
             && (count(MASK) == 1 || (count(MASK) == 0 && !named))
     }
 
-    /// The value of the attribute.
+    /// Encodes the list as the value of the attribute.
     #[must_use]
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
@@ -96,7 +95,7 @@ impl Acl {
         value
     }
 
-    /// Whether it says no more than a mode does: such a list is not kept.
+    /// Returns true if the list is equivalent to a mode: such a list is not stored.
     #[must_use]
     pub fn is_mode(&self) -> bool {
         self.entries.len() == 3
@@ -106,12 +105,12 @@ impl Acl {
         self.entries.iter_mut().find(|e| e.tag == tag)
     }
 
-    /// The tag of the entry that is the mode's bits for the group.
+    /// Returns the tag of the entry that corresponds to the group bits of the mode.
     fn group_class(&self) -> u16 {
         if self.entries.iter().any(|e| e.tag == MASK) { MASK } else { OWNING_GROUP }
     }
 
-    /// The nine permission bits of a file that has this list.
+    /// Returns the nine permission bits of a file with this list.
     #[must_use]
     pub fn perm(&self) -> u16 {
         let group = self.group_class();
@@ -119,7 +118,7 @@ impl Acl {
         bits(OWNER) << 6 | bits(group) << 3 | bits(OTHERS)
     }
 
-    /// The list after `chmod(2)` to `perm`.
+    /// Returns the list after `chmod(2)` to `perm`.
     #[must_use]
     pub fn with_perm(mut self, perm: u16) -> Self {
         let group = self.group_class();
@@ -131,8 +130,8 @@ impl Acl {
         self
     }
 
-    /// What a file begins with that is made with `perm` in a directory with this default list: its
-    /// permission bits (no umask applies) and its own list, if it needs one.
+    /// Returns the permission bits and the ACL, if it needs one, of a file created with `perm` in a
+    /// directory with this default list. No umask applies.
     #[must_use]
     pub fn inherited(&self, perm: u16) -> (u16, Option<Self>) {
         let both = self.perm() & perm;
@@ -183,7 +182,7 @@ mod tests {
         assert_eq!(list.perm(), 0o750);
         let changed = list.clone().with_perm(0o641);
         assert_eq!(changed.perm(), 0o641);
-        // The owning group keeps what it had behind the mask.
+        // The entry of the owning group is unchanged; the mask limits it.
         assert_eq!(changed.entries[2].perm, 6);
         let (perm, own) = list.inherited(0o2666);
         assert_eq!(perm, 0o2640);

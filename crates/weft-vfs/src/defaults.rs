@@ -108,8 +108,8 @@ pub(crate) fn list_by_lookup<F: FileSystem + ?Sized>(
     }
 }
 
-/// Finds data or a hole in a file of `size_bytes` that is data from its beginning to its end, as
-/// the default of [`FileSystem::seek`].
+/// Finds data or a hole in a file of `size_bytes` without holes, as the default of
+/// [`FileSystem::seek`].
 ///
 /// # Errors
 /// [`Error::NoAddress`] at or past the end.
@@ -151,7 +151,7 @@ pub fn copy_by_reading<F: FileSystem + ?Sized>(
                     break;
                 }
             }
-            // What was copied before the error counts; the error comes with the next call.
+            // The bytes copied before the error are returned; the next call returns the error.
             Err(_) if done > 0 => break,
             Err(e) => return Err(e),
         }
@@ -166,11 +166,11 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     const ROOT: Ino = Ino(1);
-    /// More than are looked up at a time.
+    /// More names than are looked up at a time.
     const FILES: u64 = 3 * BATCH as u64;
 
-    /// A file system that is only read, and states no more than it must: files `2`, `3`, ... with
-    /// their names as content.
+    /// A read-only file system that defines only the required calls: files `2`, `3`, ... with their
+    /// names as content.
     #[derive(Default)]
     struct Numbers {
         references: AtomicU64,

@@ -1,11 +1,11 @@
-//! One error type for every file system: an errno to answer with, and a sentence for a person.
+//! The error type of every file system: an errno for the caller, and a message.
 
 use std::borrow::Cow;
 
 /// The result of a file-system call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a file-system call failed. A variant exists for each errno that a caller acts on.
+/// The reason why a file-system call failed, with a variant for each errno that a caller handles.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -54,7 +54,7 @@ pub enum Error {
     /// `EINVAL`
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// `ENXIO`: nothing there (a seek past the last data)
+    /// `ENXIO`: no data or hole at or after the offset of a seek
     #[error("no such address")]
     NoAddress,
     /// `ENODATA`: no such extended attribute
@@ -63,13 +63,13 @@ pub enum Error {
     /// `ERANGE`: the caller's buffer is too small
     #[error("buffer too small")]
     Range,
-    /// `ESTALE`: the inode number names nothing any more
+    /// `ESTALE`: no inode has this number any more
     #[error("stale inode number {0}")]
     Stale(u64),
     /// `EBUSY`
     #[error("busy")]
     Busy,
-    /// `EAGAIN`: somebody else has it locked
+    /// `EAGAIN`: the file is locked by another owner
     #[error("locked by another")]
     WouldBlock,
     /// `EINTR`
@@ -93,25 +93,26 @@ pub enum Error {
     /// `EUCLEAN`: the volume's structures are damaged; the message names structure and place
     #[error("damaged volume: {0}")]
     Corrupt(Cow<'static, str>),
-    /// `ENOKEY`: it is encrypted, and the key is not here; the message names both
+    /// `ENOKEY`: the content is encrypted, and this mount does not have the key; the message names
+    /// both
     #[error("{0}")]
     NoKey(String),
-    /// `EKEYREJECTED`: what is there was not encrypted with the key, for this file, in this place; the
-    /// message names it
+    /// `EKEYREJECTED`: authentication failed: the stored data were not encrypted with this key for
+    /// this file and position; the message names them
     #[error("{0}")]
     KeyRejected(String),
-    /// Anything from below, with the errno that tells it best (usually `EIO`).
+    /// Any other error of a lower layer, with the closest errno (usually `EIO`).
     #[error("{message}")]
     Io {
-        /// The errno to answer with.
+        /// The errno for the caller.
         errno: i32,
-        /// What failed, where.
+        /// The operation that failed, and its object.
         message: String,
     },
 }
 
 impl Error {
-    /// The errno of this error, as Linux numbers it.
+    /// Returns the errno of this error, as Linux numbers it.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

@@ -1,4 +1,4 @@
-//! A file system on top of another, which states only what it changes.
+//! A file system on top of another, which defines only the calls that it changes.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{
 macro_rules! define_layer {
     ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $out:ty;)*) => {
         /// A file system on top of another: every call that it does not define goes to the file
-        /// system below, unchanged. Whatever implements this trait is a [`FileSystem`].
+        /// system below, unchanged. Every implementation of this trait is a [`FileSystem`].
         ///
         /// The file system below keeps numbering inodes and handles. A file system that numbers
         /// them itself is no layer: the calls that it does not define would name other inodes

@@ -8,8 +8,8 @@
 //!
 //! All calls block, and may come from many threads at once.
 //!
-//! A file system on top of another is a [`Layer`]: it states what it changes, and all else goes to the
-//! one below.
+//! A file system on top of another is a [`Layer`]: it defines the calls that it changes, and all
+//! others go to the one below.
 //!
 //! - [`path`] walks paths in process, for the command and the library.
 //! - [`access`] decides permissions where no kernel does; [`acl`] keeps access control lists in step

@@ -1,37 +1,37 @@
-//! Locks on files: what `fcntl(2)` and `flock(2)` ask of a file system that has its own, since others
-//! than this machine's processes use it.
+//! File locks (`fcntl(2)` and `flock(2)`) of a file system that keeps its own, because other
+//! machines use it too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Which of the two kinds of lock; they do not see each other.
+/// The kind of a lock; locks of different kinds do not conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LockStyle {
-    /// Of `fcntl(2)`: of a range of bytes, owned by a process. A new one takes the place of what its
-    /// owner has of the range.
+    /// A record lock of `fcntl(2)`: on a range of bytes, owned by a process. A new one replaces the
+    /// locks of its owner in the range.
     Posix,
-    /// Of `flock(2)`: of the whole file, owned by an open file.
+    /// A lock of `flock(2)`: on the whole file, owned by an open file.
     Flock,
 }
 
-/// A lock that is held or asked for.
+/// A lock that is held or requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLock {
-    /// Which kind.
+    /// The kind of lock.
     pub style: LockStyle,
-    /// Whose: a number that the front gives a process (or an open file).
+    /// The owner: a number that the front gives a process (or an open file).
     pub owner: u64,
-    /// Whether it excludes all others, and not only those that exclude all others.
+    /// Whether it is exclusive (a write lock), not shared.
     pub exclusive: bool,
     /// The first byte.
     pub first: u64,
     /// The last byte; `i64::MAX` for the end of the file, wherever it is.
     pub last: u64,
-    /// The process, 0 if it is not of this machine.
+    /// The process, 0 if it is on another machine.
     pub pid: u32,
 }
 
-/// Ends the waiting of a call.
+/// Interrupts a waiting call.
 #[derive(Default)]
 pub struct Interrupt {
     raised: AtomicBool,
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Interrupt {
 }
 
 impl Interrupt {
-    /// Ends the waiting, also one that begins later.
+    /// Interrupts the call, also if it begins to wait later.
     pub fn raise(&self) {
         self.raised.store(true, Ordering::Release);
         if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -53,13 +53,13 @@ impl Interrupt {
         }
     }
 
-    /// Whether the waiting is over.
+    /// Returns true if the call was interrupted.
     #[must_use]
     pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Acquire)
     }
 
-    /// What to do when it is raised from now on; the waiting call looks at
+    /// Sets the action for an interrupt from now on; the waiting call checks
     /// [`is_raised`](Self::is_raised) after this.
     pub fn on_raise(&self, wake: impl Fn() + Send + 'static) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));

@@ -1,8 +1,8 @@
-//! The nouns of the file plug.
+//! The types of the file plug.
 
 use bitflags::bitflags;
 
-/// An inode number. The root's is whatever [`FileSystem::root`](crate::FileSystem::root) says.
+/// An inode number. That of the root is returned by [`FileSystem::root`](crate::FileSystem::root).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ino(pub u64);
 
@@ -55,7 +55,7 @@ impl From<std::time::SystemTime> for Time {
     }
 }
 
-/// What an inode is.
+/// The kind of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// A regular file.
@@ -75,7 +75,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The `S_IFMT` bits of a mode for this kind.
+    /// Returns the `S_IFMT` bits of a mode for this kind.
     #[must_use]
     pub fn mode_bits(self) -> u32 {
         match self {
@@ -89,7 +89,7 @@ impl FileKind {
         }
     }
 
-    /// The kind that a mode's `S_IFMT` bits name, if any.
+    /// Returns the kind of the `S_IFMT` bits of a mode, if they are valid.
     #[must_use]
     pub fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {
@@ -134,11 +134,11 @@ pub struct Attr {
     pub mtime: Time,
     /// Last change of the inode.
     pub ctime: Time,
-    /// Birth, where the format keeps it.
+    /// Birth time, if the format has it.
     pub btime: Option<Time>,
 }
 
-/// What a lookup or a create found: the inode with its attributes, and one reference on it.
+/// The result of a lookup or a creation: the inode with its attributes, and one reference on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The attributes, inode number included.
@@ -150,28 +150,28 @@ pub struct Entry {
 /// An opened file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
-    /// What later calls name it by.
+    /// The handle for later calls.
     pub handle: Handle,
-    /// Whether a front may keep what it has cached of the content.
+    /// Whether a front may keep cached content.
     pub keep_cache: bool,
     /// Whether a front must not cache (an unknown or changing size).
     pub direct_io: bool,
 }
 
-/// What a file answers to a command.
+/// The answer of a file to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandAnswer {
-    /// Linux's error number, 0 for none: what `ioctl(2)` fails with. The data is handed back in both
+    /// Linux's error number, 0 for success: the error of `ioctl(2)`. The data are returned in both
     /// cases.
     pub errno: i32,
-    /// What is handed back.
+    /// The data to return.
     pub data: Vec<u8>,
 }
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The clock's time.
+    /// The current time.
     Now,
     /// This time.
     At(Time),
@@ -198,8 +198,8 @@ pub struct SetAttr {
     pub kill_privileges: bool,
 }
 
-/// Where a directory listing goes on. [`DirCursor::START`] is the beginning; the others are those
-/// that [`DirEntry::next`] gave, and stay valid while names come and go.
+/// The position in a directory listing. [`DirCursor::START`] is the beginning; the others are from
+/// [`DirEntry::next`], and stay valid while names are added and removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirCursor(pub u64);
 
@@ -213,15 +213,15 @@ impl DirCursor {
 pub struct DirEntry<'a> {
     /// The inode it names.
     pub ino: Ino,
-    /// What that inode is, where the directory knows.
+    /// The kind of the inode, if the directory stores it.
     pub kind: FileKind,
     /// The name: 1 to 255 bytes, no `/`, no NUL.
     pub name: &'a [u8],
-    /// The cursor behind this entry.
+    /// The cursor after this entry.
     pub next: DirCursor,
 }
 
-/// What `statfs` shows.
+/// The result of `statfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StatFs {
     /// Unit of the block counts, in bytes.
@@ -240,25 +240,25 @@ pub struct StatFs {
     pub name_max_bytes: u32,
 }
 
-/// Who asks: credentials for permission checks and for the owner of what is created.
+/// The requester: credentials for permission checks and for the ownership of new inodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Caller {
-    /// User id. 0 has every privilege.
+    /// User id. 0 has all privileges.
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
-    /// Supplementary groups, where the front knows them.
+    /// Supplementary groups, if the front knows them.
     pub groups: Vec<u32>,
     /// Process (or thread) id, 0 when unknown.
     pub pid: u32,
-    /// `umask(2)`: permission bits that a new inode does not get, unless its directory has a default
-    /// ACL. For file systems that [have ACLs](crate::FileSystem::has_acls); for others the front
-    /// has taken it from the mode already.
+    /// `umask(2)`: permission bits that a new inode does not get, unless its directory has a
+    /// default ACL. For file systems that [have ACLs](crate::FileSystem::has_acls); for others the
+    /// front has already applied it to the mode.
     pub umask: u16,
 }
 
 bitflags! {
-    /// How a file is opened.
+    /// The flags of opening a file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct OpenFlags: u32 {
         /// For reading.
@@ -275,27 +275,28 @@ bitflags! {
         const SYNC = 1 << 5;
         /// `create` fails if the name exists.
         const EXCLUSIVE = 1 << 6;
-        /// Past a front's cache, and past every shortcut to what is stored: by the file system alone.
+        /// Bypasses the cache of a front and passthrough: all I/O goes through the file system
+        /// (`O_DIRECT`).
         const DIRECT = 1 << 7;
     }
 
-    /// What `chattr(1)` sets and `lsattr(1)` shows, in Linux's numbers (`FS_*_FL`).
+    /// The flags of `chattr(1)` and `lsattr(1)`, in Linux's numbers (`FS_*_FL`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct FileFlags: u32 {
         /// Each write, or each change of a directory, is durable when it returns.
         const SYNC = 0x8;
-        /// Nothing of the inode may be changed, nor may it get or lose a name.
+        /// The inode is immutable, and may neither get nor lose a name.
         const IMMUTABLE = 0x10;
-        /// A file may only grow at its end, a directory only gain names.
+        /// A file may only be appended to, a directory may only gain names.
         const APPEND = 0x20;
-        /// Not for `dump(8)`.
+        /// Excluded by `dump(8)`.
         const NODUMP = 0x40;
         /// Reading does not change the access time.
         const NOATIME = 0x80;
         const _ = !0;
     }
 
-    /// How a rename treats an existing target.
+    /// The treatment of an existing target by a rename.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct RenameFlags: u32 {
         /// Fail with [`Error::Exists`](crate::Error::Exists) if the target exists.
@@ -305,18 +306,18 @@ bitflags! {
     }
 }
 
-/// Which free space to give back to the device.
+/// The free space to discard on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrimRange {
-    /// The first byte of the volume that counts.
+    /// The first byte of the range, in bytes of the volume.
     pub start: u64,
-    /// How many bytes count.
+    /// The length of the range in bytes.
     pub len_bytes: u64,
-    /// Shorter free extents are passed over.
+    /// Shorter free extents are skipped.
     pub min_len_bytes: u64,
 }
 
-/// How `setxattr` treats an existing attribute.
+/// The treatment of an existing attribute by `setxattr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XattrSet {
     /// Create or replace.
@@ -327,24 +328,24 @@ pub enum XattrSet {
     Replace,
 }
 
-/// What `fallocate` does to a range.
+/// The operation of `fallocate` on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FallocateMode {
-    /// Allocate; `keep_size` leaves the length alone.
+    /// Allocate; `keep_size` keeps the length.
     Allocate {
         /// Do not grow the file.
         keep_size: bool,
     },
     /// Make a hole; the length stays.
     PunchHole,
-    /// Make it read as zeroes; `keep_size` leaves the length alone.
+    /// Make the range read as zeroes; `keep_size` keeps the length.
     ZeroRange {
         /// Do not grow the file.
         keep_size: bool,
     },
 }
 
-/// What `lseek` looks for from an offset on.
+/// The target of `lseek` from an offset on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekFrom {
     /// The next byte that holds data.

@@ -136,10 +136,7 @@ pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
         return Format::Nothing;
     }
     let first: Vec<String> = head.0.iter().take(8).map(|b| format!("{b:02x}")).collect();
-    Format::Other(format!(
-        "something weft has never heard of (its first bytes are {})",
-        first.join(" ")
-    ))
+    Format::Other(format!("an unknown format (its first bytes are {})", first.join(" ")))
 }
 
 /// The beginning of a device.

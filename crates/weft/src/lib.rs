@@ -28,6 +28,7 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod attach_ioctl;
 pub mod cache;
 pub mod check;
 pub mod format;
@@ -37,7 +38,6 @@ pub mod mkfs;
 pub mod mount_options;
 pub mod mounts;
 pub mod networks;
-pub mod pushing;
 pub mod source;
 pub mod transfer;
 pub mod volume;

@@ -47,7 +47,11 @@ impl Session {
         let mounted = mounts::mounted_at(mount.mountpoint()).ok().flatten();
         let teller = mounted.and_then(|mounted| {
             let listening = Teller::listen(&mounted);
-            listening.inspect_err(|e| tracing::debug!("nobody can ask how it ends: {e}")).ok()
+            listening
+                .inspect_err(|e| {
+                    tracing::debug!("cannot listen for requests about how the mount ended: {e}")
+                })
+                .ok()
         });
         Self { mount, teller, _lock: lock }
     }
@@ -84,7 +88,7 @@ impl Session {
             self.tell(&Err(told));
             ended = self.keep_trying().map_err(failed);
             if ended.is_ok() {
-                tracing::warn!("what could not be written at the unmount is written now");
+                tracing::warn!("data that could not be written at the unmount are now written");
             }
         }
         let closed = close();

@@ -157,10 +157,11 @@ impl MountOptions {
                 (name, _) if name.starts_with("x-") => {}
                 _ => {
                     return Err(Error::Usage(format!(
-                        "the mount option '{option}' is not known; there are ro, order=ORDER, \
+                        "unknown mount option '{option}': expected ro, order=ORDER, \
                          allow_other, noxattr, writeback, nopassthrough, nopolling, threads=N, cache=PATH, \
                          cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, gid=N, \
-                         umask=OCTAL, fmask=OCTAL, dmask=OCTAL, and the kernel's own (nodev, nosuid, noexec, noatime, ...)"
+                         umask=OCTAL, fmask=OCTAL, dmask=OCTAL, and the kernel's own (nodev, \
+                         nosuid, noexec, noatime, ...)"
                     )));
                 }
             }

@@ -169,7 +169,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<()> {
         Ok(()) => Ok(()),
         Err(Errno::PERM) => fusermount(mountpoint, lazy),
         Err(Errno::BUSY) => Err(Error::Mount(format!(
-            "{shown} is in use: leave it (fuser -vm {shown} shows who is there), or detach it with \
+            "{shown} is in use: leave it (fuser -vm {shown} lists the processes), or detach it with \
              --lazy"
         ))),
         Err(Errno::INVAL) => Err(Error::Mount(format!("nothing is mounted on {shown}"))),

@@ -6,18 +6,18 @@
 //! place. SSHFS goes through the same proxy.
 
 mod bulk;
-mod desk;
 mod encrypted;
 mod listing;
+mod raw_client;
 mod scale;
 mod search;
 mod sizes;
 mod sshfs;
 
 pub use self::bulk::bulk;
-use self::desk::Desk;
 pub use self::encrypted::encrypted;
 pub use self::listing::listing;
+use self::raw_client::RawClient;
 pub use self::scale::scale;
 pub use self::search::search;
 pub use self::sizes::sizes;
@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weft::net::Address;
 use weft::ringer::{Mode, RnodeId};
-use weft::ringer_client::{LiveOptions, RingerFs};
-use weft::ringer_server::{FrontServeOptions, ServeOptions, Server};
+use weft::ringer_client::{RingerFs, RingerFsOptions};
+use weft::ringer_server::{ProxyServeOptions, ServeOptions, Server};
 use weft::vfs::{FileSystem, Walker};
 
 /// One-way delays: a local network and a DSL line, as in the original paper.
@@ -74,7 +74,7 @@ impl Served {
 
     /// Joins as the client with the store `name`, with the one-way delay `way` to the server.
     fn client(&self, name: &str, way: Duration) -> Result<RingerFs> {
-        let mut options = LiveOptions::new(self.at(way)?, self.path(name));
+        let mut options = RingerFsOptions::new(self.at(way)?, self.path(name));
         options.block_bytes = 64 << 10;
         Ok(RingerFs::join(options)?)
     }
@@ -130,7 +130,7 @@ pub fn operations(bench: &Bench) -> Result<()> {
          the server. *get rnode*: the lease to read a file and, with it, the rnode. *get read*: the \
          same of a file that this client had written to. *get write*: the lease to write. *end read*, \
          *end write*: the lease given back; as nothing answers to that, with a round trip behind it. \
-         *round trip*: a renewal of the session, the shortest question there is. *front*: a server \
+         *round trip*: a renewal of the session, the shortest question there is. *proxy*: a server \
          beside the client in front of the cell's own; first by a client when nobody has looked at \
          anything yet, then by another.",
     );
@@ -138,25 +138,25 @@ pub fn operations(bench: &Bench) -> Result<()> {
     let distances = [("local", Duration::ZERO), ("0.35 ms one way", LAN), ("17 ms one way", DSL)];
     let mut columns: Vec<(String, Vec<Row>)> = Vec::new();
     let served = Served::new(bench)?;
-    let mut maker = Desk::join(&served.at(Duration::ZERO)?, 1)?;
+    let mut maker = RawClient::join(&served.at(Duration::ZERO)?, 1)?;
     let files = maker.make_files(count)?;
     for (number, (name, way)) in (2_u8..).zip(distances) {
-        let mut desk = Desk::join(&served.at(way)?, number)?;
-        columns.push((name.to_owned(), protocol(&mut desk, &files)?));
+        let mut raw_client = RawClient::join(&served.at(way)?, number)?;
+        columns.push((name.to_owned(), protocol(&mut raw_client, &files)?));
     }
     if let Some((address, _apart)) = namespace(bench, &served.path("apart"))? {
-        let mut maker = Desk::join(&address, 1)?;
+        let mut maker = RawClient::join(&address, 1)?;
         let files = maker.make_files(count)?;
-        let mut desk = Desk::join(&address, 2)?;
-        columns.insert(1, ("network namespace, TCP".into(), protocol(&mut desk, &files)?));
+        let mut raw_client = RawClient::join(&address, 2)?;
+        columns.insert(1, ("network namespace, TCP".into(), protocol(&mut raw_client, &files)?));
     } else {
         section.line("No network namespace: `ip netns add` is not allowed here.");
     }
     for (name, way) in [("0.35 ms", LAN), ("17 ms", DSL)] {
-        let (_front, near) = front(&served, way)?;
-        let mut cold = Desk::join(&near, 20)?;
-        columns.push((format!("front, the cell {name} away"), protocol(&mut cold, &files)?));
-        let mut again = Desk::join(&near, 21)?;
+        let (_proxy, near) = proxy(&served, way)?;
+        let mut cold = RawClient::join(&near, 20)?;
+        columns.push((format!("proxy, the cell {name} away"), protocol(&mut cold, &files)?));
+        let mut again = RawClient::join(&near, 21)?;
         columns.push(("the same, once more by another".to_owned(), protocol(&mut again, &files)?));
     }
     #[cfg(feature = "etcd")]
@@ -192,15 +192,15 @@ pub fn operations(bench: &Bench) -> Result<()> {
 }
 
 /// Starts a proxy of the cell's server near the client; returns it and its address.
-fn front(served: &Served, way: Duration) -> Result<(Server, Address)> {
-    let near = Address::Unix(served.path(&format!("front-{}", way.as_micros())));
-    let front = FrontServeOptions {
+fn proxy(served: &Served, way: Duration) -> Result<(Server, Address)> {
+    let near = Address::Unix(served.path(&format!("proxy-{}", way.as_micros())));
+    let proxy = ProxyServeOptions {
         parents: vec![served.at(way)?],
         tls: None,
-        directory: served.path(&format!("front-{}.store", way.as_micros())),
+        directory: served.path(&format!("proxy-{}.store", way.as_micros())),
     };
     let options = ServeOptions { listen: vec![near.clone()], ..ServeOptions::new() };
-    Ok((Server::start_front(front, options)?, near))
+    Ok((Server::start_proxy(proxy, options)?, near))
 }
 
 /// The same with the cell in etcd; `None` if etcd is not installed.
@@ -215,35 +215,35 @@ fn on_etcd(bench: &Bench, count: u32) -> Result<Option<Vec<Row>>> {
     let _server = Server::start_member(&etcd, None, options)?;
     let began = Instant::now();
     let mut maker = loop {
-        match Desk::join(&address, 1) {
-            Ok(desk) => break desk,
+        match RawClient::join(&address, 1) {
+            Ok(raw_client) => break raw_client,
             Err(e) if began.elapsed() > Duration::from_secs(20) => return Err(e),
             // The server does not own the cell yet.
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     };
     let files = maker.make_files(count)?;
-    let mut desk = Desk::join(&address, 2)?;
-    protocol(&mut desk, &files).map(Some)
+    let mut raw_client = RawClient::join(&address, 2)?;
+    protocol(&mut raw_client, &files).map(Some)
 }
 
 /// Measures the operations of the original paper's table.
-fn protocol(desk: &mut Desk, files: &[RnodeId]) -> Result<Vec<Row>> {
+fn protocol(raw_client: &mut RawClient, files: &[RnodeId]) -> Result<Vec<Row>> {
     let mut rows: [Row; 7] =
         ["put rnode", "get rnode", "get read", "get write", "end read", "end write", "round trip"]
             .map(|name| (name, Micros::default()));
     let [put, get, get_read, get_write, end_read, end_write, trip] = &mut rows;
     for &file in files {
-        desk.keep()?;
-        trip.1.time(|| desk.renew())?;
-        let read = get.1.time(|| desk.acquire(file, Mode::Read))?;
-        end_read.1.time(|| desk.lower(file, read.token))?;
-        let write = get_write.1.time(|| desk.acquire(file, Mode::Write))?;
-        let change = desk.chmod(&write.rnode, 0o600);
-        put.1.time(|| desk.commit(vec![change]))?;
-        end_write.1.time(|| desk.lower(file, write.token))?;
-        let read = get_read.1.time(|| desk.acquire(file, Mode::Read))?;
-        desk.lower(file, read.token)?;
+        raw_client.keep()?;
+        trip.1.time(|| raw_client.renew())?;
+        let read = get.1.time(|| raw_client.acquire(file, Mode::Read))?;
+        end_read.1.time(|| raw_client.lower(file, read.token))?;
+        let write = get_write.1.time(|| raw_client.acquire(file, Mode::Write))?;
+        let change = raw_client.chmod(&write.rnode, 0o600);
+        put.1.time(|| raw_client.commit(vec![change]))?;
+        end_write.1.time(|| raw_client.lower(file, write.token))?;
+        let read = get_read.1.time(|| raw_client.acquire(file, Mode::Read))?;
+        raw_client.lower(file, read.token)?;
     }
     Ok(rows.into())
 }
@@ -255,7 +255,7 @@ fn again(served: &Served, section: &mut Section) -> Result<()> {
     let watched = served.path("mds-watched");
     let ends = [&watched, &near].map(|p| proxy::Address::Unix(p.clone()));
     let watch = proxy::Proxy::start(&ends[0], &ends[1], Duration::ZERO)?;
-    let options = LiveOptions::new(Address::Unix(watched), served.path("again"));
+    let options = RingerFsOptions::new(Address::Unix(watched), served.path("again"));
     let fs = RingerFs::join(options)?;
     let walker = Walker::new(&fs);
     walker.write_file(b"/again", &[7; 4096], 0o644)?;

@@ -26,7 +26,7 @@ pub struct Caching {
     /// write-invalidate, write-only or pass-through [default: write-through]
     #[arg(long, value_name = "MODE", requires = "cache", value_parser = known::<Mode>(MODES))]
     pub cache_mode: Option<Mode>,
-    /// Most space in the cache that this source may take
+    /// Maximum space in the cache for this source
     #[arg(long, value_name = "SIZE", requires = "cache")]
     pub cache_quota: Option<String>,
     /// Name of this source in the cache, wherever the source is found [default: the source]
@@ -86,7 +86,7 @@ pub enum Cache {
     Check(Check),
     /// List the content of a cache that is not in use, block by block
     Dump(Dump),
-    /// Keep all that is provably good of a damaged cache
+    /// Repair a damaged cache, keeping all content that is verified
     Repair(Repair),
     /// Make a cache larger or smaller, in use or not
     Resize(Resize),
@@ -94,7 +94,7 @@ pub enum Cache {
     Flush(Flush),
     /// Switch the mode of a source of a cache in use
     Mode(SetMode),
-    /// Make a cache forget a source
+    /// Remove a source from a cache
     Detach(Detach),
     /// Record what is read and written through a cache in use
     Trace(Trace),
@@ -201,7 +201,7 @@ pub struct Dump {
 pub struct Repair {
     /// The cache
     pub cache: String,
-    /// Say what would be done, and do nothing
+    /// Report what would be done, and change nothing
     #[arg(long, short = 'n')]
     pub dry_run: bool,
 }

@@ -39,7 +39,8 @@ impl FromStr for Code {
 
     /// Up to four letters of MacRoman, or eight hexadecimal digits behind `0x`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("'{text}' is no type or creator: four letters, or 0x and 8 digits");
+        let bad =
+            || format!("invalid type or creator '{text}': give four letters, or 0x and 8 digits");
         if let Some(hex) = text.strip_prefix("0x").filter(|hex| hex.len() == 8) {
             return u32::from_str_radix(hex, 16).map(|n| Self(n.to_be_bytes())).map_err(|_| bad());
         }

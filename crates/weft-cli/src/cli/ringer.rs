@@ -24,9 +24,10 @@ pub enum Ringer {
     Leases(Leases),
     /// Find files by tags, attributes and words of their names
     #[command(
-        after_help = "Conditions, all of which must hold: WORD (a word of the name begins so), \
-        tag:TAG, NAME:VALUE (the attribute user.NAME), kind:file|dir|link, size>10M, \
-        mtime<2026-01-01; with a leading - those that must not. Write -- before the first of these."
+        after_help = "Conditions are combined with AND: WORD (a prefix of a word of the name), tag:TAG, \
+        NAME:VALUE (the attribute user.NAME), kind:file|dir|link, size>10M, \
+        mtime<2026-01-01. A leading - negates a condition; write -- before the first of \
+        those."
     )]
     Search(Search),
     /// Show or change the tags of files
@@ -34,44 +35,46 @@ pub enum Ringer {
     /// Make, list and remove snapshots of a directory
     #[command(subcommand)]
     Snapshot(Snapshot),
-    /// Check the consistency of a cell's records, while it is served
+    /// Check the consistency of a running cell
     #[command(after_help = "Exit codes: 0 no errors, 4 errors found, 8 the check failed.")]
     Doctor(Doctor),
-    /// Copy a cell into a file, while it is served
+    /// Back up a running cell into a file
     #[command(
-        after_help = "Needs an administrator of the cell. Blocks of files are with the clients and in archives, not in \
-        the cell: what is copied are names, attributes, versions, members, and which blocks files are \
-        made of. Exit codes: 4 if something is wrong with the cell, as `doctor` tells."
+        after_help = "Requires an administrator of the cell. The backup has names, attributes, versions, \
+        members and the block hashes of files. It has no file content: blocks are on the \
+        clients and in archives. Exit codes: 0 done, 1 failed, 4 the cell has errors (see \
+        `doctor`)."
     )]
     Backup(Backup),
-    /// Make a cell of a backup, to be served
+    /// Create a cell from a backup
     RestoreCell(RestoreCell),
     /// Check all blocks of a mount's store against their hashes, and repair them from other clients
     #[command(
-        after_help = "Exit codes: 0 no damage, 1 all damage repaired, 4 some blocks have no \
-        other copy, 8 the check failed."
+        after_help = "Exit codes: 0 no damage, 1 all damage repaired, 4 some blocks have no other copy, 8 \
+        the check failed."
     )]
     Scrub(Scrub),
-    /// List changes that could not be sent because other clients had changed the same things
+    /// List conflicts: changes not sent because other clients had changed the same files or names
     Conflicts(Conflicts),
-    /// Settle a conflict
+    /// Resolve a conflict
     Resolve(Resolve),
-    /// Attach another cell to an empty directory, on every mount
+    /// Attach another cell to an empty directory; it appears on every mount
     Attach(Attach),
     /// Detach a cell from a directory; the cell stays as it is
     Detach(Detach),
-    /// Show or set how many copies of the files below a directory are made, and what fsync waits
-    /// for
+    /// Show or set the policy of a directory: copies, what fsync waits for, archives, versions,
+    /// text search
     Policy(PolicyArgs),
     /// Show which clients keep copies of a file
     Holders(Holders),
     /// Encrypt an empty directory: server, other clients and archives get only ciphertext of
     /// content; names, lengths, attributes and times stay visible
     #[command(
-        after_help = "A new key is made, and kept on this machine alone, in the local store of the mount: \
-        carry it to others with `ringer key`, and keep a copy of it somewhere. Directories below it are \
-        encrypted with the same key, if they are not given one of their own while they are empty. What \
-        is in it cannot be moved out or linked to from outside: mv copies it."
+        after_help = "Creates a key, which is stored only on this machine, in the local store of the \
+        mount. Share it with `ringer key share`, and back it up with `ringer key export`: \
+        without the key the files are lost. Subdirectories use the same key unless they are \
+        encrypted separately while empty. Files cannot be renamed or hard-linked out of the \
+        directory; mv copies them."
     )]
     Encrypt(Encrypt),
     /// Share encrypted directories with members: list, hand over, export and import their keys
@@ -107,11 +110,13 @@ pub enum Ringer {
 #[cfg(feature = "archive")]
 #[derive(Debug, Subcommand)]
 pub enum Archive {
-    /// Make an empty directory or prefix an archive of the cell. `policy` sets which files go there
+    /// Add an archive to the cell: an empty directory, or an empty S3 prefix. `policy` selects the
+    /// files that are copied there
     #[command(
-        after_help = "Each client that writes talks to the archive itself, and needs what opens it in \
-        its environment: for S3 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and, if it is not \
-        Amazon's, AWS_ENDPOINT_URL (and AWS_ALLOW_HTTP=true for one without TLS)."
+        after_help = "Each writing client connects to the archive directly and takes the credentials from \
+        its environment: for S3 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, and \
+        for other providers than Amazon AWS_ENDPOINT_URL (with AWS_ALLOW_HTTP=true if it has \
+        no TLS)."
     )]
     Add(ArchiveAdd),
     /// List the archives of a cell
@@ -153,7 +158,7 @@ pub struct ArchiveRemove {
 pub struct ArchiveSweep {
     #[command(flatten)]
     pub reaching: Reaching,
-    /// Its number, as `list` shows it [default: all, one after the other]
+    /// Number of the archive, as shown by `list` [default: all, one after the other]
     pub archive: Option<String>,
     /// Only report what would be deleted
     #[arg(long)]
@@ -162,18 +167,18 @@ pub struct ArchiveSweep {
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The file that the cell is kept in, or its name with --etcd; it is made if it does not exist.
-    /// With --front the directory that identifies this proxy
+    /// The file of the cell, created if it does not exist; with --etcd its name. With --upstream:
+    /// the store directory of this proxy
     pub cell: PathBuf,
-    /// Run as a proxy of the server of a cell, nearer to its clients: keep the leases that they
-    /// take, and grant them again without asking that server. HOST:PORT, HOST, quic://HOST:PORT or
-    /// unix:/PATH, several with commas
-    #[arg(long, value_name = "SERVER")]
-    pub front: Option<String>,
-    /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for that server: the proxy is a
-    /// member of the cell
-    #[arg(long, value_name = "DIR", requires = "front")]
-    pub front_certificates: Option<PathBuf>,
+    /// Run as a proxy for these servers of a cell: cache the leases and metadata that nearby
+    /// clients use, and grant them again without asking upstream. HOST:PORT, HOST, quic://HOST:PORT
+    /// or unix:/PATH, separated by commas
+    #[arg(long, value_name = "SERVERS")]
+    pub upstream: Option<String>,
+    /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for the upstream servers: the
+    /// proxy is a member of the cell
+    #[arg(long, value_name = "DIR", requires = "upstream")]
+    pub upstream_certificates: Option<PathBuf>,
     #[cfg(feature = "etcd")]
     #[command(flatten)]
     pub etcd: Etcd,
@@ -181,25 +186,25 @@ pub struct Serve {
     /// brackets; more than once; over QUIC with --tls-certificates [default: localhost:7473]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<String>,
-    /// Directory of ca-cert.pem, server-cert.pem and server-key.pem: TLS, and only clients with a
-    /// certificate of that authority; if `ringer init` made it, only members, and others can join
+    /// Directory of ca-cert.pem, server-cert.pem and server-key.pem: use TLS, and admit only
+    /// clients with a certificate of that authority; with an authority of `ringer init` only
+    /// members, and invited machines can join
     #[arg(long, value_name = "DIR")]
     pub tls_certificates: Option<PathBuf>,
-    /// Serve other machines, and all users of this one, without TLS: any process that reaches the
-    /// port may do everything [default: over TCP without TLS only root and this user, on this
-    /// machine]
+    /// Admit other machines and all local users without TLS: any process that reaches the port has
+    /// full permissions [default without TLS: only root and this user, on this machine]
     #[arg(long, conflicts_with = "tls_certificates")]
     pub insecure: bool,
-    /// Time for which the leases of a silent client are kept
+    /// Lease term: how long the leases of an unresponsive client are kept
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub epoch: u64,
-    /// Answer Prometheus on this TCP address, such as localhost:9106, under /metrics
+    /// Serve Prometheus metrics on this TCP address, under /metrics, such as localhost:9106
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<String>,
-    /// Most connections at once; more are closed as they come
+    /// Maximum number of connections; further ones are refused
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub connections_max: usize,
-    /// Most pairs of clients at once that talk through the server, as they do not reach each other
+    /// Maximum number of relayed connections, between clients that cannot connect to each other
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub relays_max: usize,
     /// Return once it is served
@@ -217,17 +222,17 @@ pub struct Serve {
 #[cfg(feature = "etcd")]
 #[derive(Debug, Args)]
 pub struct Etcd {
-    /// Keep the cell in etcd: http://HOST:PORT of each member, separated by commas. Start several
-    /// servers of it: one owns the cell, the others take over
-    #[arg(long = "etcd", value_name = "URL", value_delimiter = ',', conflicts_with = "front")]
+    /// Store the cell in etcd: http://HOST:PORT of each member, separated by commas. Run several
+    /// servers for failover: one owns the cell, the others are standbys
+    #[arg(long = "etcd", value_name = "URL", value_delimiter = ',', conflicts_with = "upstream")]
     pub members: Vec<String>,
     /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for etcd
     #[arg(long, value_name = "DIR", requires = "members")]
     pub etcd_certificates: Option<PathBuf>,
-    /// Time for which a silent server keeps the cell
+    /// How long an unresponsive server keeps ownership of the cell
     #[arg(long, value_name = "SECONDS", default_value_t = 5, requires = "members", value_parser = clap::value_parser!(u64).range(2..=60))]
     pub session: u64,
-    /// Address at which clients reach this server, if that is not the first --listen
+    /// Address of this server for clients and other servers [default: the first --listen]
     #[arg(long, value_name = "ADDRESS", requires = "members")]
     pub advertise: Option<String>,
 }
@@ -250,42 +255,42 @@ pub struct Mount {
     pub reaching: Reaching,
     /// The directory to mount on
     pub mountpoint: PathBuf,
-    /// The directory of this client: its identity, its changes and its blocks; it is made if it
-    /// does not exist
+    /// The store directory of this client, for its identity, journal and blocks; created if it does
+    /// not exist
     #[arg(long, short, value_name = "DIR")]
     pub store: PathBuf,
-    /// Address at which other clients fetch blocks: HOST:PORT, quic://HOST:PORT or unix:/PATH
+    /// Listen here for other clients that fetch blocks: HOST:PORT, quic://HOST:PORT or unix:/PATH
     /// [default: a socket in the store if the server is on one, else any port of the address that
     /// the server is reached from]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// Directory of certificates for attached cells: DIR/NUMBER with ca-cert.pem, client-cert.pem
-    /// and client-key.pem for the cell of that number; `ringer join --by-cell` puts them there
+    /// Directory of certificates for attached cells: for each cell DIR/NUMBER with ca-cert.pem,
+    /// client-cert.pem and client-key.pem, as made by `ringer join --by-cell`
     #[arg(long, value_name = "DIR")]
     pub cells_certificates: Option<PathBuf>,
-    /// Let all users attach cells where they may set attributes, and not only root and this user
+    /// Allow all users to attach cells where they may set attributes, not only root and this user
     #[arg(long)]
     pub allow_attach: bool,
     /// Size of the blocks of new files, 64K to 4M; a file has at most 65536
     #[arg(long, value_name = "SIZE", default_value = "256K")]
     pub block_size: String,
-    /// Room for blocks fetched from other clients; attached cells have as much each
+    /// Cache size for blocks fetched from other clients; each attached cell has as much
     #[arg(long, value_name = "SIZE", default_value = "10G")]
     pub cache_size: String,
-    /// Room for blocks that are kept: those written here, and copies that other clients rely on.
-    /// Beyond it no copies are made here, and files with enough other copies are dropped; those
-    /// without one stay [default: as much as the disk has]
+    /// Limit for blocks written here and copies kept for other clients. Beyond it this client makes
+    /// no copies, and drops files with enough other copies; files without another copy stay
+    /// [default: the free space of the disk]
     #[arg(long, value_name = "SIZE")]
     pub store_size: Option<String>,
-    /// Time for which a call waits for the server, and a read for other clients, before it fails
+    /// Timeout of calls that wait for the server, and of reads that wait for other clients
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub patience: u64,
-    /// Let databases share memory by their -shm files (SQLite in WAL mode): only if this machine
-    /// alone opens them, else they lose rows
+    /// Allow -shm files (SQLite in WAL mode). Only safe if no other machine opens the database:
+    /// otherwise rows are lost
     #[arg(long)]
     pub allow_shared_memory: bool,
-    /// Accept a cell that is older than this store has seen it, as after restore-cell; changes made
-    /// here since are set aside in the store
+    /// Accept a cell that is older than the state this store last saw, as after restore-cell; later
+    /// local changes are set aside in the store
     #[arg(long)]
     pub accept_older_cell: bool,
     /// Return once it is mounted
@@ -322,7 +327,7 @@ pub struct Top {
     /// Milliseconds between two updates
     #[arg(long, short, value_name = "MS", default_value_t = 1000)]
     pub interval_ms: u64,
-    /// Number of updates; 0 goes on until it is interrupted
+    /// Number of updates; 0: until interrupted
     #[arg(long, short = 'n', default_value_t = 0)]
     pub count: u64,
     /// Show the figures once
@@ -352,7 +357,7 @@ fn waits(text: &str) -> Result<Waits, String> {
     let number = |text: &str| text.parse().ok().filter(|n| *n > 0).map(Waits::Copies);
     match text.strip_prefix("copies=") {
         None if text == "local" => Ok(Waits::Local),
-        number_text => number_text.and_then(number).ok_or("local, or copies=N".into()),
+        number_text => number_text.and_then(number).ok_or("expected local, or copies=N".into()),
     }
 }
 
@@ -375,15 +380,16 @@ fn seconds(text: &str) -> Result<u64, String> {
         Some("m") => 60,
         Some("h") => 3600,
         Some("d") => 86400,
-        _ => return Err("a number with s, m, h or d".into()),
+        _ => return Err("expected a number with s, m, h or d".into()),
     };
-    let number: u64 = digits.parse().map_err(|_| "a number with s, m, h or d".to_owned())?;
-    number.checked_mul(unit).ok_or_else(|| "that is too long".into())
+    let number: u64 =
+        digits.parse().map_err(|_| "expected a number with s, m, h or d".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "the time is too long".into())
 }
 
 /// Parses the length of the longest text file that is searched, in bytes, as a policy has it.
 fn text_size(text: &str) -> Result<u64, String> {
-    const WHAT: &str = "none, or a number of bytes with K or M, at most 1M";
+    const WHAT: &str = "expected none, or a size with K or M, at most 1M";
     if text.contains(char::is_whitespace) {
         return Err(WHAT.into());
     }
@@ -395,22 +401,22 @@ fn text_size(text: &str) -> Result<u64, String> {
 pub struct PolicyArgs {
     /// A directory of a mounted cell
     pub directory: PathBuf,
-    /// Number of clients, beside the one that wrote a file, that are to have a copy of it
+    /// Number of copies of each file on other clients than the one that wrote it
     #[arg(long, value_name = "N")]
     pub copies: Option<u32>,
-    /// Condition for which fsync waits, beside the disk of this machine and the server: none
-    /// (local), or copies=N on other clients
+    /// What fsync waits for, besides the local disk and the server: nothing more (local), or N
+    /// copies on other clients (copies=N)
     #[arg(long, value_name = "WHAT", value_parser = waits)]
     pub fsync: Option<Waits>,
-    /// Whether files are copied to the cell's archives: not at all, a while after they were
-    /// changed, or so that fsync waits until one of them has the file
+    /// Whether files are copied to the cell's archives: never, some time after a change, or before
+    /// fsync returns (by at least one archive)
     #[arg(long, value_name = "WHEN")]
     pub archive: Option<When>,
     /// Number of earlier versions of a file that are kept; unless it is 0, removed files are kept
     /// too
     #[arg(long, value_name = "N")]
     pub versions: Option<u32>,
-    /// Time for which they are kept: a number with s, m, h or d [default: 7d]
+    /// How long versions and removed files are kept: a number with s, m, h or d [default: 7d]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub keep: Option<u64>,
     /// The shortest time between two versions that one client keeps [default: 10s]
@@ -420,7 +426,7 @@ pub struct PolicyArgs {
     /// file
     #[arg(long, value_name = "SIZE", value_parser = text_size)]
     pub text: Option<u64>,
-    /// Take the policy of the directory above
+    /// Remove the directory's own policy, and inherit that of its parent
     #[arg(long, conflicts_with_all = ["copies", "fsync", "archive", "versions", "keep", "every", "text"])]
     pub inherit: bool,
 }
@@ -453,7 +459,7 @@ pub struct Attach {
 
 #[derive(Debug, Args)]
 pub struct Detach {
-    /// A directory that another cell is attached to; that cell need not answer
+    /// A directory where a cell is attached; that cell need not be reachable
     pub directory: PathBuf,
 }
 
@@ -496,10 +502,12 @@ pub enum Key {
         #[arg(long, value_name = "FILE")]
         from: Option<PathBuf>,
     },
-    /// Print the id by which others share encrypted directories with this mount. It is no secret
+    /// Print the id that others need to share encrypted directories with this mount. It is not
+    /// secret
     #[command(
-        after_help = "Send it to who shares with you by a way that the cell's server has no hand in: mail, a \
-        message, a phone call. Whoever can put another in its place reads what is shared with you."
+        after_help = "Send the id to the members who share with you over a channel that does not go \
+        through the cell's server, such as mail, a message or a phone call. An attacker who \
+        can replace the id can read what is shared with you."
     )]
     Id {
         /// The directory that the cell is mounted on
@@ -507,8 +515,8 @@ pub enum Key {
     },
     /// Accept keys from members, by their ids, from now on; without an id, list them
     #[command(
-        after_help = "A key that somebody else left for this mount is not taken: whoever gives you a key reads \
-        what you write with it. Ask the member for the id (`key id`) in person, not through the cell."
+        after_help = "Keys from other members are rejected: the giver of a key can read what you write \
+        with it. Get the member's id (`key id`) in person, not through the cell."
     )]
     Trust {
         /// The directory that the cell is mounted on
@@ -516,14 +524,15 @@ pub enum Key {
         /// Ids, as `key id` prints them
         #[arg(value_name = "ID")]
         ids: Vec<MemberId>,
-        /// Accept no more keys from them; keys accepted before stay
+        /// Stop accepting keys from these members; keys accepted before stay
         #[arg(long, requires = "ids")]
         remove: bool,
     },
     /// Share an encrypted directory with members, by their ids
     #[command(
-        after_help = "The directory's key is left in the cell, encrypted for each of them alone. Who comes to \
-        the directory with a mount that trusts this one's id (`key trust`) has the key from then on."
+        after_help = "Stores the directory's key in the cell, encrypted separately for each of these \
+        members. A member receives the key on first access to the directory, from a mount \
+        that trusts the id of this mount (`key trust`)."
     )]
     Share {
         /// The directory that was encrypted
@@ -575,8 +584,8 @@ pub struct SnapshotOf {
 
 #[derive(Debug, Args)]
 pub struct Search {
-    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the directory that
-    /// a cell is mounted on: then the cells that are attached are searched too
+    /// The metadata server (HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH), or the mount point of
+    /// a cell: then attached cells are searched too
     #[command(flatten)]
     pub reaching: Reaching,
     /// Conditions, such as tag:un project:x 'mtime>2026-01-01' report
@@ -596,9 +605,9 @@ pub struct Conflicts {
 /// The side of a conflict that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Keep {
-    /// Apply the local changes again, to the present state
+    /// Apply the local changes to the current state
     Mine,
-    /// Keep what other clients made
+    /// Keep the changes of other clients
     Theirs,
     /// Keep the file, and apply the local changes to a copy of it: see --as
     Both,
@@ -608,7 +617,7 @@ pub enum Keep {
 pub struct Resolve {
     /// The directory that the cell is mounted on
     pub mountpoint: PathBuf,
-    /// The conflict's number, as `conflicts` lists it
+    /// Number of the conflict, as shown by `conflicts`
     #[arg(value_name = "NUMBER")]
     pub number: u64,
     /// The side to keep
@@ -629,10 +638,10 @@ pub struct History {
 pub struct Restore {
     /// A file of a mounted cell; or with --removed the directory given to `history`
     pub path: PathBuf,
-    /// Number of the version, as `history` lists it
+    /// Number of the version, as shown by `history`
     #[arg(long, value_name = "NUMBER", required_unless_present = "removed")]
     pub version: Option<u64>,
-    /// Number of the removed file, as `history` lists it
+    /// Number of the removed file, as shown by `history`
     #[arg(long, value_name = "NUMBER", conflicts_with = "version")]
     pub removed: Option<u64>,
     /// Restore into a new file, and leave the existing one as it is

@@ -27,7 +27,7 @@ pub struct Transforming {
     /// that always make the same output of the same input, without programs and without aead
     #[arg(long, value_name = "DIR", requires = "transform")]
     pub output_cache: Option<PathBuf>,
-    /// Most space for these outputs, such as 500M or 10G
+    /// Maximum space for these outputs, such as 500M or 10G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub output_cache_size: u64,
     /// Let the kernel read views with cached outputs directly, as fast as any file of that
@@ -122,7 +122,7 @@ fn module(text: &str) -> Result<(String, PathBuf), String> {
     let (name, file) = text
         .split_once('=')
         .filter(|(name, file)| !name.is_empty() && !file.is_empty())
-        .ok_or_else(|| format!("'{text}' is no module; write NAME=FILE"))?;
+        .ok_or_else(|| format!("invalid module '{text}': write NAME=FILE"))?;
     Ok((name.to_owned(), file.into()))
 }
 
@@ -130,7 +130,7 @@ fn program(text: &str) -> Result<(String, String), String> {
     let (name, command) = text
         .split_once('=')
         .filter(|(name, command)| !name.is_empty() && !command.is_empty())
-        .ok_or_else(|| format!("'{text}' is no program; write NAME=COMMAND"))?;
+        .ok_or_else(|| format!("invalid program '{text}': write NAME=COMMAND"))?;
     Ok((name.to_owned(), command.to_owned()))
 }
 
@@ -266,7 +266,7 @@ pub struct Test {
 pub struct Run {
     /// The network; a store network runs as files are written, a view as they are read
     pub network: String,
-    /// The other way: a store network as files are read
+    /// Run the network in reverse: a store network as files are read
     #[arg(long)]
     pub inverse: bool,
     /// Read this file [default: standard input]
@@ -289,7 +289,7 @@ pub struct Run {
 pub enum KeysVerb {
     /// Make a new key; with --rotate it is put before those that the file has
     New(NewKey),
-    /// Show names and ids of keys, and nothing else of them
+    /// Show names and ids of keys, never the keys themselves
     List(ListKeys),
 }
 
@@ -297,7 +297,8 @@ pub enum KeysVerb {
 pub struct NewKey {
     /// The name of the key, in ~/.config/weft/keys, or a path
     pub name: String,
-    /// The file exists: seal new files with the new key, and go on to open old ones
+    /// Add the key to an existing file: new files are sealed with it, old files still open with the
+    /// earlier keys
     #[arg(long)]
     pub rotate: bool,
 }

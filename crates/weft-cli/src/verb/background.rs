@@ -24,7 +24,7 @@ pub fn start(command: &mut Command) -> Result<(u32, String), Failure> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| Failure::new(format!("cannot start the serving process: {e}")))?;
+        .map_err(|e| Failure::new(format!("cannot start the background process: {e}")))?;
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout).read_line(&mut said)?;
@@ -39,7 +39,7 @@ pub fn start(command: &mut Command) -> Result<(u32, String), Failure> {
     let status = child.wait()?;
     let message = complaint.trim().trim_start_matches("weft: ");
     Err(if message.is_empty() {
-        Failure::new(format!("the serving process ended without a word ({status})"))
+        Failure::new(format!("the background process exited without an error message ({status})"))
     } else {
         let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
         // The paths in the message are absolute, so they are valid in this process too.

@@ -77,7 +77,7 @@ pub fn mv(args: &cli::Mv) -> Outcome {
     let (from, to) = (volume_path(&args.from)?, volume_path(&args.to)?);
     if from.image != to.image {
         return Err(Failure::usage(
-            "mv stays within one volume; between volumes use weft cp, then weft rm",
+            "mv works only within one volume; between volumes use weft cp, then weft rm",
         ));
     }
     changing(&from.image, &args.opening, |stack| {
@@ -117,7 +117,7 @@ pub fn ln(args: &cli::Ln) -> Outcome {
     }
     let target = volume_path(&args.target)?;
     if target.image != link.image {
-        return Err(Failure::usage("a hard link stays within one volume"));
+        return Err(Failure::usage("a hard link cannot cross volumes"));
     }
     changing(&link.image, &args.opening, |stack| {
         Walker::new(stack.fs())

@@ -164,7 +164,7 @@ pub fn fitted(
         let mut fitting = FitNames::new(&mut past);
         let sent = send(&mut fitting);
         for (path, name) in fitting.changed() {
-            out.note(&format!("{path} is called {name} there"));
+            out.note(&format!("{path} is copied as {name}"));
         }
         sent
     } else {

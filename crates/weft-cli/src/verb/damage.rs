@@ -67,7 +67,7 @@ impl Damage {
         }
         let things = count(self.things, "thing");
         self.out.error(&format!(
-            "{things} could not be read and {} passed over; weft fsck tells more",
+            "{things} could not be read and {} skipped; see weft fsck",
             if self.things == 1 { "was" } else { "were" }
         ));
         Ok(FAILED)

@@ -91,7 +91,7 @@ fn options(args: &cli::Mkfs) -> Result<MkfsOptions, Failure> {
         }
         Some(1) => options.revision = Revision::Dynamic,
         Some(other) => {
-            return Err(Failure::usage(format!("there is no revision {other}; it is 0 or 1")));
+            return Err(Failure::usage(format!("invalid revision {other}: expected 0 or 1")));
         }
     }
     if let Some(list) = &args.features {
@@ -145,7 +145,7 @@ fn make_journal(
 }
 
 fn parse_uuid(text: &str) -> Result<[u8; 16], Failure> {
-    let bad = || Failure::usage(format!("'{text}' is no UUID"));
+    let bad = || Failure::usage(format!("invalid UUID: '{text}'"));
     let hex: Vec<u8> = text.bytes().filter(|b| *b != b'-').collect();
     if hex.len() != 32 || !hex.is_ascii() {
         return Err(bad());

@@ -153,7 +153,7 @@ fn by_volume<P: AsRef<OsStr>>(
 fn volume_path(text: &OsStr) -> Result<VolumePath, Failure> {
     if !weft::volume::looks_like_one(text) {
         let text = text.to_string_lossy();
-        return Err(Failure::usage(format!("'{text}' is no volume path; write IMAGE:/path")));
+        return Err(Failure::usage(format!("invalid volume path '{text}': write IMAGE:/path")));
     }
     weft::volume::parse(text).map_err(|e| Failure::usage(e.to_string()))
 }
@@ -179,7 +179,7 @@ fn refuse_image(image: &str, to: &Path) -> Result<(), Failure> {
 /// Parses `UID:GID`.
 fn parse_owner(text: &str) -> Result<(u32, u32), Failure> {
     text.split_once(':').and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?))).ok_or_else(
-        || Failure::usage(format!("'{text}' is no owner; write numbers, such as 1000:1000")),
+        || Failure::usage(format!("invalid owner '{text}': write numbers, such as 1000:1000")),
     )
 }
 

@@ -21,7 +21,7 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     let dead = mounts::clear_dead(&args.mountpoint)?;
     if dead {
         let dir = args.mountpoint.display();
-        out.note(&format!("the process behind an earlier mount on {dir} had died; unmounted it"));
+        out.note(&format!("unmounted {dir}: the process of an earlier mount there had died"));
     }
     let networks = transform::of_mount(&transforming(args, &options)?)?;
     let meters = networks.as_ref().and_then(|networks| networks.meters.clone());

@@ -33,14 +33,17 @@ use weft::mount_options::MountOptions;
 use weft::net::{Address, ClientTls, Role, ServerTls};
 use weft::ringer::Bytes;
 use weft::ringer::mds::MdsOptions;
-use weft::ringer_client::{CONFLICTS_XATTR, CellTree, LiveOptions};
+use weft::ringer_client::{CONFLICTS_XATTR, CellTree, RingerFsOptions};
 use weft::ringer_net::pki::{self, Authority};
 use weft::ringer_net::{self as net, Answer, Ask, CellStatus, PORT};
 #[cfg(feature = "etcd")]
 use weft::ringer_server::store::EtcdOptions;
-use weft::ringer_server::{FrontServeOptions, ServeOptions, Server};
+use weft::ringer_server::{ProxyServeOptions, ServeOptions, Server};
 use weft::{Tree, mounts};
 
+/// The error for a reply of another type than the request asks for.
+const UNEXPECTED: &str =
+    "protocol error: unexpected reply from the server (another version of weft?)";
 /// The exit code of `ringer doctor` for problems found, as of fsck(8).
 const SOMETHING_WRONG: u8 = 4;
 /// The exit code of `ringer doctor` for a check that failed.
@@ -122,8 +125,9 @@ fn serve(out: Output, args: &Serve) -> Outcome {
         if let Some(file) = &args.pid_file {
             background::write_pid(file, process)?;
         }
-        let served: Served = serde_json::from_str(&said)
-            .map_err(|_| Failure::new(format!("the serving process said {said:?}")))?;
+        let served: Served = serde_json::from_str(&said).map_err(|_| {
+            Failure::new(format!("unexpected output of the background process: {said:?}"))
+        })?;
         return report(out, &served);
     }
     // Before the server starts, so that an early signal ends it all the same.
@@ -158,19 +162,19 @@ fn serve(out: Output, args: &Serve) -> Outcome {
 
 fn start(args: &Serve) -> Result<Server, Failure> {
     let options = serve_options(args)?;
-    if let Some(parents) = &args.front {
-        let tls = args.front_certificates.as_deref().map(ClientTls::mutual).transpose();
-        let front = FrontServeOptions {
+    if let Some(parents) = &args.upstream {
+        let tls = args.upstream_certificates.as_deref().map(ClientTls::mutual).transpose();
+        let proxy = ProxyServeOptions {
             parents: addresses(parents)?,
             tls: tls.map_err(failed)?,
             directory: std::path::absolute(&args.cell)?,
         };
-        return Server::start_front(front, options).map_err(failed);
+        return Server::start_proxy(proxy, options).map_err(failed);
     }
     #[cfg(feature = "etcd")]
     if !args.etcd.members.is_empty() {
         let Some(name) = args.cell.to_str() else {
-            return Err(Failure::usage("the name of a cell in etcd is text"));
+            return Err(Failure::usage("the name of a cell in etcd must be UTF-8"));
         };
         let mut etcd = EtcdOptions::new(args.etcd.members.clone(), name.to_owned());
         etcd.certificates.clone_from(&args.etcd.etcd_certificates);
@@ -189,8 +193,8 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     }
     let (mut tls, mut authority, mut admins) = (None, None, Vec::new());
     if let Some(dir) = &args.tls_certificates {
-        // A proxy (`--front`) admits the clients that its parent admits.
-        if args.front.is_none() {
+        // A proxy (`--upstream`) admits the clients that its parent admits.
+        if args.upstream.is_none() {
             authority = Authority::open(dir).map_err(failed)?.map(Arc::new);
         }
         let server = match &authority {
@@ -205,8 +209,8 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     for address in &listen {
         if tls.is_none() && !args.insecure && !address.is_local().map_err(failed)? {
             return Err(Failure::usage(format!(
-                "{address} is for other machines: give --tls-certificates DIRECTORY (or --insecure \
-                 where everybody who reaches it may read and change everything)"
+                "{address} is reachable from other machines: give --tls-certificates DIRECTORY \
+                (or --insecure to let anyone who reaches it read and change everything)"
             )));
         }
     }
@@ -254,11 +258,11 @@ fn mount(out: Output, args: &Mount) -> Outcome {
     }
     options.read_only |= args.read_only;
     if mounts::clear_dead(&args.mountpoint)? {
-        out.note(&format!("the process behind an earlier mount on {dir} had died; unmounted it"));
+        out.note(&format!("unmounted {dir}: the process of an earlier mount there had died"));
     }
-    let live = live_options(args)?;
-    let store = live.directory.clone();
-    let fs = CellTree::join(live).map_err(failed)?;
+    let client = client_options(args)?;
+    let store = client.directory.clone();
+    let fs = CellTree::join(client).map_err(failed)?;
     let session = Tree::cell(&store, fs)?.mount(&args.mountpoint, &options)?;
     if let (Some(file), false) = (&args.pid_file, args.detached) {
         background::write_pid(file, std::process::id())?;
@@ -272,10 +276,10 @@ fn mount(out: Output, args: &Mount) -> Outcome {
     Ok(DONE)
 }
 
-fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
+fn client_options(args: &Mount) -> Result<RingerFsOptions, Failure> {
     let store = std::path::absolute(&args.store)?;
     let servers = addresses(&args.reaching.server)?;
-    let mut options = LiveOptions::new(servers[0].clone(), store);
+    let mut options = RingerFsOptions::new(servers[0].clone(), store);
     options.servers = servers;
     options.listen = args.listen.as_deref().map(address).transpose()?;
     if let Some(directory) = &args.reaching.tls_certificates {
@@ -286,7 +290,7 @@ fn live_options(args: &Mount) -> Result<LiveOptions, Failure> {
     let absolute = args.cells_certificates.as_ref().map(std::path::absolute);
     options.cells_certificates = absolute.transpose()?;
     options.block_bytes = u32::try_from(size(&args.block_size)?)
-        .map_err(|_| Failure::usage("a block has at most 4 MiB"))?;
+        .map_err(|_| Failure::usage("--block-size is at most 4M"))?;
     options.cache_max_bytes = size(&args.cache_size)?;
     if let Some(text) = &args.store_size {
         options.store_max_bytes = size(text)?;
@@ -323,7 +327,7 @@ fn the_owners(answers: Vec<(Address, net::Result<Answer>)>) -> Result<Answer, Fa
             Err(why) => whys.push(format!("{server}: {why}")),
         }
     }
-    Err(Failure::new(format!("no server that owns the cell answers: {}", whys.join("; "))))
+    Err(Failure::new(format!("cannot reach the server that owns the cell: {}", whys.join("; "))))
 }
 
 /// Sends a query to the server that owns the cell.
@@ -382,7 +386,7 @@ impl CellReport {
     fn state(connected: bool, live: bool) -> &'static str {
         match (connected, live) {
             (true, true) => "here",
-            (false, true) => "away, its leases hold still",
+            (false, true) => "disconnected, leases valid",
             _ => "gone",
         }
     }
@@ -417,7 +421,7 @@ fn status(out: Output, args: &Status) -> Outcome {
     let answers = ask_all(&args.reaching, &Ask::Status {})?;
     let servers: Vec<_> = answers.iter().map(ServerReport::new).collect();
     let Answer::Status { status } = the_owners(answers)? else {
-        return Err(Failure::new("the server said something else"));
+        return Err(Failure::new(UNEXPECTED));
     };
     let mut report = CellReport::new(status);
     if servers.len() > 1 {
@@ -427,7 +431,7 @@ fn status(out: Output, args: &Status) -> Outcome {
         let CellReport { cell, generation, transactions, clients, .. } = &report;
         writeln!(to, "cell {cell}, start {generation}, {}", count(*transactions, "transaction"))?;
         if report.waits_for_clients {
-            writeln!(to, "waits for clients to tell what they hold")?;
+            writeln!(to, "recovering: waiting for clients to reclaim their leases")?;
         }
         for ServerReport { address, role } in &report.servers {
             writeln!(to, "server {address}  {role}")?;
@@ -466,10 +470,7 @@ fn doctor(out: Output, args: &Doctor) -> Outcome {
     let looked = ask_all(&args.reaching, &Ask::Check {}).and_then(the_owners);
     let answer = looked.map_err(not_looked)?;
     let Answer::Checked { rnodes, names, problem_count, problems } = answer else {
-        return Err(Failure {
-            code: NOT_LOOKED_AT,
-            ..Failure::new("the server said something else")
-        });
+        return Err(Failure { code: NOT_LOOKED_AT, ..Failure::new(UNEXPECTED) });
     };
     let text = |bytes: Bytes| String::from_utf8_lossy(&bytes.0).into_owned();
     let problems = problems.into_iter();
@@ -480,11 +481,8 @@ fn doctor(out: Output, args: &Doctor) -> Outcome {
         for ProblemReport { code, text } in &report.problems {
             writeln!(to, "{code}: {text}")?;
         }
-        let state = if problem_count == 0 {
-            "nothing is wrong".into()
-        } else {
-            count(problem_count, "problem")
-        };
+        let state =
+            if problem_count == 0 { "no errors".into() } else { count(problem_count, "problem") };
         let (inodes, names) = (count(rnodes, "inode"), count(names, "name"));
         writeln!(to, "cell {}: {inodes}, {names}: {state}", report.cell)
     })?;
@@ -516,13 +514,13 @@ fn search(out: Output, args: &Search) -> Outcome {
     }
     let question = Ask::Search { query: Bytes(query.into_bytes()), limit: args.limit };
     let Answer::Found { hits, complete } = the_owners(ask_all(&args.reaching, &question)?)? else {
-        return Err(Failure::new("the server said something else"));
+        return Err(Failure::new(UNEXPECTED));
     };
     let paths = hits.iter().map(|hit| String::from_utf8_lossy(&hit.path.0).into_owned()).collect();
     let report = FoundReport { paths, complete, cells: Vec::new() };
     out.report(&report, |to| report.paths.iter().try_for_each(|path| writeln!(to, "{path}")))?;
     if !complete {
-        out.note("there are more; --limit shows them");
+        out.note("more results exist: raise --limit");
     }
     Ok(DONE)
 }
@@ -564,10 +562,10 @@ fn attribute() -> Result<CString, Failure> {
 fn no_cell(mountpoint: &std::path::Path, e: rustix::io::Errno) -> Failure {
     Failure::new(match e {
         rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP => {
-            format!("{} is not where a cell is mounted", mountpoint.display())
+            format!("no cell is mounted on {}", mountpoint.display())
         }
-        rustix::io::Errno::NOENT => "there is no such conflict, or no such directory".to_owned(),
-        rustix::io::Errno::EXIST => "that name is taken".to_owned(),
+        rustix::io::Errno::NOENT => "no such conflict or directory".to_owned(),
+        rustix::io::Errno::EXIST => "that name already exists".to_owned(),
         e => format!("{}: {e}", mountpoint.display()),
     })
 }
@@ -587,12 +585,14 @@ fn conflicts(out: Output, args: &Conflicts) -> Outcome {
         })
     })?;
     if text.ends_with("more\n") {
-        out.note("there are more; settle some of these first");
+        out.note("more conflicts exist: resolve some of these first");
     }
     // Conflicts of an attached cell are resolved at the directory that it is attached to.
     for cell in cells::inside(&args.mountpoint).iter().filter(|cell| cell.conflicts > 0) {
         let (number, found) = (&cell.cell, count(cell.conflicts, "conflict"));
-        out.note(&format!("cell {number} has {found}: ask the directory that it is attached to"));
+        out.note(&format!(
+            "attached cell {number} has {found}: run `conflicts` on the directory it is attached to"
+        ));
     }
     Ok(DONE)
 }
@@ -606,14 +606,11 @@ fn resolve(out: Output, args: &Resolve) -> Outcome {
             let slash: &OsStr = if path.as_bytes().starts_with(b"/") { "" } else { "/" }.as_ref();
             [format!("both {number} ").as_bytes(), slash.as_bytes(), path.as_bytes()].concat()
         }
-        _ => return Err(Failure::usage("--as goes with --keep both")),
+        _ => return Err(Failure::usage("--as is only for --keep both")),
     };
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&args.mountpoint, &attribute()?, &text, flags)
         .map_err(|e| no_cell(&args.mountpoint, e))?;
-    out.confirm(
-        &serde_json::json!({ "settled": number }),
-        &format!("conflict {number} is settled"),
-    )?;
+    out.confirm(&serde_json::json!({ "settled": number }), &format!("resolved conflict {number}"))?;
     Ok(DONE)
 }

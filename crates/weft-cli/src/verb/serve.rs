@@ -98,7 +98,7 @@ fn options(args: &ServeNbd) -> Result<Options, Failure> {
             return Err(Failure::usage("certificates are for --tls on or --tls require"));
         }
         (_, None) => {
-            let what = "say where server-cert.pem is: --tls-certificates DIRECTORY";
+            let what = "give the directory of server-cert.pem: --tls-certificates DIRECTORY";
             return Err(Failure::usage(what));
         }
         (_, Some(directory)) => {
@@ -141,7 +141,7 @@ fn refuse_exposed(args: &ServeNbd, addresses: &[Address]) -> Result<(), Failure>
         if !address.is_local().map_err(failed)? {
             let what = if args.read_only { "read" } else { "read and change" };
             return Err(Failure::usage(format!(
-                "{address} is for other machines, and any machine that reaches it could {what} {}: give \
+                "{address} is reachable from other machines, which could {what} {}: give \
                  --tls require --tls-certificates DIRECTORY, or --insecure if the network is \
                  yours alone",
                 args.source
@@ -189,8 +189,9 @@ fn in_background(out: Output, args: &ServeNbd) -> Outcome {
     if let Some(file) = &args.pid_file {
         background::write_pid(file, process)?;
     }
-    let served: Served = serde_json::from_str(&said)
-        .map_err(|_| Failure::new(format!("the serving process said {said:?}")))?;
+    let served: Served = serde_json::from_str(&said).map_err(|_| {
+        Failure::new(format!("unexpected output of the background process: {said:?}"))
+    })?;
     report(out, &served)?;
     Ok(DONE)
 }

@@ -36,8 +36,8 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
     let source = mounted.source.to_string_lossy();
     if dead && !args.lazy && !mounted.read_only {
         return Err(Failure::new(format!(
-            "unmounted, but the process behind the mount had died: what it had not yet written to \
-             {source} is lost; look at it with weft fsck"
+            "unmounted, but the process of the mount had died: data not yet written to {source} \
+            are lost; check it with weft fsck"
         )));
     }
     if let (Some(ending), false) = (ending, args.lazy) {
@@ -76,12 +76,12 @@ fn wait(out: Output, mut ending: Ending, source: &str, device: (u32, u32)) -> Ou
     };
     match ended {
         Ended::Durable => Ok(DONE),
-        Ended::Failed(why) => {
-            Err(Failure::new(format!("unmounted, but {source} is not all written: {why}")))
-        }
+        Ended::Failed(why) => Err(Failure::new(format!(
+            "unmounted, but not all data were written to {source}: {why}"
+        ))),
         Ended::Unknown => Err(Failure::new(format!(
-            "unmounted, but the process behind the mount ended before all was written to {source} \
-             (was it killed?); look at it with weft fsck"
+            "unmounted, but the process of the mount ended before all data were written to \
+            {source} (was it killed?); check it with weft fsck"
         ))),
     }
 }

@@ -95,7 +95,7 @@ fn a_full_volume_says_so_and_stays_whole() {
     assert_eq!(
         err,
         "weft: cannot write /big in the volume: no space left on the volume (the volume is full; \
-         weft df shows how it stands)\n"
+         see weft df)\n"
     );
     // Nothing that is shorter than it should be has the name.
     assert!(bench.fails(1, &["cat", "v.img:/big"]).contains("no such file"));

@@ -33,10 +33,10 @@ mod ringer_copies;
 mod ringer_encryption;
 #[cfg(feature = "etcd")]
 mod ringer_etcd;
-mod ringer_front;
 mod ringer_locks;
 mod ringer_members;
 mod ringer_permissions;
+mod ringer_proxy;
 #[cfg(feature = "quic")]
 mod ringer_quic;
 mod ringer_sharing;

@@ -109,8 +109,8 @@ fn a_file_that_is_open_past_weft_gets_no_network() {
         let err = past.bench.fails(1, &["transform", verb, "rot13", "m/words"]);
         assert!(err.contains("nopassthrough"), "{err}");
     }
-    let err = weft::pushing::push(&open, "rot13").unwrap_err().to_string();
-    assert!(err.contains("open past weft"), "{err}");
+    let err = weft::attach_ioctl::push(&open, "rot13").unwrap_err().to_string();
+    assert!(err.contains("open with passthrough"), "{err}");
     // Moved under a rule it would be written anew: tools copy it, and the copy is.
     fs::create_dir(past.at("secret")).unwrap();
     let moved = fs::rename(past.at("words"), past.at("secret/words")).unwrap_err();
@@ -129,6 +129,6 @@ fn nopassthrough_leaves_all_to_weft() {
     let Some(past) = Past::new("*.log zstd\n", &["-o", "nopassthrough"]) else { return };
     fs::write(past.at("words"), "Hello").unwrap();
     let open = File::open(past.at("words")).unwrap();
-    assert_eq!(weft::pushing::push(&open, "rot13").unwrap(), "rot13");
+    assert_eq!(weft::attach_ioctl::push(&open, "rot13").unwrap(), "rot13");
     assert_eq!(fs::read(past.at("words")).unwrap(), b"Uryyb");
 }

@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use weft::pushing;
+use weft::attach_ioctl;
 
 /// The Python block of docs/transform.md that says `word`.
 fn example(word: &str) -> String {
@@ -78,20 +78,20 @@ fn all_who_read_see_what_one_pushed_until_that_one_closes() {
         let before = File::open(m.at("words.log")).unwrap();
         reads(&before, "Hello");
         let pusher = File::open(m.at("words.log")).unwrap();
-        assert_eq!(pushing::push(&pusher, "rot13").unwrap(), "rot13 | zstd");
+        assert_eq!(attach_ioctl::push(&pusher, "rot13").unwrap(), "rot13 | zstd");
         reads(&before, "Uryyb");
-        assert_eq!(pushing::shown(&before).unwrap(), "rot13 | zstd");
+        assert_eq!(attach_ioctl::shown(&before).unwrap(), "rot13 | zstd");
         // What somebody else pushes lies on top, and goes for itself.
         let other = File::open(m.at("words.log")).unwrap();
-        assert_eq!(pushing::push(&other, "view: upper").unwrap(), "~upper | rot13 | zstd");
+        assert_eq!(attach_ioctl::push(&other, "view: upper").unwrap(), "~upper | rot13 | zstd");
         reads(&other, "URYYB");
-        assert!(pushing::pop(&before).unwrap_err().to_string().contains("pushed nothing"));
+        assert!(attach_ioctl::pop(&before).unwrap_err().to_string().contains("pushed nothing"));
         drop(pusher);
         reads(&other, "HELLO");
         // Nothing is attached meanwhile, and nothing was written down.
         let (attached, said) = m.sh("setfattr -n user.weft.network -v rot13 words.log");
         assert!(!attached || said.contains("not found"), "{said}");
-        assert_eq!(pushing::pop(&other).unwrap(), "zstd");
+        assert_eq!(attach_ioctl::pop(&other).unwrap(), "zstd");
         reads(&before, "Hello");
         assert_eq!(m.bench.ok(&["transform", "show", "m/words.log"]), "m/words.log: zstd\n");
         // As long as a command runs.
@@ -106,10 +106,10 @@ fn what_is_written_meanwhile_goes_through_what_is_pushed() {
     over_both(|m| {
         fs::write(m.at("words.log"), "Hello").unwrap();
         let file = OpenOptions::new().read(true).write(true).open(m.at("words.log")).unwrap();
-        pushing::push(&file, "rot13").unwrap();
+        attach_ioctl::push(&file, "rot13").unwrap();
         file.write_all_at(b"Uryyb, jbeyq", 0).unwrap();
         reads(&file, "Uryyb, jbeyq");
-        pushing::pop(&file).unwrap();
+        attach_ioctl::pop(&file).unwrap();
         reads(&file, "Hello, world");
     });
 }
@@ -128,16 +128,16 @@ fn what_cannot_serve_is_refused_with_the_reason() {
             (&read, "upper", "works in a view only"),
             (&write, "aead key=nobody", "no key named"),
         ] {
-            let refused = pushing::push(file, network).unwrap_err().to_string();
+            let refused = attach_ioctl::push(file, network).unwrap_err().to_string();
             assert!(refused.contains(says), "{network}: {refused}");
         }
         drop(write);
         // Nobody writes any more.
-        pushing::push(&read, "view: upper").unwrap();
+        attach_ioctl::push(&read, "view: upper").unwrap();
         assert!(OpenOptions::new().write(true).open(m.at("words.log")).is_err());
         drop(read);
         let plain = File::open(m.bench.path("rules")).unwrap();
-        let refused = pushing::push(&plain, "rot13").unwrap_err().to_string();
+        let refused = attach_ioctl::push(&plain, "rot13").unwrap_err().to_string();
         assert!(refused.contains("not a file of a mount with networks"), "{refused}");
     });
 }

@@ -93,8 +93,7 @@ fn a_server_on_a_port_lets_in_its_own_user_and_root() {
         ] {
             let refused = server.run(STRANGER, args);
             assert_ne!(refused.code, 0, "{args:?}: {refused:#?}");
-            let why =
-                format!("lets in user {user} and root of this machine alone, and not user 65533");
+            let why = format!("admits only user {user} and root of this machine, not user 65533");
             assert!(refused.err.contains(&why), "{args:?}: {refused:#?}");
             assert!(refused.err.contains("--tls-certificates"), "{args:?}: {refused:#?}");
         }

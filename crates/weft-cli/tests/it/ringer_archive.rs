@@ -92,7 +92,7 @@ fn s3_keeps_what_its_writer_has_lost() {
     let add = ["ringer", "archive", "add", &server, "s3://bucket/cells/family"];
     let refused = with("another-key", &add);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("refuses weft-archive"), "{said}");
+    assert!(!refused.status.success() && said.contains("refused access to weft-archive"), "{said}");
     assert!(with("the-key", &add).status.success());
     assert!(s3.objects.lock().unwrap().contains_key("cells/family/weft-archive"));
     let records = fs::read(bench.path("cell")).unwrap();

@@ -91,7 +91,7 @@ fn a_store_is_scrubbed() {
         file.write_all_at(b"rot", 1000).unwrap();
     }
     let found = bench.run(&["ringer", "scrub", "a"]);
-    assert!(found.code == 4 && found.out.contains("damaged, healed"), "{found:#?}");
+    assert!(found.code == 4 && found.out.contains("damaged, repaired"), "{found:#?}");
     assert!(found.out.contains("damaged, lost"), "{found:#?}");
     fs::read(a.join("alone")).expect_err("damaged, and nobody else has it");
     assert!(fs::read(a.join("shared")).unwrap() == vec![b's'; 700_000]);
@@ -183,7 +183,7 @@ fn a_damaged_cell_is_noticed() {
         let said = [&doctor.out[..], &doctor.err].concat();
         // It is told what is damaged, or the server has met it before and serves nothing any more.
         let is_noticed =
-            ["store-damaged", "malformed", "stands by"].iter().any(|w| said.contains(w));
+            ["store-damaged", "malformed", "is a standby"].iter().any(|w| said.contains(w));
         assert!(is_noticed, "page {page}: {said}");
     }
 }

@@ -314,7 +314,7 @@ fn each_cell_has_an_authority_of_its_own() {
     fs::create_dir(a.join("i")).unwrap();
     bench.ok(&["ringer", "attach", "a/i", &inner, "--tls-certificates", "i.pki"]);
 
-    // Who is no member there is not let in, and is told what is missing.
+    // A mount without a certificate of that cell is refused, and the error says what is missing.
     assert_eq!(
         errno(fs::read_dir(a.join("i")).and_then(Iterator::collect::<Result<Vec<_>, _>>)),
         13

@@ -118,7 +118,7 @@ impl Cell {
         self.links[owner].iter().for_each(Lossy::cut);
         loop {
             let ran = self.bench.run(&["ringer", "status", &self.address(owner)]);
-            if ran.code == 1 && ran.err.contains("stands by") {
+            if ran.code == 1 && ran.err.contains("is a standby") {
                 return (owner, begun.elapsed());
             }
             assert!(begun.elapsed() < LIMIT, "it does not refuse: {ran:#?}");

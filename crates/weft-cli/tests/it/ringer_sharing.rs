@@ -1,10 +1,10 @@
 //! Keys that members hand to each other, through the real command: in a cell, in one that is attached,
-//! and behind a front; and encrypted directories there.
+//! and behind a proxy; and encrypted directories there.
 
 use crate::ringer::Cell;
 use crate::ringer_cells::Cells;
 use crate::ringer_encryption::{NEEDLE, is, saying, write_durably};
-use crate::ringer_front::Front;
+use crate::ringer_proxy::Proxy;
 use crate::run::{Bench, can_mount};
 use rustix::io::Errno;
 use std::fs;
@@ -135,14 +135,14 @@ fn a_directory_of_an_attached_cell_is_encrypted_and_shared() {
 }
 
 #[test]
-fn a_directory_is_encrypted_and_shared_across_a_front() {
+fn a_directory_is_encrypted_and_shared_across_a_proxy() {
     if !can_mount() {
         return;
     }
-    let front = Front::new();
-    let (cell, bench) = (&front.cell, &front.cell.bench);
-    // One behind the front, one at the cell's own server.
-    let (a, b) = (front.mount("a"), cell.mount("b"));
+    let proxy = Proxy::new();
+    let (cell, bench) = (&proxy.cell, &proxy.cell.bench);
+    // One behind the proxy, one at the cell's own server.
+    let (a, b) = (proxy.mount("a"), cell.mount("b"));
     let ids = ["a", "b"].map(|name| id(bench, name));
     bench.ok(&["ringer", "key", "trust", "b", &ids[0]]);
     bench.ok(&["ringer", "key", "trust", "a", &ids[1]]);
@@ -154,6 +154,6 @@ fn a_directory_is_encrypted_and_shared_across_a_front() {
     }
     assert!(fs::read(a.join("other/deep/file")).unwrap() == NEEDLE.repeat(10_000));
     assert!(fs::read(b.join("safe/deep/file")).unwrap() == NEEDLE.repeat(10_000));
-    says_nowhere(bench, &["cell", "cell-wal", "front", "a.store", "b.store"]);
+    says_nowhere(bench, &["cell", "cell-wal", "proxy", "a.store", "b.store"]);
     bench.ok(&["ringer", "doctor", &cell.address()]);
 }

@@ -148,12 +148,12 @@ impl Reply {
     /// `fuse_open_out`, alone or after an entry; with the number of the file that the kernel uses
     /// for passthrough. The file system receives each closing if it may have work there: written
     /// data, or locks.
-    pub(crate) fn opened(&mut self, opened: &Opened, may_lose: bool, past: Option<u32>) {
+    pub(crate) fn opened(&mut self, opened: &Opened, may_lose: bool, passthrough: Option<u32>) {
         let mut bits = 0;
         if opened.direct_io {
             bits |= open_flags::DIRECT_IO;
         }
-        if past.is_some() {
+        if passthrough.is_some() {
             bits |= open_flags::PASSTHROUGH;
         } else if opened.keep_cache {
             bits |= open_flags::KEEP_CACHE;
@@ -163,7 +163,7 @@ impl Reply {
         }
         self.u64(opened.handle.0);
         self.u32(bits);
-        self.u32(past.unwrap_or(0));
+        self.u32(passthrough.unwrap_or(0));
     }
 
     /// Returns node (0 if the reply is not about a new one) and handle of the reply that

@@ -330,7 +330,7 @@ impl<R: Read> Replies<R> {
         let reads = slot.ask.command == Command::READ;
         if kind == ChunkType::OFFSET_DATA {
             if !reads || len_bytes < 9 {
-                return Err(Error::protocol("data that nobody asked for"));
+                return Err(Error::protocol("the server sent data that no request asked for"));
             }
             let mut offset = [0; 8];
             self.fill(&mut offset)?;
@@ -351,13 +351,17 @@ impl<R: Read> Replies<R> {
                 let range = slot.range(offset, len_bytes.into())?;
                 slot.arrive(range)?;
             }
-            Chunk::Hole { .. } => return Err(Error::protocol("a hole that nobody asked for")),
+            Chunk::Hole { .. } => {
+                return Err(Error::protocol("the server sent a hole that no request asked for"));
+            }
             Chunk::BlockStatus { context, extents } => {
                 let asked = slot.ask.command == Command::BLOCK_STATUS
                     && Some(context) == self.base_allocation
                     && slot.extents.is_empty();
                 if !asked {
-                    return Err(Error::protocol("a block status that nobody asked for"));
+                    return Err(Error::protocol(
+                        "the server sent a block status that no request asked for",
+                    ));
                 }
                 slot.extents = extents;
             }
@@ -380,7 +384,7 @@ impl<R: Read> Replies<R> {
             match self.reader.read(buf) {
                 Ok(0) => {
                     let eof = io::ErrorKind::UnexpectedEof.into();
-                    return Err(Error::io("the server ended the connection", eof));
+                    return Err(Error::io("the server closed the connection", eof));
                 }
                 Ok(n) => break n,
                 Err(e) if is_pause(&e) => {}
@@ -395,12 +399,12 @@ impl<R: Read> Replies<R> {
             match self.reader.read(buf) {
                 Ok(0) => {
                     let eof = io::ErrorKind::UnexpectedEof.into();
-                    return Err(Error::io("the server ended within a reply", eof));
+                    return Err(Error::io("the server closed the connection within a reply", eof));
                 }
                 Ok(n) => buf = &mut buf[n..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if is_pause(&e) => {
-                    return Err(Error::timed_out("the server stopped within a reply"));
+                    return Err(Error::timed_out("timed out within a reply of the server"));
                 }
                 Err(e) => return Err(Error::io("cannot receive", e)),
             }
@@ -473,7 +477,9 @@ impl Slot {
                     _ => true,
                 };
                 if !whole {
-                    return Err(Error::protocol("a reply that leaves out what was asked for"));
+                    return Err(Error::protocol(
+                        "incomplete reply: part of the requested range is missing",
+                    ));
                 }
                 Ok(Reply {
                     data: std::mem::take(&mut self.data),

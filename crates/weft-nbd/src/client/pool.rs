@@ -216,7 +216,7 @@ impl Pool {
         } else if (now.reply_style(), now.base_allocation)
             != (then.reply_style(), then.base_allocation)
         {
-            "it answers in another way".into()
+            "its replies have another structure".into()
         } else {
             return Ok(());
         };
@@ -464,7 +464,8 @@ impl Pool {
         let why = down.why.clone();
         let phase = Phase::Down { why, connecting: false };
         if let Phase::Up(links) = std::mem::replace(&mut state.phase, phase) {
-            tracing::info!(why = down.why, address = %self.options.address, "the NBD server is away");
+            let address = &self.options.address;
+            tracing::info!(why = down.why, %address, "the NBD server is unreachable");
             state.generation += 1;
             for link in links.iter() {
                 link.break_off(down);
@@ -481,12 +482,13 @@ impl Pool {
             match self.next_generation(left) {
                 Ok(links) => {
                     self.reconnections.fetch_add(1, Ordering::Relaxed);
-                    tracing::info!(address = %self.options.address, "the NBD server is back");
+                    let address = &self.options.address;
+                    tracing::info!(%address, "reconnected to the NBD server");
                     self.state().phase = Phase::Up(links);
                     break Ok(());
                 }
                 Err(Error::Changed(why)) => {
-                    tracing::error!(why, "the NBD server came back different");
+                    tracing::error!(why, "the export changed while the NBD server was unreachable");
                     self.state().phase = Phase::Refused(why.clone());
                     break Err(Error::Changed(why));
                 }
@@ -514,7 +516,7 @@ impl Pool {
         let first = Link::start(channel, &self.facts, self.options.reply_limit)?;
         let writes = self.state().unflushed.all();
         if !writes.is_empty() {
-            tracing::info!(count = writes.len(), "writing again what was not flushed");
+            tracing::info!(count = writes.len(), "repeating unflushed writes");
             match self.replay(std::slice::from_ref(&first), &writes) {
                 Ok(()) => {}
                 Err(Interrupted::Failed(e)) => return Err(e),

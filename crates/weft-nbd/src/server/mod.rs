@@ -1,10 +1,10 @@
 //! The server: exports devices to NBD clients.
 
-mod haggle;
+mod negotiate;
 mod perform;
 mod session;
 
-pub use haggle::{Agreement, Haggler, Next, TlsMode};
+pub use negotiate::{Agreement, Negotiator, Next, TlsMode};
 
 use crate::wire::{
     BlockSizes, ClientFlags, ClientHello, HandshakeFlags, OPTION_HEADER_BYTES, OptionHeader,
@@ -365,17 +365,15 @@ impl Shared {
     fn turn_away(self: &Arc<Self>, socket: Arc<Socket>) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         let max = self.options.connections_max;
-        tracing::warn!(
-            connections_max = max,
-            "a connection was refused: the server has as many as it may have"
-        );
+        tracing::warn!(connections_max = max, "refused a connection: the limit is reached");
         if self.turning_away.fetch_add(1, Ordering::AcqRel) >= TURNED_AWAY_MAX {
             self.turning_away.fetch_sub(1, Ordering::AcqRel);
             return;
         }
         let shared = Arc::clone(self);
         let work = move || {
-            let why = format!("the server has {max} connections already, and may have no more");
+            let why =
+                format!("connection refused: the server has {max} connections, the most it allows");
             let deadline = Instant::now() + TURN_AWAY_LIMIT;
             let told = socket
                 .set_read_timeout(TICK)
@@ -424,7 +422,7 @@ impl Shared {
         }
         let client = ClientHello::parse(hello)?;
         let no_zeroes = client.flags.contains(ClientFlags::NO_ZEROES);
-        let mut haggler = Haggler::new(Arc::clone(&self.exports), self.tls_mode(), no_zeroes);
+        let mut negotiator = Negotiator::new(Arc::clone(&self.exports), self.tls_mode(), no_zeroes);
         let mut data = Vec::new();
         loop {
             let mut header = [0; OPTION_HEADER_BYTES];
@@ -439,15 +437,15 @@ impl Shared {
             let mut replies = Vec::new();
             if header.len_bytes > OPTION_MAX_BYTES {
                 self.skip_option(&mut channel, header, deadline)?;
-                Haggler::too_big(header.option, &mut replies);
+                Negotiator::too_big(header.option, &mut replies);
                 send(&mut channel, &replies)?;
                 continue;
             }
             data.resize(header.len_bytes as usize, 0);
             read_full(&mut *channel.reader, &mut data, Some(deadline))?;
             let next = match refusal {
-                Some(why) => Haggler::turn_away(header.option, why, &mut replies),
-                None => haggler.option(header.option, &data, &mut replies),
+                Some(why) => Negotiator::turn_away(header.option, why, &mut replies),
+                None => negotiator.option(header.option, &data, &mut replies),
             };
             send(&mut channel, &replies)?;
             match next {
@@ -456,7 +454,7 @@ impl Shared {
                 Next::Transmission(agreed) => return Ok(Some((channel, agreed))),
                 Next::Tls => {
                     channel = self.start_tls(channel, deadline)?;
-                    haggler.now_under_tls();
+                    negotiator.now_under_tls();
                 }
             }
         }

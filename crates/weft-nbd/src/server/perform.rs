@@ -1,7 +1,7 @@
 //! Executing one request: checks it against the protocol and the export, runs it on the device,
 //! answers it.
 
-use super::haggle::{Agreement, BASE_ALLOCATION_ID};
+use super::negotiate::{Agreement, BASE_ALLOCATION_ID};
 use crate::Result;
 use crate::wire::{
     ChunkType, Command, CommandFlags, Descriptor, Head, NbdErrno, ReplyTo, Request, StateFlags,
@@ -56,7 +56,7 @@ fn check(agreed: &Agreement, request: &Request) -> Result<(), Failed> {
         allowed |= CommandFlags::PAYLOAD_LEN;
     }
     if !(request.flags - allowed).is_empty() {
-        return invalid("a flag that this command does not have");
+        return invalid("unknown flag for this command");
     }
     if writes && export.read_only {
         return Err(Failed::new(NbdErrno::EPERM, "the export is read-only"));
@@ -69,18 +69,18 @@ fn check(agreed: &Agreement, request: &Request) -> Result<(), Failed> {
     if offset.checked_add(len).is_none_or(|end| end > export.len_bytes()) {
         let full = matches!(request.command, Command::WRITE | Command::WRITE_ZEROES);
         let error = if full { NbdErrno::ENOSPC } else { NbdErrno::EINVAL };
-        return Err(Failed::new(error, "it reaches past the end of the export"));
+        return Err(Failed::new(error, "the request reaches past the end of the export"));
     }
     let min = u64::from(export.block_bytes_min);
     if !offset.is_multiple_of(min) || !len.is_multiple_of(min) {
-        return invalid("it is not aligned to the minimum block size");
+        return invalid("the request is not aligned to the minimum block size");
     }
     let moves_data = matches!(request.command, Command::READ | Command::WRITE);
     if moves_data && len > agreed.payload_max_bytes.into() {
-        return invalid("it is longer than the maximum block size");
+        return invalid("the request is longer than the maximum block size");
     }
     if request.command == Command::BLOCK_STATUS && len == 0 {
-        return invalid("it asks for the status of nothing");
+        return invalid("block status of an empty range");
     }
     Ok(())
 }
@@ -313,7 +313,7 @@ fn write_zeroes(
     let keep_space = request.flags.contains(CommandFlags::NO_HOLE);
     let fast = request.flags.contains(CommandFlags::FAST_ZERO);
     if fast && (keep_space || !device.zeroes_are_fast()) {
-        return Err(Failed::new(NbdErrno::ENOTSUP, "zeroes take as long as data here"));
+        return Err(Failed::new(NbdErrno::ENOTSUP, "fast zeroing is not supported"));
     }
     let result = if keep_space {
         // Only written ranges certainly have space.

@@ -12,7 +12,7 @@
 //! - Replies that wait to be sent together are sent before a thread waits for the next request.
 //! - No action of a client makes another connection wait.
 
-use super::haggle::Agreement;
+use super::negotiate::Agreement;
 use super::perform::{Replies, is_refused, perform, refuse};
 use super::{Counters, Options};
 use crate::wire::{Command, EXTENDED_HEADER_BYTES, NbdErrno, PAYLOAD_UNTOLD_MAX_BYTES, Request};
@@ -55,7 +55,7 @@ pub(crate) struct Session {
     socket: Arc<Socket>,
     incoming: Mutex<Incoming>,
     outgoing: Outgoing,
-    crew: Mutex<Crew>,
+    pool: Mutex<ThreadPool>,
     budget: Budget,
     threads_max: usize,
     idle_limit: Option<Duration>,
@@ -67,7 +67,7 @@ pub(crate) struct Session {
 
 /// The threads of a connection.
 #[derive(Default)]
-struct Crew {
+struct ThreadPool {
     threads: usize,
     waiting: usize,
     handles: Vec<std::thread::JoinHandle<()>>,
@@ -90,7 +90,7 @@ impl Session {
             socket: channel.socket,
             incoming: Mutex::new(Incoming::new(channel.reader)),
             outgoing: Outgoing::new(channel.writer),
-            crew: Mutex::default(),
+            pool: Mutex::default(),
             budget: Budget::new(options.in_flight_max_bytes),
             threads_max: options.threads.max(1),
             idle_limit: options.idle_limit,
@@ -103,10 +103,10 @@ impl Session {
     /// Serves until the client disconnects, violates the protocol, or the server stops. All
     /// requests that were begun are answered when this returns.
     pub fn serve(self: &Arc<Self>) -> Result<()> {
-        lock(&self.crew).threads = 1;
+        lock(&self.pool).threads = 1;
         let result = self.work();
         loop {
-            let Some(handle) = lock(&self.crew).handles.pop() else { break };
+            let Some(handle) = lock(&self.pool).handles.pop() else { break };
             // The panic of a thread has been reported; the connection ends either way.
             let _ = handle.join();
         }
@@ -120,9 +120,9 @@ impl Session {
     fn work(self: &Arc<Self>) -> Result<()> {
         let mut buf = Vec::new();
         loop {
-            lock(&self.crew).waiting += 1;
+            lock(&self.pool).waiting += 1;
             let mut incoming = lock(&self.incoming);
-            lock(&self.crew).waiting -= 1;
+            lock(&self.pool).waiting -= 1;
             if incoming.ended {
                 return Ok(());
             }
@@ -154,8 +154,8 @@ impl Session {
 
     /// Makes sure that another thread reads while this one works, unless the pool is full.
     fn relieve(self: &Arc<Self>) {
-        let mut crew = lock(&self.crew);
-        if crew.waiting > 0 || crew.threads >= self.threads_max {
+        let mut pool = lock(&self.pool);
+        if pool.waiting > 0 || pool.threads >= self.threads_max {
             return;
         }
         let session = Arc::clone(self);
@@ -166,8 +166,8 @@ impl Session {
         };
         // Without a new thread this one continues to read when it is done.
         if let Ok(handle) = std::thread::Builder::new().name("weft-nbd".into()).spawn(work) {
-            crew.threads += 1;
-            crew.handles.push(handle);
+            pool.threads += 1;
+            pool.handles.push(handle);
         }
     }
 
@@ -318,7 +318,7 @@ impl Incoming {
                         return Ok(None);
                     }
                     if idle_limit.is_some_and(|limit| begun.elapsed() >= limit) {
-                        return Err(Error::timed_out("nothing was asked for too long"));
+                        return Err(Error::timed_out("idle timeout: the client sent no request"));
                     }
                 }
                 Err(e) => return Err(Error::io("cannot receive", e)),
@@ -347,7 +347,10 @@ impl Incoming {
             match self.reader.read_vectored(&mut [IoSliceMut::new(buf), ahead]) {
                 Ok(0) => {
                     let eof = io::ErrorKind::UnexpectedEof.into();
-                    return Err(Error::io("the client ended within a message", eof));
+                    return Err(Error::io(
+                        "the client closed the connection within a message",
+                        eof,
+                    ));
                 }
                 Ok(n) => {
                     buf = &mut buf[n.min(len)..];
@@ -356,7 +359,7 @@ impl Incoming {
                 }
                 Err(e) if is_pause(&e) => {
                     if last.get_or_insert_with(Instant::now).elapsed() >= STALL_LIMIT {
-                        return Err(Error::timed_out("the client stopped within a message"));
+                        return Err(Error::timed_out("timed out within a message of the client"));
                     }
                 }
                 Err(e) => return Err(Error::io("cannot receive", e)),

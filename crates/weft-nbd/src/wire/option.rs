@@ -37,10 +37,10 @@ impl ServerHello {
     pub fn parse(bytes: &[u8; SERVER_HELLO_BYTES]) -> Result<Self, WireError> {
         let mut cursor = Cursor::new("the greeting", bytes);
         if cursor.u64()? != INIT_MAGIC {
-            return Err(WireError::new("this is no NBD server"));
+            return Err(WireError::new("not an NBD server"));
         }
         if cursor.u64()? != OPTION_MAGIC {
-            return Err(WireError::new("the server speaks NBD of the old style only"));
+            return Err(WireError::new("the server supports only the old NBD handshake"));
         }
         Ok(Self { flags: HandshakeFlags::from_bits_truncate(cursor.u16()?) })
     }
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(ServerHello::parse(&hello).unwrap().flags, flags);
         let mut old = hello;
         old[8..16].copy_from_slice(&0x0000_4202_8186_1253_u64.to_be_bytes());
-        assert!(ServerHello::parse(&old).unwrap_err().0.contains("old style"));
+        assert!(ServerHello::parse(&old).unwrap_err().0.contains("old NBD handshake"));
         assert!(ClientHello::parse([0, 0, 0, 3]).is_ok());
         assert!(ClientHello::parse([0, 0, 0, 4]).is_err(), "an unknown flag ends the session");
     }

@@ -103,16 +103,16 @@ fn connecting_fails(
 
 #[test]
 fn a_broken_handshake_is_an_error() {
-    connecting_fails("no NBD", "no NBD server", |s| s.write_all(&[b'x'; 18]).ok());
-    connecting_fails("the old style", "old style", |s| {
+    connecting_fails("no NBD", "not an NBD server", |s| s.write_all(&[b'x'; 18]).ok());
+    connecting_fails("the old style", "old NBD handshake", |s| {
         s.write_all(b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53\0\0").ok()
     });
-    connecting_fails("a hello cut short", "ended the connection", |s| s.write_all(b"NBD").ok());
-    connecting_fails("silence", "too long", |_| {
+    connecting_fails("a hello cut short", "closed the connection", |s| s.write_all(b"NBD").ok());
+    connecting_fails("silence", "timed out", |_| {
         std::thread::sleep(Duration::from_secs(4));
         None
     });
-    connecting_fails("a byte at a time", "too long", |s| {
+    connecting_fails("a byte at a time", "timed out", |s| {
         for byte in hello() {
             s.write_all(&[byte]).ok()?;
             std::thread::sleep(Duration::from_millis(200));
@@ -211,7 +211,7 @@ fn a_reply_that_lies_breaks_the_connection() {
     reading_fails("the same bytes twice", "same bytes", |r| {
         [data(r.handle, r.offset, 4096, false), data(r.handle, r.offset, 8192, true)].concat()
     });
-    reading_fails("too little", "leaves out", |r| data(r.handle, r.offset, 8191, true));
+    reading_fails("too little", "incomplete reply", |r| data(r.handle, r.offset, 8191, true));
     reading_fails("a hole past the range", "outside the range", |r| {
         let mut out = chunk_header(r.handle, ChunkType::OFFSET_HOLE, true, 12).to_vec();
         out.extend_from_slice(&r.offset.to_be_bytes());
@@ -280,7 +280,7 @@ fn a_reply_with_an_extended_header_that_lies_breaks_the_connection() {
         out[24..32].copy_from_slice(&(1_u64 << 60).to_be_bytes());
         out
     });
-    fails("a block status for a read", "nobody asked", |r| {
+    fails("a block status for a read", "no request asked", |r| {
         let mut out = Vec::new();
         let extent = Descriptor { len_bytes: 1 << 50, flags: 0 };
         put_block_status(&mut out, to(r), 1, &[extent]);

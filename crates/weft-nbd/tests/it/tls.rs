@@ -193,11 +193,11 @@ fn keys_that_do_not_do_are_refused_with_the_reason() {
         assert!(error.contains("encrypted") && error.contains("openssl pkey"), "{error}");
     }
     let other = refused("genpkey -algorithm ed25519 -out server-key.pem");
-    assert!(other.contains("it is not the key of"), "{other}");
+    assert!(other.contains("not the key of"), "{other}");
     let curve = refused("ecparam -name secp521r1 -genkey -out server-key.pem");
     assert!(curve.contains("kind of key") && curve.contains("P-256"), "{curve}");
     let none = refused("x509 -in server-cert.pem -out server-key.pem");
-    assert!(none.contains("there is no private key"), "{none}");
+    assert!(none.contains("no private key"), "{none}");
     // Without extensions OpenSSL makes a certificate that no client takes.
     std::fs::copy(dir.join("key.pem"), dir.join("server-key.pem")).expect("a copy");
     let old = refused(

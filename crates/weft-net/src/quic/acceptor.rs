@@ -127,12 +127,12 @@ async fn accept_all(endpoint: &Endpoint, door: &Arc<Door>) {
     while let Some(incoming) = endpoint.accept().await {
         let place = Arc::clone(&door.handshakes).try_acquire_owned();
         let Ok(place) = place else {
-            tracing::warn!("QUIC: a caller was refused: too many others are not let in yet");
+            tracing::warn!("QUIC: refused a connection: too many handshakes in progress");
             incoming.refuse();
             continue;
         };
         if endpoint.open_connections() >= CONNECTIONS_MAX {
-            tracing::warn!("QUIC: a caller was refused: there are as many as there may be");
+            tracing::warn!("QUIC: refused a connection: the limit is reached");
             incoming.refuse();
             continue;
         }
@@ -148,8 +148,8 @@ async fn accept_all(endpoint: &Endpoint, door: &Arc<Door>) {
             let from = incoming.remote_address();
             match timeout(HANDSHAKE_LIMIT, let_in(incoming, &door)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(e)) => tracing::info!("QUIC: a caller at {from} was not let in: {e}"),
-                Err(_) => tracing::info!("QUIC: a caller at {from} took too long"),
+                Ok(Err(e)) => tracing::info!("QUIC: handshake with {from} failed: {e}"),
+                Err(_) => tracing::info!("QUIC: handshake with {from} timed out"),
             }
         });
     }
@@ -164,7 +164,7 @@ async fn let_in(incoming: Incoming, door: &Door) -> Result<()> {
     let mut hello = [0];
     let heard = recv.read_exact(&mut hello).await;
     if heard.is_err() || hello != [HELLO] {
-        return refuse(&connection, "it speaks another protocol").await;
+        return refuse(&connection, "protocol error: unknown application protocol").await;
     }
     if pump::certificate(&connection).is_some() {
         connection.set_receive_window(WINDOW_BYTES.into());
@@ -177,7 +177,7 @@ async fn let_in(incoming: Incoming, door: &Door) -> Result<()> {
             Ok(())
         }
         Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-            refuse(&connection, "there are too many to take").await
+            refuse(&connection, "too many connections").await
         }
     }
 }

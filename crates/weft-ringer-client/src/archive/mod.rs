@@ -70,7 +70,7 @@ pub enum ArchiveError {
         object: String,
     },
     /// The object has other bytes than its name requires.
-    #[error("archive {archive} gives other bytes for {object}")]
+    #[error("archive {archive} returned wrong bytes for {object}")]
     Wrong {
         /// The archive.
         archive: String,
@@ -78,7 +78,7 @@ pub enum ArchiveError {
         object: String,
     },
     /// Permission was denied: there are no credentials, or others are needed.
-    #[error("archive {archive} refuses {object}: {why}")]
+    #[error("archive {archive} refused access to {object}: {why}")]
     Denied {
         /// The archive.
         archive: String,
@@ -98,7 +98,7 @@ pub enum ArchiveError {
         why: String,
     },
     /// The archive did not answer in time.
-    #[error("archive {archive} did not answer for {object} in {limit_millis} ms")]
+    #[error("archive {archive} timed out after {limit_millis} ms on {object}")]
     Silent {
         /// The archive.
         archive: String,
@@ -108,7 +108,7 @@ pub enum ArchiveError {
         limit_millis: u128,
     },
     /// The archive belongs to another cell, or to none.
-    #[error("{archive} is not that archive of this cell: {why}")]
+    #[error("{archive} is not the expected archive of this cell: {why}")]
     Foreign {
         /// The archive.
         archive: String,
@@ -172,18 +172,18 @@ pub fn by_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
     };
     if let Some(path) = url.strip_prefix("file://") {
         if !path.starts_with('/') {
-            return Err(bad("the path of a directory begins with /"));
+            return Err(bad("the path of a directory must begin with /"));
         }
         let store = LocalFileSystem::new_with_prefix(HostPath::new(path)).map_err(failed)?;
         return Ok(Arc::new(store.with_fsync(true)));
     }
     let Some(place) = url.strip_prefix("s3://") else {
-        return Err(bad("that is no archive"));
+        return Err(bad("invalid archive URL"));
     };
     let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
     let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     if bucket.is_empty() || !bucket.chars().all(is_name) {
-        return Err(bad("that is no name of a bucket"));
+        return Err(bad("invalid bucket name"));
     }
     let backoff = BackoffConfig { init_backoff: Duration::from_millis(100), ..Default::default() };
     let retry_timeout = Duration::from_secs(20);
@@ -195,7 +195,7 @@ pub fn by_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
         .with_retry(RetryConfig { backoff, max_retries: 3, retry_timeout })
         .build()
         .map_err(failed)?;
-    let prefix = Path::parse(prefix.trim_end_matches('/')).map_err(|_| bad("a bad prefix"))?;
+    let prefix = Path::parse(prefix.trim_end_matches('/')).map_err(|_| bad("invalid prefix"))?;
     Ok(Arc::new(PrefixStore::new(store, prefix)))
 }
 
@@ -297,7 +297,7 @@ impl Archive {
         if self.run(&path, limit, put)? {
             return Ok(());
         }
-        let why = "it is an archive already".to_owned();
+        let why = "it is already an archive".to_owned();
         Err(ArchiveError::Foreign { archive: self.url.clone(), why })
     }
 
@@ -327,10 +327,10 @@ impl Archive {
         match self.run(&path, limit, read) {
             Ok(Some(found)) if found[..] == *marker(id, cell).as_bytes() => Ok(()),
             Ok(Some(found)) => {
-                Err(foreign(format!("it says {:?}", String::from_utf8_lossy(&found))))
+                Err(foreign(format!("its marker says {:?}", String::from_utf8_lossy(&found))))
             }
             Ok(None) => Err(foreign(format!("{MARKER} is too long"))),
-            Err(ArchiveError::Absent { .. }) => Err(foreign(format!("{MARKER} is not there"))),
+            Err(ArchiveError::Absent { .. }) => Err(foreign(format!("{MARKER} is missing"))),
             Err(e) => Err(e),
         }
     }

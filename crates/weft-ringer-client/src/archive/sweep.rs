@@ -56,7 +56,9 @@ pub fn sweep(
 ) -> Result<SweepReport, SweepFailure> {
     // Another cell's blocks would all look unused.
     let Answer::Status { status } = observer.ask(&Ask::Status {})? else {
-        return Err(Error::Refused("the server says something else".into()).into());
+        return Err(
+            Error::Refused("protocol error: unexpected reply from the server".into()).into()
+        );
     };
     archive.check(id, status.cell, CHECK_LIMIT)?;
     let mut report = SweepReport::default();
@@ -95,7 +97,7 @@ pub fn sweep(
 fn step(observer: &mut Observer, number: u64, step: SweepStep) -> Result<Swept, Error> {
     match observer.ask(&Ask::Sweep { number, step })? {
         Answer::Swept { swept } => Ok(swept),
-        _ => Err(Error::Refused("the server says something else".into())),
+        _ => Err(Error::Refused("protocol error: unexpected reply from the server".into())),
     }
 }
 

@@ -36,15 +36,15 @@ impl CellTree {
         if fs.is_at_hand() {
             return Ok(Some(Arc::clone(fs)));
         }
-        let message = format!("cell {} does not answer soon", fs.cell());
+        let message = format!("timed out waiting for cell {}", fs.cell());
         Err(Error::Io { errno: crate::engine::ETIMEDOUT, message })
     }
 
     /// Checks the value that makes a directory a mount point. The cell checks the directory itself.
     fn check_junction(at: &At, value: &[u8]) -> Result<()> {
         let junction = Junction::parse(value).map_err(|e| {
-            tracing::info!("no junction: {e}");
-            Error::Invalid("not a junction")
+            tracing::info!("refused to attach a cell: {e}");
+            Error::Invalid("not a valid address of a cell")
         })?;
         if at.is_inner_root() {
             return Err(Error::Exists);

@@ -18,7 +18,7 @@ use weft_ringer_net::{self as net, PORT, replace};
 use weft_vfs::{Error, FileSystem, Result};
 
 use super::upward::{OfCell, Upward};
-use crate::LiveOptions;
+use crate::RingerFsOptions;
 use crate::engine::{ETIMEDOUT, locked};
 use crate::fs::RingerFs;
 
@@ -89,14 +89,14 @@ struct InnerCell {
 #[derive(Debug)]
 pub(super) struct InnerCells {
     /// The options of the outermost cell.
-    options: LiveOptions,
+    options: RingerFsOptions,
     cells: Mutex<BTreeMap<CellId, Arc<InnerCell>>>,
     stop: AtomicBool,
     upward: Weak<Upward>,
 }
 
 impl InnerCells {
-    pub(super) fn new(options: LiveOptions, upward: &Arc<Upward>) -> Self {
+    pub(super) fn new(options: RingerFsOptions, upward: &Arc<Upward>) -> Self {
         let (cells, stop) = (Mutex::default(), AtomicBool::new(false));
         Self { options, cells, stop, upward: Arc::downgrade(upward) }
     }
@@ -156,7 +156,7 @@ impl InnerCells {
             cells.retain(|_, cell| cell.fs.get().is_some() || Arc::strong_count(cell) > 1);
         }
         if cells.len() >= CELLS_MAX {
-            let why = format!("a mount walks into at most {CELLS_MAX} cells");
+            let why = format!("too many attached cells: a mount opens at most {CELLS_MAX}");
             return Err(Failure::new(junction, ENFILE, why).into());
         }
         let cell = Arc::new(InnerCell {
@@ -217,7 +217,7 @@ impl InnerCells {
             }
             None if self.options.tls.is_none() => Ok(None),
             None => {
-                let why = "there are no certificates for it: see --cells-certificates";
+                let why = "no certificates for this cell: see --cells-certificates";
                 Err(Failure::new(junction, EACCES, why))
             }
         }

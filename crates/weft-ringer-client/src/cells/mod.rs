@@ -34,7 +34,7 @@ use self::nodes::is_mapped;
 use self::place::Place;
 use self::search::{Searcher, Shared};
 use self::upward::Upward;
-use super::LiveOptions;
+use super::RingerFsOptions;
 use super::engine::locked;
 use super::fs::RingerFs;
 
@@ -72,7 +72,7 @@ impl CellTree {
     ///
     /// # Errors
     /// [`Error`](weft_ringer_net::Error) says what is missing.
-    pub fn join(options: LiveOptions) -> weft_ringer_net::Result<Self> {
+    pub fn join(options: RingerFsOptions) -> weft_ringer_net::Result<Self> {
         let upward = Arc::new(Upward::new());
         let cells = Arc::new(InnerCells::new(options.clone(), &upward));
         let (directory, allow_attach) = (options.directory.clone(), options.allow_attach);

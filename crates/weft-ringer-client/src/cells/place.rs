@@ -148,7 +148,8 @@ impl Place {
         let Some(above) = &self.above else { return Err(Error::Stale(0)) };
         let junction = locked(&above.junction).clone();
         let junction = junction.map_err(|e| {
-            let message = format!("the junction at inode {}: {e}", above.dir.0);
+            let message =
+                format!("invalid record of an attached cell at inode {}: {e}", above.dir.0);
             Error::Io { errno: 5, message }
         })?;
         if above.place.is_within(junction.cell) {

@@ -19,7 +19,7 @@ use weft_ringer_net::{self as net, Answer, Ask, Hit, Observer, PORT};
 
 use super::inner::InnerCells;
 use crate::engine::locked;
-use crate::folders::{Asked, CellAnswer, SearchesBeyond};
+use crate::folders::{Asked, CellAnswer, RemoteSearch};
 
 /// The number of cells asked in parallel, and the maximum number of a search.
 const AT_ONCE: usize = 8;
@@ -34,7 +34,7 @@ const HITS_MAX: u32 = 10_000;
 /// A summary, and the revision that it is of.
 #[derive(Debug, Clone)]
 struct Known {
-    life: u64,
+    instance: u64,
     revision: u64,
     summary: Summary,
 }
@@ -88,14 +88,19 @@ impl Searcher {
     /// Returns the cells attached to the outermost cell, as its server says.
     fn begin(&self) -> Result<Found, Failed> {
         let (servers, tls) = self.cells.outermost();
-        let mut failed = Failed(Asked::Unreachable, "it has no server".into());
+        let mut failed = Failed(Asked::Unreachable, "the cell has no server".into());
         for server in servers {
             match net::ask(server, tls, &Ask::Junctions {}) {
                 Ok(Answer::Junctions { junctions, complete, .. }) => {
                     let asked = if complete { Asked::Complete } else { Asked::Cut };
                     return Ok(Found { asked, hits: Vec::new(), junctions });
                 }
-                Ok(_) => failed = Failed(Asked::Refused, "it says something else".into()),
+                Ok(_) => {
+                    failed = Failed(
+                        Asked::Refused,
+                        "protocol error: unexpected reply from the server".into(),
+                    )
+                }
                 Err(e) => failed = Failed::of(&e),
             }
         }
@@ -106,14 +111,14 @@ impl Searcher {
     fn ask(&self, task: &Task, text: &str, query: &Query) -> Result<Found, Failed> {
         let refused = |e: &dyn std::fmt::Display| Failed(Asked::Refused, e.to_string());
         if task.above.contains(&task.junction.cell) {
-            return Err(Failed(Asked::Refused, "it is attached below itself".into()));
+            return Err(Failed(Asked::Refused, "the cell is attached below itself".into()));
         }
         let tls = self.cells.certificates_of(&task.junction).map_err(|why| refused(&why))?;
         // Tags and writes made here must be found.
         self.cells
             .tell(task.junction.cell)
             .map_err(|e| Failed(Asked::Unreachable, e.to_string()))?;
-        let mut failed = Failed(Asked::Unreachable, "it has no server".into());
+        let mut failed = Failed(Asked::Unreachable, "the cell has no server".into());
         for server in &task.junction.servers {
             let server = Address::parse(server, PORT).map_err(|e| refused(&e))?;
             match self.ask_server(&server, tls.as_ref(), task, (text, query)) {
@@ -132,21 +137,22 @@ impl Searcher {
         (text, query): (&str, &Query),
     ) -> net::Result<Found> {
         let wanted = task.junction.cell;
-        let unexpected = || net::Error::Refused("it says something else".into());
+        let unexpected =
+            || net::Error::Refused("protocol error: unexpected reply from the server".into());
         let mut link = Observer::connect(server, tls)?;
-        let Answer::Junctions { cell, life, added, junctions, complete } =
+        let Answer::Junctions { cell, instance, added, junctions, complete } =
             link.ask(&Ask::Junctions {})?
         else {
             return Err(unexpected());
         };
         if CellId(cell) != wanted {
-            let why = format!("it serves cell {}, and not {wanted}", CellId(cell));
+            let why = format!("the server serves cell {}, not {wanted}", CellId(cell));
             return Err(net::Error::Refused(why));
         }
         let asked = |is_all| if is_all && complete { Asked::Complete } else { Asked::Cut };
         let known = locked(&self.summaries).get(&wanted).cloned();
         // The summary counts only if nothing was added since.
-        let known = known.filter(|known| known.life == life && known.revision >= added);
+        let known = known.filter(|known| known.instance == instance && known.revision >= added);
         let is_known = known.is_some();
         if known.is_some_and(|known| !known.summary.may_have(query)) {
             let asked = if complete { Asked::Pruned } else { Asked::Cut };
@@ -159,14 +165,14 @@ impl Searcher {
             return Err(unexpected());
         };
         if !is_known
-            && let Ok(Answer::Summary { life, revision, summary: Some(summary) }) =
+            && let Ok(Answer::Summary { instance, revision, summary: Some(summary) }) =
                 link.ask(&Ask::Summary {})
         {
             let mut summaries = locked(&self.summaries);
             if summaries.len() >= CELLS_MAX {
                 summaries.clear();
             }
-            summaries.insert(wanted, Known { life, revision, summary });
+            summaries.insert(wanted, Known { instance, revision, summary });
         }
         Ok(Found { asked: asked(is_all), hits, junctions })
     }
@@ -191,7 +197,7 @@ impl Searcher {
                 for (path, text) in found.junctions {
                     if queue.len() >= CELLS_MAX {
                         answer.asked = Asked::Cut;
-                        answer.why = "more is attached than is asked".into();
+                        answer.why = "more cells are attached than a search asks".into();
                         break;
                     }
                     match Junction::parse(&text.0) {
@@ -200,7 +206,8 @@ impl Searcher {
                             queue.push_back(Task { path: below(path).0, junction, above });
                         }
                         Err(e) => {
-                            (answer.asked, answer.why) = (Asked::Cut, format!("a junction: {e}"));
+                            (answer.asked, answer.why) =
+                                (Asked::Cut, format!("invalid record of an attached cell: {e}"));
                         }
                     }
                 }
@@ -242,7 +249,7 @@ impl Searcher {
 #[derive(Debug)]
 pub(super) struct Shared(pub(super) Arc<Searcher>);
 
-impl SearchesBeyond for Shared {
+impl RemoteSearch for Shared {
     fn search(&self, text: &str, query: &Query) -> Vec<CellAnswer> {
         let deadline = Instant::now() + LIMIT;
         let searcher = &self.0;
@@ -264,10 +271,14 @@ impl SearchesBeyond for Shared {
             {
                 begun += 1;
                 if begun > CELLS_MAX {
-                    let why = format!("a search asks at most {CELLS_MAX} cells");
+                    let why = format!("limit reached: a search asks at most {CELLS_MAX} cells");
                     answers.push(fail(&task, Asked::Refused, &why));
                 } else if searcher.spawn(begun, &task, text, query, &tell).is_none() {
-                    answers.push(fail(&task, Asked::Refused, "too many searches are under way"));
+                    answers.push(fail(
+                        &task,
+                        Asked::Refused,
+                        "too many searches are in progress: try again",
+                    ));
                 } else {
                     running.insert(begun, task);
                 }
@@ -281,7 +292,7 @@ impl SearchesBeyond for Shared {
                     answers.push(Searcher::take(&task, outcome, &mut queue));
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    let why = format!("it did not answer within {} s", LIMIT.as_secs());
+                    let why = format!("timed out after {} s", LIMIT.as_secs());
                     let late = running.values().chain(&queue);
                     answers.extend(late.map(|task| fail(task, Asked::Unreachable, &why)));
                     break;

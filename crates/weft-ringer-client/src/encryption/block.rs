@@ -47,16 +47,16 @@ const _: () = assert!(HEAD_BYTES + TAG_BYTES == ENCRYPTED_OVERHEAD_BYTES as usiz
 #[non_exhaustive]
 pub enum BlockError {
     /// It is too short, or has another header.
-    #[error("it is not encrypted in a format that is known here")]
+    #[error("not encrypted, or in an unknown format")]
     Format,
     /// It says that it belongs to another file.
-    #[error("it is of the file {} under the key {}", .0.file, .0.key)]
+    #[error("encrypted for another file or key (file {}, key {})", .0.file, .0.key)]
     Foreign(Encryption),
     /// It belongs to another position in the file, or was changed.
-    #[error("it was not written here")]
+    #[error("authentication failed: it was changed, or moved here from another place")]
     Forged,
     /// It contains fewer bytes than the file should have there.
-    #[error("it has {has} bytes, and is to have {wanted}")]
+    #[error("wrong length: {has} bytes, expected {wanted}")]
     Short {
         /// The number of bytes.
         has: usize,

@@ -63,13 +63,13 @@ impl fmt::Debug for DirectoryKey {
 #[non_exhaustive]
 pub enum KeyTextError {
     /// It has another form.
-    #[error("that is no key: weftkey1.CELL.DIRECTORY.KEY.CHECKSUM")]
+    #[error("not a key: expected weftkey1.CELL.DIRECTORY.KEY.CHECKSUM")]
     Form,
     /// It is of a later version of this program.
-    #[error("that is a key of version {0}, and only version 1 is known here")]
+    #[error("unsupported key version {0}: this weft supports version 1")]
     Version(String),
     /// Part of it is missing or changed.
-    #[error("the key is damaged: its checksum does not fit")]
+    #[error("the key is damaged: checksum mismatch")]
     Damaged,
 }
 

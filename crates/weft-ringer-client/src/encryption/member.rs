@@ -46,13 +46,13 @@ pub struct MemberId(pub(super) [u8; 32]);
 #[non_exhaustive]
 pub enum MemberIdError {
     /// It has another form.
-    #[error("that is no id of a member: weftid1.KEY.CHECKSUM")]
+    #[error("not a member id: expected weftid1.KEY.CHECKSUM")]
     Form,
     /// It is of a later version of this program.
-    #[error("that is an id of version {0}, and only version 1 is known here")]
+    #[error("unsupported id version {0}: this weft supports version 1")]
     Version(String),
     /// Part of it is missing or changed.
-    #[error("the id is damaged: its checksum does not fit")]
+    #[error("the id is damaged: checksum mismatch")]
     Damaged,
 }
 
@@ -216,7 +216,9 @@ impl MemberSecret {
         purpose: Purpose,
         key: &Secret,
     ) -> io::Result<[u8; WRAPPED_BYTES]> {
-        let none = || io::Error::new(io::ErrorKind::InvalidInput, "nobody has such an id");
+        let none = || {
+            io::Error::new(io::ErrorKind::InvalidInput, "invalid member id: not a valid public key")
+        };
         let (private, own) = self.pair().ok_or_else(none)?;
         let info = purpose.info(&own, to);
         let public = <X25519HkdfSha256 as Kem>::PublicKey::from_bytes(&own.0);

@@ -118,7 +118,7 @@ impl Members {
             }
         }
         if new.len() > TRUSTED_MAX {
-            let why = format!("{TRUSTED_MAX} members are trusted, and no more can be");
+            let why = format!("cannot trust more members: {TRUSTED_MAX} is the most");
             return Err(io::Error::new(io::ErrorKind::StorageFull, why));
         }
         let mut text = String::new();

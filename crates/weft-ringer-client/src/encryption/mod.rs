@@ -36,7 +36,7 @@ use self::opened::Opened;
 use super::blocks::hash;
 use super::content::{Lack, io_error};
 use super::engine::locked;
-use super::fs::Live;
+use super::fs::ClientFs;
 use weft_ringer_net::fill_random;
 
 pub(super) use self::block::FileCipher;
@@ -70,18 +70,20 @@ impl Encrypted {
 
 /// The error for a key that this client does not have.
 fn no_key(id: RnodeId, key: KeyId) -> Error {
-    Error::NoKey(format!("rnode {id} is encrypted with the key {key}, which is not here"))
+    Error::NoKey(format!(
+        "inode {id} is encrypted with the key {key}, which this mount does not have"
+    ))
 }
 
 /// The error for a statement of the server that contradicts an earlier one or this client's
 /// knowledge.
 fn rejected(id: RnodeId, why: impl std::fmt::Display) -> Error {
-    let message = format!("rnode {id}: {why}");
+    let message = format!("inode {id}: {why}");
     tracing::error!("{message}");
     Error::KeyRejected(message)
 }
 
-impl Live {
+impl ClientFs {
     /// Returns the cipher for the blocks of a regular file; `None` if they are plain.
     ///
     /// # Errors
@@ -96,7 +98,7 @@ impl Live {
         if let Some(known) = known {
             return match known.as_ref().map(|cipher| cipher.encryption) == encryption {
                 true => Ok(known),
-                false => Err(rejected(id, "it is not encrypted as it was")),
+                false => Err(rejected(id, "its encryption mark was changed or removed")),
             };
         }
         if let Some((dir, encryption)) = self.directory_of(id).zip(encryption) {
@@ -148,7 +150,7 @@ impl Live {
         let Some(dir) = self.directory_of(rnode.id).filter(|_| !is_alone) else { return Ok(()) };
         match self.key_for(dir) {
             Ok(key) if key == encryption.map(|e| e.key) => Ok(()),
-            Ok(_) => Err(rejected(rnode.id, "it is not encrypted as its directory is")),
+            Ok(_) => Err(rejected(rnode.id, "it is not encrypted with the key of its directory")),
             // It was found there before it was moved.
             Err(Error::Stale(_)) => Ok(()),
             Err(e) => Err(e),
@@ -172,7 +174,10 @@ impl Live {
             let wanted = keys.of_directory(at);
             let is_other = !wanted.is_empty() && !of_this.is_some_and(|key| wanted.contains(&key));
             if is_other || (is_plain && of_this.is_some()) {
-                return Err(rejected(dir, "it is not encrypted, and was, or should be"));
+                return Err(rejected(
+                    dir,
+                    "its encryption mark is missing, but it was encrypted or must be",
+                ));
             }
             is_plain |= of_this.is_none();
             if depth == 0 {
@@ -218,13 +223,13 @@ impl Live {
         let blocks = &self.engine.blocks;
         // An unreadable block is as good as damaged.
         let here = blocks.stored(id, &block.hash).unwrap_or_else(|e| {
-            tracing::error!("block {:?} of rnode {id}: {e}", block.hash);
+            tracing::error!("block {:?} of inode {id}: {e}", block.hash);
             Some(Vec::new())
         });
         let here = here.map(|stored| (cipher.open_block(index, &stored), stored));
         let (opened, is_damaged) = match here {
             Some((Err(_), stored)) if hash(&stored) != block.hash => {
-                tracing::error!("block {:?} of rnode {id} is damaged", block.hash);
+                tracing::error!("block {:?} of inode {id} is damaged", block.hash);
                 (None, true)
             }
             here => (here.map(|(opened, _)| opened), false),
@@ -315,7 +320,10 @@ impl Live {
         let key = key.map_err(|e| Error::KeyRejected(e.to_string()))?;
         let cell = self.engine.cell();
         if key.cell != cell {
-            let why = format!("the key is of cell {:016x}, and this is {cell:016x}", key.cell);
+            let why = format!(
+                "the key is of cell {:016x}, but this mount is of cell {cell:016x}",
+                key.cell
+            );
             return Err(Error::KeyRejected(why));
         }
         self.engine.keys.add(key).map_err(|e| io_error(&e))

@@ -53,10 +53,12 @@ const _: () = assert!(LONGEST_BYTES <= SHARES_MAX_BYTES);
 #[non_exhaustive]
 pub enum SharesError {
     /// They are damaged, or of a later version of this program.
-    #[error("how it is shared is written in a format that is not known here")]
+    #[error("the list of its shares has an unknown format: a newer weft is needed")]
     Format,
     /// They were changed without the key, or are of another directory.
-    #[error("how it is shared was not written by who has the key, or not for this directory")]
+    #[error(
+        "the list of its shares is not authentic: not made with its key, or for another directory"
+    )]
     Forged,
 }
 

@@ -25,7 +25,7 @@ use super::member::{MemberId, Purpose};
 use super::shares::{Inside, MEMBERS_MAX, Share, Shares};
 use super::{DEPTH_MAX, no_key, rejected};
 use crate::content::io_error;
-use crate::fs::Live;
+use crate::fs::ClientFs;
 
 /// The attribute of any directory of a mount that shows the id by which others hand keys to this
 /// client.
@@ -44,7 +44,7 @@ fn ids<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<MemberId>> {
     let parsed = words.map(str::parse).collect::<std::result::Result<Vec<MemberId>, _>>();
     parsed.map_err(|e| {
         tracing::info!("{e}");
-        Error::Invalid("not an id of a member")
+        Error::Invalid("not a member id")
     })
 }
 
@@ -52,7 +52,7 @@ fn text(value: &[u8]) -> Result<&str> {
     std::str::from_utf8(value).map_err(|_| Error::Invalid("not text"))
 }
 
-impl Live {
+impl ClientFs {
     /// The id by which others hand keys to this client.
     pub(in super::super) fn member_id(&self) -> Result<Vec<u8>> {
         let own = self.engine.members.own().map_err(|e| io_error(&e))?;
@@ -87,7 +87,7 @@ impl Live {
         }
         let key = self.engine.keys.get(&ring).ok_or_else(|| no_key(dir, ring))?;
         if key.directory != dir {
-            return Err(Error::Invalid("the key is that of a directory above it"));
+            return Err(Error::Invalid("the key belongs to a directory above it: share that one"));
         }
         Ok((self.get(dir)?, key))
     }
@@ -156,7 +156,7 @@ impl Live {
         let mut words = text(value)?.split_whitespace();
         match words.next() {
             Some(SHARE) => self.share(dir, &ids(words)?),
-            _ => Err(Error::Invalid("not what can be done with shares")),
+            _ => Err(Error::Invalid("unknown operation on shares")),
         }
     }
 
@@ -173,7 +173,9 @@ impl Live {
             for member in new.difference(&known) {
                 let wrapped = own.wrap(member, purpose, &key.secret);
                 let wrapped = wrapped.map_err(|e| match e.kind() {
-                    std::io::ErrorKind::InvalidInput => Error::Invalid("nobody has such an id"),
+                    std::io::ErrorKind::InvalidInput => {
+                        Error::Invalid("invalid member id: not a valid public key")
+                    }
                     _ => io_error(&e),
                 })?;
                 let (to, from) = (member.fingerprint(), own.id().fingerprint());
@@ -244,23 +246,31 @@ impl Live {
         let own_share = shares.shares.iter().find(|share| share.to == id.fingerprint());
         let Some(share) = own_share.filter(|_| shares.key == key) else { return Ok(false) };
         let Some(giver) = members.giver(&id, &share.from) else {
-            let why = format!("the key {key} is for this client, from {}", share.from);
-            return Err(Error::NoKey(format!("rnode {}: {why}, who is not trusted", rnode.id)));
+            let why = format!("the key {key} was shared with this mount by {}", share.from);
+            return Err(Error::NoKey(format!(
+                "inode {}: {why}, whose id this mount does not trust; see `weft ringer key trust`",
+                rnode.id
+            )));
         };
         // A snapshot has the keys wrapped for the directory that it was made of.
         let directory = origin(rnode);
         let (keys, cell) = (&self.engine.keys, self.engine.cell());
         if keys.of_directory(directory).iter().any(|known| *known != key) {
-            return Err(rejected(rnode.id, "it has another key than it had"));
+            return Err(rejected(rnode.id, "its key was replaced"));
         }
         let purpose = shares.purpose(cell, directory);
         let secret = own.unwrap(&giver, purpose, &share.wrapped);
-        let forged = || rejected(rnode.id, format!("its key was not wrapped by {}", share.from));
+        let forged = || {
+            rejected(
+                rnode.id,
+                format!("authentication failed: its key was not shared by {}", share.from),
+            )
+        };
         let secret = secret.ok_or_else(forged)?;
         shares.open(purpose, &secret).map_err(|e| rejected(rnode.id, e))?;
         let taken = DirectoryKey { cell, directory, secret };
         keys.add(taken).map_err(|e| io_error(&e))?;
-        tracing::info!("the key {key} of rnode {directory} came from {}", share.from);
+        tracing::info!("received the key {key} of inode {directory} from {}", share.from);
         Ok(true)
     }
 }

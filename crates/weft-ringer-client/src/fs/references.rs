@@ -6,10 +6,10 @@ use weft_ringer::RnodeId;
 use weft_ringer::op::{Change, Op};
 use weft_vfs::{Entry, Error, FileKind, Handle, OpenFlags, Opened, Result};
 
-use super::{Live, OpenFile};
+use super::{ClientFs, OpenFile};
 use crate::engine::locked;
 
-impl Live {
+impl ClientFs {
     pub(in super::super) fn is_used(&self, id: RnodeId) -> bool {
         id == RnodeId::ROOT || locked(&self.references).contains_key(&id)
     }

@@ -250,7 +250,7 @@ fn what_fsync_returned_for_is_in_the_archive_when_its_writer_is_gone() {
     let c = join(&cell, "c", &faults, u64::MAX);
     b.vanish();
     let error = Walker::new(&c).read_file(b"/file").expect_err("nobody has it").to_string();
-    assert!(error.contains(&url) && error.contains("not that archive"), "{error}");
+    assert!(error.contains(&url) && error.contains("not the expected archive"), "{error}");
 }
 
 #[test]

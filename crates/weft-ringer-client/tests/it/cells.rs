@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weft_block::Rng;
 use weft_ringer::{CellId, JUNCTION_XATTR, Junction};
-use weft_ringer_client::{CELLS_XATTR, COMPLETE_XATTR, CellTree, LiveOptions};
+use weft_ringer_client::{CELLS_XATTR, COMPLETE_XATTR, CellTree, RingerFsOptions};
 use weft_ringer_net::{Answer, Ask, ask};
 use weft_vfs::{
     Caller, DirCursor, Error, FileSystem, Handle, Ino, OpenFlags, RenameFlags, Result, XattrSet,
@@ -28,7 +28,7 @@ pub fn junction_to(cell: &Cell) -> String {
     Junction { cell: number(cell), servers: vec![cell.address().to_string()] }.to_string()
 }
 
-fn options(cell: &Cell, name: &str) -> LiveOptions {
+fn options(cell: &Cell, name: &str) -> RingerFsOptions {
     let mut options = cell.options(name);
     options.patience = Duration::from_secs(2);
     options

@@ -130,21 +130,21 @@ fn blocks_in_other_places_of_other_files_and_changed_ones_are_refused() {
         blocks.set(0, second);
         blocks.set(1, first);
     });
-    rejected(swapped, "block 0: it was not written here");
+    rejected(swapped, "block 0: authentication failed");
     let foreign = attacked.foreign();
     let got = attacked.read_as(|rnode| blocks(rnode).set(1, Some(foreign)));
-    rejected(got, "block 1: it is of the file");
+    rejected(got, "block 1: encrypted for another file");
     for (says, change) in [
         (
-            "block 1: it was not written here",
+            "block 1: authentication failed",
             Box::new(|b: &mut Vec<u8>| b.truncate(1000)) as Box<dyn FnOnce(&mut Vec<u8>)>,
         ),
-        ("block 1: it is not encrypted", Box::new(|b: &mut Vec<u8>| b.truncate(75))),
-        ("block 1: it is not encrypted", Box::new(|b: &mut Vec<u8>| b.clear())),
-        ("block 1: it is not encrypted", Box::new(|b: &mut Vec<u8>| b.fill(7))),
-        ("block 1: it was not written here", Box::new(|b: &mut Vec<u8>| b[40] ^= 1)),
-        ("block 1: it was not written here", Box::new(|b: &mut Vec<u8>| b[70] ^= 1)),
-        ("block 1: it is of the file", Box::new(|b: &mut Vec<u8>| b[30] ^= 1)),
+        ("block 1: not encrypted", Box::new(|b: &mut Vec<u8>| b.truncate(75))),
+        ("block 1: not encrypted", Box::new(|b: &mut Vec<u8>| b.clear())),
+        ("block 1: not encrypted", Box::new(|b: &mut Vec<u8>| b.fill(7))),
+        ("block 1: authentication failed", Box::new(|b: &mut Vec<u8>| b[40] ^= 1)),
+        ("block 1: authentication failed", Box::new(|b: &mut Vec<u8>| b[70] ^= 1)),
+        ("block 1: encrypted for another file", Box::new(|b: &mut Vec<u8>| b[30] ^= 1)),
     ] {
         let hash = attacked.altered(change);
         let got = attacked.read_as(|rnode| {
@@ -174,7 +174,7 @@ fn write_short(attacked: &mut Attacked) {
         }
     });
     let a = attacked.cell.join("a");
-    rejected(read(&a, "/d/short"), "block 0: it has 11 bytes, and is to have 1000");
+    rejected(read(&a, "/d/short"), "block 0: wrong length: 11 bytes, expected 1000");
 }
 
 fn name() -> Bytes {
@@ -200,7 +200,7 @@ fn a_server_that_takes_the_attribute_away_gets_nothing_plain() {
     // Of a format that is not known.
     let got = attacked.read_as(|rnode| drop(rnode.xattrs.insert(name(), Bytes(b"v9".to_vec()))));
     rejected(got, "a format that is not known");
-    attacked.read_as(|_| ()).expect("as it was");
+    attacked.read_as(|_| ()).expect("encryption mark was changed");
 
     let a = attacked.cell.join("a");
     Walker::new(&a).mkdir(b"/d/below", 0o755).expect("made");
@@ -244,7 +244,10 @@ fn an_open_file_stays_encrypted_as_it_was() {
     // Its lease was claimed again; another client takes it, and it is told anew.
     a.setattr(one, &weft_vfs::SetAttr { perm: Some(0o600), ..Default::default() }).expect("set");
     let error = b.write(one, opened.handle, 0, b"plain").expect_err("it was encrypted");
-    assert!(error.errno() == EKEYREJECTED && error.to_string().contains("as it was"), "{error}");
+    assert!(
+        error.errno() == EKEYREJECTED && error.to_string().contains("encryption mark was changed"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -266,7 +269,7 @@ fn an_encrypted_file_shown_in_a_plain_directory_is_not_read() {
     // An older state of a whole file is one that was written, and is not told from the present one.
     let handle = Handle::NONE;
     let mut buf = [0; 10];
-    let read = b.read(attacked.files[0], handle, 0, &mut buf).expect("as it was");
+    let read = b.read(attacked.files[0], handle, 0, &mut buf).expect("encryption mark was changed");
     assert_eq!(buf[..read], content(1)[..read]);
 }
 

@@ -441,7 +441,7 @@ fn lying_disks(seed: u64, steps: u64) {
 /// Whether an error says what is wrong.
 fn is_honest(e: &Error) -> bool {
     let text = e.to_string();
-    text.contains("damaged") || text.contains("nobody has")
+    text.contains("damaged") || text.contains("is unavailable")
 }
 
 #[test]

@@ -12,7 +12,7 @@ use weft_ringer::{
     BlockHash, Bytes, ClientId, Epoch, Generation, Incarnation, Mode, Name, Refusal, RequestId,
     RnodeId, Seq,
 };
-use weft_ringer_client::{LiveOptions, RingerFs};
+use weft_ringer_client::{RingerFs, RingerFsOptions};
 use weft_ringer_net::pki::{self, Authority, NewKey, Token};
 use weft_ringer_net::{
     Answer, Ask, Conversation, Denial, Error, FromPeer, MEMBER_NAME, ToPeer, ask, join,
@@ -80,7 +80,7 @@ impl Cell {
         join(&self.invite(grants, 100), &self.path(name), name).expect("a member");
     }
 
-    fn options(&self, name: &str) -> LiveOptions {
+    fn options(&self, name: &str) -> RingerFsOptions {
         let store = self.path(&format!("{name}.store"));
         let mut options = super::options(self.address.clone(), &store);
         options.patience = Duration::from_secs(5);
@@ -183,7 +183,7 @@ fn strangers(cell: &Cell) {
     std::fs::copy(cell.path("pki/ca-cert.pem"), dir.join("ca-cert.pem")).expect("a file");
     assert_eq!(denial(cell.ask("m", &Ask::Status {})), Denial::Stranger);
     let error = RingerFs::join(cell.options("m")).expect_err("not a member");
-    assert!(error.to_string().contains("not that of a member"), "{error}");
+    assert!(error.to_string().contains("belongs to no member"), "{error}");
     // Another authority's.
     pki::create(&cell.path("theirs"), &["127.0.0.1".to_owned()]).expect("made");
     cell.ask("theirs", &Ask::Status {}).expect_err("another authority");
@@ -241,8 +241,8 @@ impl Raw {
                     other => panic!("{other:?}"),
                 },
                 Answer::Peers { .. }
-                | Answer::Outcasts { .. }
-                | Answer::Lives { .. }
+                | Answer::RevokedMembers { .. }
+                | Answer::Generations { .. }
                 | Answer::Reached { .. } => {}
                 other => panic!("{other:?}"),
             }
@@ -429,7 +429,7 @@ fn talking_through_the_server(cell: &Cell) {
     let (a, b) = (mount("a"), mount("b"));
     super::relay::share(&a, &b, "/of-a", 1);
     super::relay::share(&b, &a, "/of-b", 2);
-    // Who was sent away talks with nobody, and nobody without a certificate does.
+    // A revoked member reaches no client, nor does a client without a certificate.
     cell.ask("pki", &Ask::Revoke { name: Bytes(b"b".to_vec()) }).expect("revoked");
     let Answer::Status { status } = cell.ask("a", &Ask::Status {}).expect("an answer") else {
         panic!("no status")

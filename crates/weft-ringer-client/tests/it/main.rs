@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use weft_net::Address;
 use weft_ringer::ENCRYPTION_XATTR;
-use weft_ringer_client::{ENCRYPT, KEYS_XATTR, LiveOptions, RingerFs};
+use weft_ringer_client::{ENCRYPT, KEYS_XATTR, RingerFs, RingerFsOptions};
 use weft_ringer_server::{ServeOptions, Server};
 use weft_vfs::{FileSystem, Ino, XattrSet};
 
@@ -65,7 +65,7 @@ impl Cell {
         self.server.take().expect("a server").stop().expect("it ends well");
     }
 
-    pub fn options(&self, name: &str) -> LiveOptions {
+    pub fn options(&self, name: &str) -> RingerFsOptions {
         options(self.address(), &self.path(name))
     }
 
@@ -74,8 +74,8 @@ impl Cell {
     }
 }
 
-pub fn options(server: Address, store: &Path) -> LiveOptions {
-    let mut options = LiveOptions::new(server, store.into());
+pub fn options(server: Address, store: &Path) -> RingerFsOptions {
+    let mut options = RingerFsOptions::new(server, store.into());
     options.block_bytes = 64 << 10;
     options.patience = Duration::from_secs(20);
     options.client.retry_micros = 100_000;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use weft_net::Address;
 use weft_ringer::{Bytes, ClientId, POLICY_XATTR};
 use weft_ringer_client::RingerFs;
-use weft_ringer_net::{Answer, Ask, Conversation, Meeting};
-use weft_ringer_server::{FrontServeOptions, ServeOptions, Server};
+use weft_ringer_net::{Answer, Ask, Conversation, Rendezvous};
+use weft_ringer_server::{ProxyServeOptions, ServeOptions, Server};
 use weft_vfs::{FileSystem, Walker, XattrSet};
 
 use super::Cell;
@@ -59,16 +59,16 @@ fn who_does_not_reach_another_talks_through_the_server() {
 }
 
 #[test]
-fn clients_of_a_front_talk_with_all_others() {
+fn clients_of_a_proxy_talk_with_all_others() {
     let cell = Cell::new(EPOCH);
-    let at = Address::Unix(cell.path("front"));
-    let options = FrontServeOptions {
+    let at = Address::Unix(cell.path("proxy"));
+    let options = ProxyServeOptions {
         parents: vec![cell.address()],
         tls: None,
-        directory: cell.path("front.store"),
+        directory: cell.path("proxy.store"),
     };
     let serve = ServeOptions { listen: vec![at.clone()], ..ServeOptions::new() };
-    let front = Server::start_front(options, serve).expect("a front");
+    let proxy = Server::start_proxy(options, serve).expect("a proxy");
     let join = |name: &str| {
         RingerFs::join(super::options(at.clone(), &cell.path(name))).expect("it joins")
     };
@@ -76,11 +76,11 @@ fn clients_of_a_front_talk_with_all_others() {
     for name in ["one", "two", "far"] {
         hide(&cell.path(name));
     }
-    share(&one, &two, "/between-two-of-the-front", 1);
+    share(&one, &two, "/between-two-of-the-proxy", 1);
     share(&one, &far, "/from-behind-it", 2);
     share(&far, &one, "/to-behind-it", 3);
     drop((one, two, far));
-    front.stop().expect("it ends well");
+    proxy.stop().expect("it ends well");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_server_that_passes_nothing_on_says_so() {
     Walker::new(&a).write_file(b"/file", &content(1, 100_000), 0o644).expect("written");
     let error = Walker::new(&b).read_file(b"/file").expect_err("nobody reaches a");
     let text = error.to_string();
-    assert!(text.contains("peers.sock") && text.contains("no more clients can talk"), "{text}");
+    assert!(text.contains("peers.sock") && text.contains("--relays-max"), "{text}");
     drop((a, b, server));
 }
 
@@ -125,10 +125,10 @@ fn join_by_hand(cell: &Cell) -> (Conversation, ClientId) {
     (link, client)
 }
 
-fn called(link: &mut Conversation) -> Meeting {
+fn called(link: &mut Conversation) -> Rendezvous {
     loop {
-        if let Answer::Called { meeting, .. } = hear(link) {
-            return meeting;
+        if let Answer::Called { rendezvous, .. } = hear(link) {
+            return rendezvous;
         }
     }
 }
@@ -136,25 +136,25 @@ fn called(link: &mut Conversation) -> Meeting {
 #[test]
 fn nobody_comes_who_was_not_called() {
     let cell = Cell::new(EPOCH);
-    let text = refusal(&mut say(&cell, &Ask::Come { meeting: Meeting([0; 16]) }));
-    assert!(text.contains("no such meeting"), "{text}");
+    let text = refusal(&mut say(&cell, &Ask::Come { rendezvous: Rendezvous([0; 16]) }));
+    assert!(text.contains("expired rendezvous"), "{text}");
     let text = refusal(&mut say(&cell, &Ask::Meet { peer: ClientId(9) }));
-    assert!(text.contains("is not there"), "{text}");
+    assert!(text.contains("not connected"), "{text}");
     // One that is called and does not come, and comes when nobody waits any more.
     let (mut link, client) = join_by_hand(&cell);
     let mut waits = say(&cell, &Ask::Meet { peer: client });
-    let meeting = called(&mut link);
+    let rendezvous = called(&mut link);
     let text = refusal(&mut waits);
-    assert!(text.contains("has not come"), "{text}");
-    let text = refusal(&mut say(&cell, &Ask::Come { meeting }));
-    assert!(text.contains("no such meeting"), "{text}");
+    assert!(text.contains("did not answer the call"), "{text}");
+    let text = refusal(&mut say(&cell, &Ask::Come { rendezvous }));
+    assert!(text.contains("expired rendezvous"), "{text}");
     // One that comes twice: the second finds nobody.
     let mut waits = say(&cell, &Ask::Meet { peer: client });
-    let meeting = called(&mut link);
-    let mut first = say(&cell, &Ask::Come { meeting });
+    let rendezvous = called(&mut link);
+    let mut first = say(&cell, &Ask::Come { rendezvous });
     assert_eq!(hear(&mut first), Answer::Met {});
     assert_eq!(hear(&mut waits), Answer::Met {});
-    refusal(&mut say(&cell, &Ask::Come { meeting }));
+    refusal(&mut say(&cell, &Ask::Come { rendezvous }));
     // What they say is none of the server's business, and the end of one is that of the other.
     waits.send(&Ask::Ping {}).expect("passed on");
     assert_eq!(first.receive::<Ask>(Some(Instant::now() + LIMIT)).expect("heard"), Ask::Ping {});

@@ -322,6 +322,6 @@ fn who_leaves_is_not_waited_for() {
     b.mkdir(&Caller::default(), b.root(), b"d", 0o755).expect("made");
     assert!(begun.elapsed() < Duration::from_secs(5));
     // But its blocks are with it alone: the error says so.
-    let error = Walker::new(&b).read_file(b"/file").expect_err("nobody has it");
-    assert!(error.to_string().contains("nobody has block"), "{error}");
+    let error = Walker::new(&b).read_file(b"/file").expect_err("no client has it");
+    assert!(error.to_string().contains("is unavailable"), "{error}");
 }

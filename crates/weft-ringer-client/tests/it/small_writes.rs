@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use weft_block::Rng;
-use weft_ringer_client::{LiveOptions, RingerFs};
+use weft_ringer_client::{RingerFs, RingerFsOptions};
 use weft_vfs::{FallocateMode, FileSystem, Handle, Ino, SetAttr, Walker};
 
 use super::{Cell, encrypt, give_keys};
@@ -167,7 +167,7 @@ fn long_small_writes() {
 }
 
 /// Nothing is sent before it is asked for.
-fn silent(cell: &Cell, name: &str, block_bytes: u32) -> LiveOptions {
+fn silent(cell: &Cell, name: &str, block_bytes: u32) -> RingerFsOptions {
     let mut options = cell.options(name);
     (options.client.flush_micros, options.client.batch) = (u64::MAX / 2, usize::MAX);
     options.block_bytes = block_bytes;

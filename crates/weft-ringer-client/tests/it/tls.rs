@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use weft_net::{Address, ClientTls, Role, ServerTls};
-use weft_ringer_client::{LiveOptions, RingerFs};
+use weft_ringer_client::{RingerFs, RingerFsOptions};
 use weft_ringer_net::{Ask, MEMBER_NAME, ask};
 use weft_ringer_server::{ServeOptions, Server};
 use weft_vfs::Walker;
@@ -13,7 +13,7 @@ fn make_certificates(directory: &Path) {
     weft_net::testing::make_certificates(directory, &["127.0.0.1"], &[MEMBER_NAME]);
 }
 
-fn options(server: &Address, store: &Path, certificates: &Path) -> LiveOptions {
+fn options(server: &Address, store: &Path, certificates: &Path) -> RingerFsOptions {
     let mut options = super::options(server.clone(), store);
     options.patience = Duration::from_secs(3);
     let client = ClientTls::mutual(certificates).expect("certificates");

@@ -255,7 +255,7 @@ fn path(db: &Connection, mut dir: i64, name: Vec<u8>) -> SqlResult<Vec<u8>> {
     while dir != number(RnodeId::ROOT) {
         let found = above.query_row([dir], |r| Ok((r.get(0)?, r.get(1)?))).optional()?;
         let Some((parent, name)) = found.filter(|_| names.len() < DEPTH_MAX) else {
-            let why = "the index has a name that is in no directory";
+            let why = "the search index has a name that is in no directory";
             return Err(StoreError::Failed(why.into()).into());
         };
         names.push(name);

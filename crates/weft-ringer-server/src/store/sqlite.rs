@@ -139,10 +139,12 @@ impl SqliteStore {
                 tables.pragma_update(None, "user_version", USER_VERSION)?;
             }
             (APPLICATION_ID, later) => {
-                let why = format!("the cell has version {later}, this weft knows {USER_VERSION}");
+                let why = format!(
+                    "the cell has format version {later}, this weft supports {USER_VERSION}"
+                );
                 return Err(StoreError::Failed(why).into());
             }
-            _ => return Err(StoreError::Failed("the file is no cell of weft".into()).into()),
+            _ => return Err(StoreError::Failed("the file is not a weft cell".into()).into()),
         }
         tables.commit()?;
         let (revision, kept_after) =

@@ -95,7 +95,7 @@ fn other_files_and_later_versions_are_refused() {
     db.execute_batch("CREATE TABLE mail (id INTEGER)").expect("made");
     drop(db);
     let error = SqliteStore::open(&other).expect_err("somebody else's");
-    assert!(error.to_string().contains("no cell"), "{error}");
+    assert!(error.to_string().contains("not a weft cell"), "{error}");
 
     let later = dir.path().join("later.db");
     drop(SqliteStore::open(&later).expect("made"));

@@ -19,7 +19,7 @@ const ROOT: RnodeId = RnodeId::ROOT;
 const CLIENT: ClientId = ClientId(7);
 
 /// A server with an index, and one client of it.
-struct Desk {
+struct Harness {
     dir: tempfile::TempDir,
     store: SqliteStore,
     mds: Mds,
@@ -42,15 +42,15 @@ fn begin(store: &mut SqliteStore) -> Mds {
     Mds::open(store, NOW, Time::default(), MdsOptions::default()).expect("opens")
 }
 
-impl Desk {
+impl Harness {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let mut store = SqliteStore::open(&dir.path().join("cell")).expect("a store");
         let mds = begin(&mut store);
         let (epoch, slot) = (Epoch(0), 0);
-        let mut desk = Self { dir, store, mds, epoch, slot, made: 0, requests: 0, seq: 0 };
-        desk.hello(1);
-        desk
+        let mut harness = Self { dir, store, mds, epoch, slot, made: 0, requests: 0, seq: 0 };
+        harness.hello(1);
+        harness
     }
 
     fn hello(&mut self, life: u64) {
@@ -195,80 +195,85 @@ fn no(why: Refusal) -> Reply {
 
 #[test]
 fn a_text_counts_for_the_content_that_there_is() {
-    let mut desk = Desk::new();
-    let file = desk.file(ROOT, "a", "red apples");
-    let first = desk.content(file);
-    assert_eq!(desk.tell(file, first, "red apples"), no(Refusal::NotPermitted), "no policy");
-    desk.policy(ROOT, "text=10");
-    assert_eq!(desk.tell(file, first, "red apple"), no(Refusal::Invalid), "another length");
-    assert_eq!(desk.tell(ROOT, first, "red apples"), no(Refusal::Invalid), "a directory");
-    assert_eq!(desk.tell(RnodeId(99), first, "red apples"), no(Refusal::Stale));
-    assert_eq!(desk.told(file), None);
-    assert_eq!(desk.tell(file, first, "red apples"), Reply::Held {});
-    assert_eq!(desk.tell(file, first, "red apples"), Reply::Held {}, "repeated");
-    assert_eq!((desk.told(file), desk.found("text:apples")), (Some(first), vec!["/a".into()]));
+    let mut harness = Harness::new();
+    let file = harness.file(ROOT, "a", "red apples");
+    let first = harness.content(file);
+    assert_eq!(harness.tell(file, first, "red apples"), no(Refusal::NotPermitted), "no policy");
+    harness.policy(ROOT, "text=10");
+    assert_eq!(harness.tell(file, first, "red apple"), no(Refusal::Invalid), "another length");
+    assert_eq!(harness.tell(ROOT, first, "red apples"), no(Refusal::Invalid), "a directory");
+    assert_eq!(harness.tell(RnodeId(99), first, "red apples"), no(Refusal::Stale));
+    assert_eq!(harness.told(file), None);
+    assert_eq!(harness.tell(file, first, "red apples"), Reply::Held {});
+    assert_eq!(harness.tell(file, first, "red apples"), Reply::Held {}, "repeated");
+    assert_eq!(
+        (harness.told(file), harness.found("text:apples")),
+        (Some(first), vec!["/a".into()])
+    );
 
     // Another content: the text is gone with the change, and one that comes late is not taken.
-    desk.write(file, "green pear");
-    assert_eq!((desk.told(file), desk.found("text:apples")), (None, vec![]));
-    assert_eq!(desk.tell(file, first, "red apples"), no(Refusal::Busy));
-    desk.tell_now(file, "green pear");
-    assert_eq!(desk.found("text:pear -text:red"), ["/a"]);
+    harness.write(file, "green pear");
+    assert_eq!((harness.told(file), harness.found("text:apples")), (None, vec![]));
+    assert_eq!(harness.tell(file, first, "red apples"), no(Refusal::Busy));
+    harness.tell_now(file, "green pear");
+    assert_eq!(harness.found("text:pear -text:red"), ["/a"]);
     // Too long for the policy.
-    desk.write(file, "green pears");
-    let content = desk.content(file);
-    assert_eq!(desk.tell(file, content, "green pears"), no(Refusal::NotPermitted));
+    harness.write(file, "green pears");
+    let content = harness.content(file);
+    assert_eq!(harness.tell(file, content, "green pears"), no(Refusal::NotPermitted));
     // Cut.
-    desk.write(file, "green pear");
-    desk.tell_now(file, "green pear");
+    harness.write(file, "green pear");
+    harness.tell_now(file, "green pear");
     let cut = Change { size_bytes: Some(5), ..Change::default() };
-    desk.change(Op::SetAttr { id: file, change: cut }, &[file]);
-    assert_eq!(desk.found("text:green"), [""; 0]);
-    desk.tell_now(file, "green");
-    assert_eq!(desk.found("text:gre*"), ["/a"]);
+    harness.change(Op::SetAttr { id: file, change: cut }, &[file]);
+    assert_eq!(harness.found("text:green"), [""; 0]);
+    harness.tell_now(file, "green");
+    assert_eq!(harness.found("text:gre*"), ["/a"]);
     // Other changes leave it.
     let mode = Change { perm: Some(0o600), ..Change::default() };
-    desk.change(Op::SetAttr { id: file, change: mode }, &[file]);
-    assert_eq!(desk.found("text:green"), ["/a"]);
-    assert_eq!(desk.problems(), [""; 0]);
+    harness.change(Op::SetAttr { id: file, change: mode }, &[file]);
+    assert_eq!(harness.found("text:green"), ["/a"]);
+    assert_eq!(harness.problems(), [""; 0]);
 }
 
 #[test]
 fn a_text_has_the_names_of_its_file_and_goes_with_it() {
-    let mut desk = Desk::new();
-    desk.policy(ROOT, "text=1K");
-    let dir = desk.make(ROOT, "d", Make::Directory {});
-    let file = desk.file(ROOT, "a", "some words");
-    desk.tell_now(file, "some words");
-    desk.change(Op::Link { id: file, parent: dir, name: name("b") }, &[file, dir]);
-    assert_eq!(desk.found("text:\"some words\""), ["/a", "/d/b"]);
-    desk.change(Op::Unlink { parent: ROOT, name: name("a") }, &[ROOT, file]);
-    assert_eq!(desk.found("text:some"), ["/d/b"]);
-    desk.change(Op::Unlink { parent: dir, name: name("b") }, &[dir, file]);
-    assert_eq!(desk.found("text:some"), [""; 0]);
+    let mut harness = Harness::new();
+    harness.policy(ROOT, "text=1K");
+    let dir = harness.make(ROOT, "d", Make::Directory {});
+    let file = harness.file(ROOT, "a", "some words");
+    harness.tell_now(file, "some words");
+    harness.change(Op::Link { id: file, parent: dir, name: name("b") }, &[file, dir]);
+    assert_eq!(harness.found("text:\"some words\""), ["/a", "/d/b"]);
+    harness.change(Op::Unlink { parent: ROOT, name: name("a") }, &[ROOT, file]);
+    assert_eq!(harness.found("text:some"), ["/d/b"]);
+    harness.change(Op::Unlink { parent: dir, name: name("b") }, &[dir, file]);
+    assert_eq!(harness.found("text:some"), [""; 0]);
     // Held still, and then not.
-    assert_eq!(desk.texts().len(), 1);
-    desk.hello(2);
-    assert_eq!((desk.rnode(file), desk.texts().len()), (None, 0));
-    assert_eq!(desk.problems(), [""; 0]);
+    assert_eq!(harness.texts().len(), 1);
+    harness.hello(2);
+    assert_eq!((harness.rnode(file), harness.texts().len()), (None, 0));
+    assert_eq!(harness.problems(), [""; 0]);
 }
 
 #[test]
 fn what_no_policy_wants_any_more_goes() {
-    let mut desk = Desk::new();
-    let (open, shut) =
-        (desk.make(ROOT, "open", Make::Directory {}), desk.make(ROOT, "shut", Make::Directory {}));
-    desk.policy(open, "text=1K");
+    let mut harness = Harness::new();
+    let (open, shut) = (
+        harness.make(ROOT, "open", Make::Directory {}),
+        harness.make(ROOT, "shut", Make::Directory {}),
+    );
+    harness.policy(open, "text=1K");
     // More than are looked at at once.
     let files: Vec<RnodeId> = (0..250)
         .map(|n| {
-            let file = desk.file(open, &format!("f{n}"), "some words");
-            desk.tell_now(file, "some words");
+            let file = harness.file(open, &format!("f{n}"), "some words");
+            harness.tell_now(file, "some words");
             file
         })
         .collect();
-    desk.rest();
-    assert_eq!(desk.found("text:words").len(), 250);
+    harness.rest();
+    assert_eq!(harness.found("text:words").len(), 250);
     let out = |n: usize| Op::Rename {
         parent: open,
         name: name(&format!("f{n}")),
@@ -276,28 +281,28 @@ fn what_no_policy_wants_any_more_goes() {
         new_name: name(&format!("g{n}")),
         flags: 0,
     };
-    desk.change(out(200), &[open, shut, files[200]]);
-    desk.rest();
-    assert_eq!((desk.found("text:words").len(), desk.told(files[200])), (249, None));
+    harness.change(out(200), &[open, shut, files[200]]);
+    harness.rest();
+    assert_eq!((harness.found("text:words").len(), harness.told(files[200])), (249, None));
     // Another change while a sweep is under way is seen to as well.
-    desk.change(out(240), &[open, shut, files[240]]);
-    desk.mds.handle(&mut desk.store, NOW, MdsEvent::Tick).expect("the store");
-    desk.change(out(0), &[open, shut, files[0]]);
-    desk.rest();
-    assert_eq!(desk.found("text:words").len(), 247);
-    desk.policy(open, "text=5");
-    desk.rest();
-    assert_eq!((desk.found("text:words").len(), desk.texts().len()), (0, 0));
-    assert_eq!(desk.problems(), [""; 0]);
+    harness.change(out(240), &[open, shut, files[240]]);
+    harness.mds.handle(&mut harness.store, NOW, MdsEvent::Tick).expect("the store");
+    harness.change(out(0), &[open, shut, files[0]]);
+    harness.rest();
+    assert_eq!(harness.found("text:words").len(), 247);
+    harness.policy(open, "text=5");
+    harness.rest();
+    assert_eq!((harness.found("text:words").len(), harness.texts().len()), (0, 0));
+    assert_eq!(harness.problems(), [""; 0]);
 }
 
 #[test]
 fn what_is_wrong_is_told_and_mended() {
-    let mut desk = Desk::new();
-    desk.policy(ROOT, "text=1K");
-    let file = desk.file(ROOT, "a", "right");
-    desk.tell_now(file, "right");
-    let content = desk.content(file);
+    let mut harness = Harness::new();
+    harness.policy(ROOT, "text=1K");
+    let file = harness.file(ROOT, "a", "right");
+    harness.tell_now(file, "right");
+    let content = harness.content(file);
     let other = Version { count: 99, ..content };
     let index = |rnode, told| {
         let mut transaction = Transaction::default();
@@ -308,12 +313,12 @@ fn what_is_wrong_is_told_and_mended() {
     let wrong = |content| Some(ToldText { content, text: text("wrong") });
     // In the index, and not kept; not in it; in it with another text.
     for (rnode, told) in [(RnodeId(5), wrong(other)), (file, None), (file, wrong(other))] {
-        desk.store.commit(&index(rnode, told)).expect("broken");
-        assert_eq!(desk.problems(), ["text-index"]);
-        assert_eq!(desk.problems(), [""; 0], "mended");
-        assert_eq!(desk.texts(), [(file, content)].into());
+        harness.store.commit(&index(rnode, told)).expect("broken");
+        assert_eq!(harness.problems(), ["text-index"]);
+        assert_eq!(harness.problems(), [""; 0], "mended");
+        assert_eq!(harness.texts(), [(file, content)].into());
         assert_eq!(
-            (desk.found("text:right"), desk.found("text:wrong")),
+            (harness.found("text:right"), harness.found("text:wrong")),
             (vec!["/a".into()], vec![])
         );
     }
@@ -324,36 +329,36 @@ fn what_is_wrong_is_told_and_mended() {
     broken.put(key(b't'), weft_ringer::wire::encode(&told.content));
     broken.put(key(b'T'), weft_ringer::wire::encode(&told));
     broken.index.push(IndexChange::Text { rnode: file, told: Some(told) });
-    desk.store.commit(&broken).expect("broken");
-    assert_eq!(desk.problems(), ["text"]);
-    desk.rest();
-    assert_eq!(desk.problems(), [""; 0]);
-    assert_eq!((desk.found("text:wrong"), desk.told(file)), (vec![], None));
+    harness.store.commit(&broken).expect("broken");
+    assert_eq!(harness.problems(), ["text"]);
+    harness.rest();
+    assert_eq!(harness.problems(), [""; 0]);
+    assert_eq!((harness.found("text:wrong"), harness.told(file)), (vec![], None));
     // The same when a server begins.
-    desk.store.commit(&broken).expect("broken");
-    desk.mds = begin(&mut desk.store);
-    desk.rest();
-    assert_eq!(desk.problems(), [""; 0]);
+    harness.store.commit(&broken).expect("broken");
+    harness.mds = begin(&mut harness.store);
+    harness.rest();
+    assert_eq!(harness.problems(), [""; 0]);
     // A record that cannot be read is no end of the server.
     let mut broken = Transaction::default();
     broken.put(key(b't'), vec![1]);
-    desk.store.commit(&broken).expect("broken");
-    assert_eq!(desk.problems().first(), Some(&"damaged-record"));
-    desk.rest();
-    assert_eq!(desk.problems(), [""; 0]);
+    harness.store.commit(&broken).expect("broken");
+    assert_eq!(harness.problems().first(), Some(&"damaged-record"));
+    harness.rest();
+    assert_eq!(harness.problems(), [""; 0]);
 }
 
 #[test]
 fn a_cell_of_before_gets_its_tables() {
-    let mut desk = Desk::new();
-    desk.policy(ROOT, "text=1K");
-    let path = desk.dir.path().join("old");
+    let mut harness = Harness::new();
+    harness.policy(ROOT, "text=1K");
+    let path = harness.dir.path().join("old");
     drop(SqliteStore::open(&path).expect("made"));
     let db = rusqlite::Connection::open(&path).expect("opens");
     db.execute_batch("DROP TABLE text; DROP TABLE text_words; PRAGMA user_version = 1")
         .expect("as it was");
     drop(db);
-    desk.store = SqliteStore::open(&path).expect("brought up to date");
-    assert!(desk.texts().is_empty());
-    assert_eq!(desk.found("text:words"), [""; 0]);
+    harness.store = SqliteStore::open(&path).expect("brought up to date");
+    assert!(harness.texts().is_empty());
+    assert_eq!(harness.found("text:words"), [""; 0]);
 }

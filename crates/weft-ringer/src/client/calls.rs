@@ -244,7 +244,7 @@ impl Client {
         match result {
             Ok(outcome) => {
                 if let (Call::List { dir }, Outcome::Names(entries)) = (call, &outcome) {
-                    self.ahead.listed(*dir, entries);
+                    self.prefetch.listed(*dir, entries);
                 }
                 Tried::Answer(outcome, self.cache.dirty(&seen))
             }
@@ -254,7 +254,7 @@ impl Client {
                 match call {
                     _ if self.next_request == before => {}
                     Call::Lookup { dir, name } => self.ask_named(now, *dir, name),
-                    Call::Get { id } => self.ask_ahead(now, *id),
+                    Call::Get { id } => self.prefetch_after(now, *id),
                     _ => {}
                 }
                 tried

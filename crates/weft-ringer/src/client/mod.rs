@@ -16,25 +16,25 @@
 //!
 //! The invariants of blocks that are being written are in `open`.
 
-mod ahead;
 mod cache;
 mod calls;
 mod leases;
 mod locks;
 mod log;
 mod open;
+mod prefetch;
 mod session;
 
 use std::collections::BTreeMap;
 
 use weft_vfs::Time;
 
-use self::ahead::Ahead;
 use self::cache::Cache;
 use self::calls::Waiting;
 use self::locks::Locks;
 use self::log::Log;
 pub use self::open::{LeftOpen, Redo, Written, left_open, naming};
+use self::prefetch::Prefetch;
 use self::session::Session;
 use crate::encryption::Encryption;
 use crate::error::Refusal;
@@ -335,7 +335,7 @@ pub struct Client {
     outstanding: BTreeMap<RequestId, Outstanding>,
     /// Received parts of listings, with the lease they were read under.
     listings: BTreeMap<RnodeId, (Token, Vec<Entry>)>,
-    ahead: Ahead,
+    prefetch: Prefetch,
     out: Vec<ClientAction>,
 }
 
@@ -361,7 +361,7 @@ impl Client {
             next_request: (incarnation.0 << 32) + 1,
             outstanding: BTreeMap::new(),
             listings: BTreeMap::new(),
-            ahead: Ahead::default(),
+            prefetch: Prefetch::default(),
             out: Vec::new(),
         }
     }
@@ -592,7 +592,7 @@ impl Client {
                 Reply::Granted { rnode: state, mode, token, holders },
             ) if token > outstanding.floor => self.granted(*state, holders, mode, token),
             (RequestBody::AcquireNamed { .. }, Reply::No { why: Refusal::NotPermitted }) => {
-                self.ahead.by_number_alone = true;
+                self.prefetch.by_number_alone = true;
             }
             (RequestBody::Acquire { rnode, .. }, Reply::No { why: Refusal::Stale }) => {
                 self.cache.set_gone(rnode);

@@ -56,25 +56,30 @@ const SILENCE_MICROS: u64 = 600_000_000;
 #[non_exhaustive]
 pub enum SweepError {
     /// There is no such archive.
-    #[error("the cell has no such archive")]
+    #[error("no such archive in this cell")]
     NoArchive,
     /// The archive exists already, or there are too many, or its URL is too long.
-    #[error("that archive is there already, or there are {ARCHIVES_MAX}, or its URL is too long")]
+    #[error(
+        "archive not added: the cell has it already, or has {ARCHIVES_MAX} (the most), or the \
+        URL is too long"
+    )]
     NotAdded,
     /// Another sweep is in progress, or was aborted without an end.
-    #[error("another sweep goes on, or has died: try again in {0} s")]
+    #[error("sweep not started: another sweep is running or was aborted; try again in {0} s")]
     Another(u64),
     /// A sweep of another archive was not finished.
-    #[error("a sweep of archive {0:016x} was not finished: sweep that first")]
+    #[error(
+        "sweep not started: a sweep of archive {0:016x} is unfinished; sweep that archive first"
+    )]
     Left(u64),
     /// The sweep is not the one that the step names, or the server was restarted.
-    #[error("that sweep is over: begin anew")]
+    #[error("sweep aborted: another sweep or a restart of the server ended it; start it again")]
     Over,
     /// The step is out of order.
-    #[error("a sweep does not go on so")]
+    #[error("sweep aborted: protocol error: step out of order")]
     Order,
     /// More blocks than one sweep may have.
-    #[error("too many blocks for one sweep")]
+    #[error("sweep aborted: more blocks than one sweep may have")]
     TooMany,
     /// The cell's store failed.
     #[error("{0}")]

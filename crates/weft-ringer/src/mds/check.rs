@@ -155,7 +155,7 @@ fn read_rnodes(
     every(store, b'r', checked, |key, rnode: Rnode, checked| {
         let id = rnode.id;
         checked.expect(rnode_of(key) == Some(id), "misplaced-rnode", || {
-            format!("{id} has the key {key:02x?}")
+            format!("inode {id} is stored under the key {key:02x?} of another")
         });
         checked.rnodes += 1;
         checked.orphans += u64::from(rnode.nlink == 0);
@@ -186,7 +186,7 @@ fn read_rnodes(
         rnodes.insert(id, seen);
     })?;
     checked.expect(rnodes.contains_key(&RnodeId::ROOT), "no-root", || {
-        "there is no root directory".into()
+        "the root directory is missing".into()
     });
     Ok(rnodes)
 }
@@ -198,7 +198,9 @@ fn check_junction(rnode: &Rnode, checked: &mut Checked) {
         checked.found("damaged-junction", format!("{}: {e}", rnode.id));
     }
     let is_empty = matches!(rnode.body, Body::Directory { entries: 0, .. });
-    checked.expect(is_empty, "junction", || format!("{} is no empty directory", rnode.id));
+    checked.expect(is_empty, "junction", || {
+        format!("inode {} has a cell attached and is not an empty directory", rnode.id)
+    });
 }
 
 /// Checks that rnodes without a name are listed as orphans, so that they are removed when no client
@@ -215,12 +217,12 @@ fn check_orphans(
     for (id, rnode) in rnodes {
         checked.expect((rnode.nlink == 0) == listed.remove(id), "orphan", || {
             let without =
-                if rnode.nlink == 0 { "without a name, and not" } else { "with a name, and" };
-            format!("{id} is {without} listed as one without")
+                if rnode.nlink == 0 { "has no name and is not" } else { "has a name and is" };
+            format!("inode {id} {without} in the list of orphans")
         });
     }
     for id in listed {
-        checked.found("orphan", format!("{id} is listed as one without a name, and is not there"));
+        checked.found("orphan", format!("inode {id} is in the list of orphans and does not exist"));
     }
     Ok(())
 }
@@ -240,7 +242,8 @@ fn check_names(
         checked.names += 1;
         checked.expect(Name::new(name).is_ok(), "bad-name", what);
         if cookies.insert((dir, dirent.cookie), name.to_vec()).is_some() {
-            checked.found("listing", format!("{} shares its place with another", what()));
+            checked
+                .found("listing", format!("{} has the listing position of another name", what()));
         }
         if let (Some(above), Some(rnode)) = (rnodes.get(&dir), rnodes.get(&dirent.id)) {
             let is_as_above = match (rnode.parent, rnode.content) {
@@ -249,22 +252,30 @@ fn check_names(
                 (None, None) => true,
             };
             checked.expect(is_as_above, "encryption", || {
-                format!("{} is not encrypted as its directory is", what())
+                format!("{} is not encrypted with the key of its directory", what())
             });
         }
         let is_dir = match rnodes.get_mut(&dirent.id) {
             None => {
-                checked.found("dangling-name", format!("{} names nothing ({})", what(), dirent.id));
+                checked.found(
+                    "dangling-name",
+                    format!("{} is a name of inode {}, which does not exist", what(), dirent.id),
+                );
                 false
             }
             Some(rnode) => {
                 rnode.named += 1;
                 checked.expect(rnode.kind == dirent.kind, "kind", || {
-                    format!("{} is {:?}, and not {:?}", what(), rnode.kind, dirent.kind)
+                    format!(
+                        "{} is {:?}, but its directory says {:?}",
+                        what(),
+                        rnode.kind,
+                        dirent.kind
+                    )
                 });
                 if let Some(parent) = rnode.parent {
                     checked.expect(parent == dir, "parent", || {
-                        format!("{} says that it is in {parent}", what())
+                        format!("{} has the parent {parent} recorded instead", what())
                     });
                 }
                 rnode.parent.is_some()
@@ -275,7 +286,7 @@ fn check_names(
                 *found_entries += 1;
                 *found_dirs += u32::from(is_dir);
             }
-            _ => checked.found("dangling-name", format!("{}, which is no directory", what())),
+            _ => checked.found("dangling-name", format!("{}, which is not a directory", what())),
         }
     })?;
     every(store, b'l', checked, |listing, name: Name, checked| {
@@ -283,11 +294,14 @@ fn check_names(
         let place = rnode_of(listing).zip(cookie.map(Cookie));
         let named = place.and_then(|place| cookies.remove(&place));
         checked.expect(named.as_deref() == Some(name.bytes()), "listing", || {
-            format!("{listing:02x?} lists {:?}, which is not there", text(name.bytes()))
+            format!(
+                "listing entry {listing:02x?} has the name {:?}, which does not exist",
+                text(name.bytes())
+            )
         });
     })?;
     for ((dir, _), name) in cookies {
-        checked.found("listing", format!("{:?} in {dir} is not listed", text(&name)));
+        checked.found("listing", format!("{:?} in {dir} has no listing entry", text(&name)));
     }
     Ok(())
 }
@@ -301,12 +315,14 @@ fn check_holders(
     every(store, b'h', checked, |holding, holders: Holders, checked| {
         let id = rnode_of(holding);
         let is_there = id.is_some_and(|id| rnodes.contains_key(&id));
-        checked.expect(is_there, "holders", || format!("{holding:02x?} is of no rnode"));
+        checked.expect(is_there, "holders", || {
+            format!("holder record {holding:02x?} belongs to no inode")
+        });
         held.extend(id.filter(|_| !holders.clients.is_empty()));
     })?;
     for (id, rnode) in rnodes {
         checked.expect(!rnode.has_blocks || held.contains(id), "no-holder", || {
-            format!("nobody is known to have the content of {id}")
+            format!("no client is recorded as a holder of the content of inode {id}")
         });
     }
     Ok(())
@@ -325,18 +341,18 @@ fn check_texts(
         };
         let now = rnodes.get(&id).and_then(|r| r.content);
         checked.expect(now == Some(content), "text", || {
-            format!("the text of {id} is not of its present content")
+            format!("the indexed text of inode {id} is not of its current content")
         });
         contents.insert(id, content);
     })?;
     every(store, b'T', checked, |key, told: ToldText, checked| {
         let of = rnode_of(key).and_then(|id| contents.remove(&id));
         checked.expect(of == Some(told.content), "text", || {
-            format!("{key:02x?} is the text of another content than it should")
+            format!("text record {key:02x?} is not of the content that was indexed")
         });
     })?;
     for id in contents.keys() {
-        checked.found("text", format!("the text of {id} is not there"));
+        checked.found("text", format!("the indexed text of inode {id} is missing"));
     }
     Ok(())
 }
@@ -352,7 +368,7 @@ fn check_snapshots(
     for (root, dir) in roots {
         let parent = rnodes.get(root).and_then(|r| r.parent);
         checked.expect(parent == Some(*dir) && rnodes.contains_key(dir), "snapshot", || {
-            format!("the snapshot {root} is not in {dir}")
+            format!("snapshot {root} is not in its directory {dir}")
         });
     }
     let slots: BTreeSet<u32> = roots.keys().map(|root| root.slot()).collect();
@@ -360,18 +376,21 @@ fn check_snapshots(
     let mut origins = snapshots::origins(store)?;
     for (id, rnode) in rnodes.iter().filter(|(id, _)| id.is_of_snapshot()) {
         checked.expect(slots.contains(&id.slot()), "snapshot", || {
-            format!("{id} is in no snapshot that there is")
+            format!("inode {id} belongs to a snapshot that does not exist")
         });
         if let Some(origin) = rnode.origin {
             checked.expect(origins.remove(&(origin, *id)), "snapshot", || {
-                format!("the blocks of {id} are not known to be needed of {origin}")
+                format!("snapshot file {id}: its blocks are not recorded as used by {origin}")
             });
         }
     }
     let skipped = std::mem::take(&mut checked.skipped);
     for (origin, id) in origins {
         checked.expect(skipped.contains(&id.slot()), "snapshot", || {
-            format!("{origin} was {id}, which is not there")
+            format!(
+                "inode {origin} is recorded as the origin of snapshot file {id}, which does not \
+                exist"
+            )
         });
     }
     Ok(())
@@ -382,17 +401,21 @@ fn check_counts(rnodes: &BTreeMap<RnodeId, Seen>, checked: &mut Checked) {
         let Seen { nlink, named, .. } = *rnode;
         if rnode.parent.is_none() {
             checked.expect(nlink == named, "link-count", || {
-                format!("{id} has {named} names, and says {nlink}")
+                format!("inode {id} has {named} names, but its link count is {nlink}")
             });
             continue;
         }
         checked.expect(rnode.entries == rnode.found_entries, "entry-count", || {
-            format!("{id} has {} entries, and says {}", rnode.found_entries, rnode.entries)
+            format!(
+                "directory {id} has {} entries, but its entry count is {}",
+                rnode.found_entries, rnode.entries
+            )
         });
         let links = if nlink == 0 { 0 } else { 2 + rnode.found_dirs };
         checked.expect(nlink == links && named == u32::from(nlink > 0), "link-count", || {
             format!(
-                "directory {id} has {} directories and {named} names, and says {nlink} links",
+                "directory {id} has {} directories and {named} names, but its link count is \
+                {nlink}",
                 rnode.found_dirs
             )
         });

@@ -14,7 +14,6 @@
 mod access;
 mod answered;
 mod archives;
-mod brought;
 mod check;
 mod commit;
 mod copies;
@@ -23,6 +22,7 @@ mod leases;
 mod locks;
 mod names;
 mod paths;
+mod proxied;
 mod records;
 mod snapshots;
 mod text;
@@ -34,13 +34,13 @@ use weft_vfs::Time;
 pub use self::access::{Access, Grant, Level, find_directory};
 use self::archives::Archives;
 pub use self::archives::{ADD_AT_ONCE, DELETE_LIMIT, SweepError};
-use self::brought::{Brought, Relayed};
 pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
 use self::commit::{Stop, carry_out};
 pub(crate) use self::commit::{note_writer, same_base};
 pub(crate) use self::leases::{Leases, Step};
 use self::locks::LockTable;
 pub use self::paths::path_of;
+use self::proxied::{ProxiedClient, Relayed};
 use self::records::{Cell, Numbers, Session, key};
 pub use self::snapshots::{ORIGIN_XATTR, SNAPSHOT_NAMES_MAX, origin};
 use crate::error::Refusal;
@@ -133,7 +133,7 @@ pub struct Mds {
     sessions: BTreeMap<ClientId, Session>,
     live: BTreeMap<ClientId, Live>,
     /// Proxied clients.
-    brought: BTreeMap<ClientId, Brought>,
+    proxied: BTreeMap<ClientId, ProxiedClient>,
     leases: Leases,
     locks: LockTable,
     archives: Archives,
@@ -163,7 +163,7 @@ impl Mds {
         let known = records::FORMAT_MIN..=records::FORMAT;
         if let Some(other) = old.as_ref().filter(|c| !known.contains(&c.format)) {
             let (theirs, ours) = (other.format, records::FORMAT);
-            let what = format!("the cell has version {theirs}, this server knows {ours}");
+            let what = format!("the cell has format version {theirs}, this server supports {ours}");
             return Err(StoreError::Failed(what));
         }
         let before = store.get(records::CELL)?.map(|r| r.revision);
@@ -202,7 +202,7 @@ impl Mds {
             numbers,
             sessions,
             live: BTreeMap::new(),
-            brought: BTreeMap::new(),
+            proxied: BTreeMap::new(),
         };
         // Each epoch may have been renewed just before the last generation ended, which was before
         // now.
@@ -236,7 +236,7 @@ impl Mds {
         let counts = self.leases.counts();
         self.sessions.iter().map(move |(&client, session)| {
             let (reads, writes) = counts.get(&client).copied().unwrap_or_default();
-            let live = session.live || self.brought.contains_key(&client);
+            let live = session.live || self.proxied.contains_key(&client);
             KnownClient { client, epoch: session.epoch, live, reads, writes }
         })
     }
@@ -322,7 +322,7 @@ impl Mds {
         self.reap(store, touched)?;
         self.take(store, now, steps, out)?;
         self.drop_locks(now, client, out);
-        self.forget_brought(now, client, out);
+        self.forget_proxied(now, client, out);
         self.end_grace(store, now, out)
     }
 
@@ -362,7 +362,7 @@ impl Mds {
         if let RequestBody::Hello { incarnation } = request.body {
             return self.hello(store, now, client, id, incarnation, out);
         }
-        if let RequestBody::HelloFront { incarnation } = request.body {
+        if let RequestBody::HelloProxy { incarnation } = request.body {
             // The proxy's clients may still rely on what it gave them, and the proxy does not know
             // of them any more.
             let old = self.sessions.get(&client);
@@ -397,7 +397,7 @@ impl Mds {
             }
             (Some(live), RequestBody::Relay { client: of, epoch, id: theirs, body }) => {
                 let may_reclaim = live.must_reclaim;
-                let relayed = Relayed { front: client, client: of, epoch, id: theirs };
+                let relayed = Relayed { proxy: client, client: of, epoch, id: theirs };
                 if let Ok(body) = body.open()
                     && may_reclaim == matches!(body, RequestBody::ReclaimLocks { .. })
                 {
@@ -454,7 +454,7 @@ impl Mds {
             (Some(_), RequestBody::Commit { prev, ops }) => {
                 self.commit_ops(store, client, client, prev, &ops)?
             }
-            (Some(_), RequestBody::Hello { .. } | RequestBody::HelloFront { .. }) => {
+            (Some(_), RequestBody::Hello { .. } | RequestBody::HelloProxy { .. }) => {
                 Reply::NoSession {}
             }
             (Some(_), other) => match self.answer_about_copies(store, client, &other)? {

@@ -195,9 +195,13 @@ impl Mds {
                 continue;
             }
             let text = match (is, should) {
-                (Some(_), None) => format!("{id} is found by a text that is not kept; mended"),
-                (None, _) => format!("{id} is not found by its text; mended"),
-                (Some(_), Some(_)) => format!("{id} is found by an older text; mended"),
+                (Some(_), None) => {
+                    format!("text index: removed the entry of inode {id}, whose text is not stored")
+                }
+                (None, _) => format!("text index: added the missing entry of inode {id}"),
+                (Some(_), Some(_)) => {
+                    format!("text index: replaced the outdated entry of inode {id}")
+                }
             };
             checked.add(Problem { code: "text-index", text });
             let mut transaction = Transaction::default();

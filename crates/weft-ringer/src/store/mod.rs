@@ -164,13 +164,13 @@ pub struct Change {
 #[non_exhaustive]
 pub enum StoreError {
     /// A key is not as the transaction expects: nothing was changed.
-    #[error("somebody else changed key {key:02x?}")]
+    #[error("write conflict: another server changed key {key:02x?}")]
     Conflict {
         /// The key.
         key: Vec<u8>,
     },
     /// The changes asked for were forgotten: the caller must read everything anew.
-    #[error("changes are known after revision {}", kept_after.0)]
+    #[error("revision too old: changes are kept only after revision {}", kept_after.0)]
     Forgotten {
         /// The revision after which changes are known.
         kept_after: Revision,
@@ -180,7 +180,7 @@ pub enum StoreError {
     Full,
     /// This server does not own the cell, or not any more: every call is refused. The outcome of a
     /// transaction in progress is not known.
-    #[error("this server does not own the cell any more")]
+    #[error("this server no longer owns the cell")]
     Fenced,
     /// The storage below failed. The outcome of a transaction in progress is not known; opening the
     /// store again shows it.

@@ -47,7 +47,7 @@ pub enum WireError {
         max_bytes: usize,
     },
     /// Not this protocol at all.
-    #[error("these are not frames of weft's file service")]
+    #[error("protocol error: not a weft ringer connection (wrong magic number)")]
     NotOurs,
 }
 

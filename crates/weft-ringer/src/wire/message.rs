@@ -245,9 +245,9 @@ pub enum RequestBody {
         /// This part.
         claims: Vec<LockClaim>,
     },
-    /// The `Hello` of a [proxy](crate::front). It has granted its leases on to its clients, which
+    /// The `Hello` of a [proxy](crate::proxy). It has granted its leases on to its clients, which
     /// do not notice its death: so the epoch of its last incarnation is waited for to its end.
-    HelloFront {
+    HelloProxy {
         /// The incarnation of the proxy.
         incarnation: Incarnation,
     },
@@ -298,7 +298,7 @@ wire_enum!(RequestBody {
     30 => Snapshots { dir },
     32 => Archives {},
     33 => Archived { rnode, content, archive, era },
-    40 => HelloFront { incarnation },
+    40 => HelloProxy { incarnation },
     41 => Enter { client, incarnation },
     42 => Relay { client, epoch, id, body },
 });

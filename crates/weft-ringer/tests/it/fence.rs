@@ -22,7 +22,7 @@ fn name(text: &str) -> Name {
 }
 
 /// A server, spoken to by hand.
-struct Desk {
+struct Harness {
     store: MemoryStore,
     mds: Mds,
     requests: u64,
@@ -36,7 +36,7 @@ struct Session {
     slot: u32,
 }
 
-impl Desk {
+impl Harness {
     fn new() -> Self {
         let mut store = MemoryStore::new();
         let mds = Mds::open(&mut store, NOW, Time::default(), MdsOptions::default());
@@ -143,53 +143,53 @@ fn applied(seq: u64) -> Reply {
 
 #[test]
 fn an_epoch_that_is_over_changes_nothing() {
-    let mut desk = Desk::new();
-    let old = desk.hello(1, 1);
-    let new = desk.hello(1, 2);
+    let mut harness = Harness::new();
+    let old = harness.hello(1, 1);
+    let new = harness.hello(1, 2);
     assert_ne!(old.epoch, new.epoch);
-    desk.acquire(new, ROOT, Mode::Write);
+    harness.acquire(new, ROOT, Mode::Write);
     // All is right with it but the epoch.
-    assert_eq!(desk.commit(old, 0, vec![mkdir(old, 1, 1, 1)]), Reply::NoSession {});
-    assert_eq!(desk.acquire(old, ROOT, Mode::Read), [Reply::NoSession {}]);
-    assert_eq!(desk.root(new).version, Version::FIRST);
-    assert_eq!(desk.commit(new, 0, vec![mkdir(new, 1, 1, 1)]), applied(1));
+    assert_eq!(harness.commit(old, 0, vec![mkdir(old, 1, 1, 1)]), Reply::NoSession {});
+    assert_eq!(harness.acquire(old, ROOT, Mode::Read), [Reply::NoSession {}]);
+    assert_eq!(harness.root(new).version, Version::FIRST);
+    assert_eq!(harness.commit(new, 0, vec![mkdir(new, 1, 1, 1)]), applied(1));
 }
 
 #[test]
 fn a_log_has_no_gaps_and_each_change_is_made_once() {
-    let mut desk = Desk::new();
-    let session = desk.hello(1, 1);
-    desk.acquire(session, ROOT, Mode::Write);
+    let mut harness = Harness::new();
+    let session = harness.hello(1, 1);
+    harness.acquire(session, ROOT, Mode::Write);
     let broken = |seq| Reply::Broken { applied: Seq(seq), refused: None };
     // A change before these has not come.
-    assert_eq!(desk.commit(session, 1, vec![mkdir(session, 2, 2, 1)]), broken(0));
-    assert_eq!(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
-    let twice = desk.root(session);
+    assert_eq!(harness.commit(session, 1, vec![mkdir(session, 2, 2, 1)]), broken(0));
+    assert_eq!(harness.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
+    let twice = harness.root(session);
     // The same again, alone and with one behind it.
-    assert_eq!(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
-    assert_eq!(desk.root(session), twice);
+    assert_eq!(harness.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
+    assert_eq!(harness.root(session), twice);
     let both = vec![mkdir(session, 1, 1, 1), mkdir(session, 2, 2, 2)];
-    assert_eq!(desk.commit(session, 0, both), applied(2));
+    assert_eq!(harness.commit(session, 0, both), applied(2));
     // Out of order.
     let ops = vec![mkdir(session, 4, 4, 3), mkdir(session, 3, 3, 4)];
-    assert_eq!(desk.commit(session, 2, ops), broken(2));
-    assert_eq!(desk.root(session).version, root_version(session, 3));
+    assert_eq!(harness.commit(session, 2, ops), broken(2));
+    assert_eq!(harness.root(session).version, root_version(session, 3));
 }
 
 #[test]
 fn changes_are_made_under_leases_to_write_and_on_what_they_were_made_on() {
-    let mut desk = Desk::new();
-    let session = desk.hello(1, 1);
+    let mut harness = Harness::new();
+    let session = harness.hello(1, 1);
     let fenced = |reply: Reply| {
         let Reply::Broken { applied: Seq(0), refused: Some(refused) } = reply else {
             panic!("{reply:?}")
         };
         assert_eq!((refused.seq, refused.why), (Seq(1), Refusal::Fenced));
     };
-    fenced(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]));
-    desk.acquire(session, ROOT, Mode::Read);
-    fenced(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]));
-    desk.acquire(session, ROOT, Mode::Write);
+    fenced(harness.commit(session, 0, vec![mkdir(session, 1, 1, 1)]));
+    harness.acquire(session, ROOT, Mode::Read);
+    fenced(harness.commit(session, 0, vec![mkdir(session, 1, 1, 1)]));
+    harness.acquire(session, ROOT, Mode::Write);
     // Each way in which a base can be another.
     let of_another_branch = Version { seq: Seq(7), ..Version::FIRST };
     for base in [
@@ -198,20 +198,20 @@ fn changes_are_made_under_leases_to_write_and_on_what_they_were_made_on() {
         vec![(ROOT, of_another_branch)],
         vec![(ROOT, Version::FIRST), (RnodeId(9), Version::FIRST)],
     ] {
-        fenced(desk.commit(session, 0, vec![Logged { base, ..mkdir(session, 1, 1, 1) }]));
+        fenced(harness.commit(session, 0, vec![Logged { base, ..mkdir(session, 1, 1, 1) }]));
     }
     // In an epoch that nobody has begun.
     for epoch in [Epoch(0), Epoch(session.epoch.0 + 1)] {
         let early = Logged { epoch, ..mkdir(session, 1, 1, 1) };
-        let reply = desk.commit(session, 0, vec![early]);
+        let reply = harness.commit(session, 0, vec![early]);
         assert!(matches!(reply, Reply::Broken { applied: Seq(0), .. }), "{reply:?}");
     }
     // Numbers of another client's, and one used before.
-    let other = desk.hello(2, 1);
-    let foreign = desk.commit(session, 0, vec![mkdir(other, 1, 1, 1)]);
+    let other = harness.hello(2, 1);
+    let foreign = harness.commit(session, 0, vec![mkdir(other, 1, 1, 1)]);
     assert!(matches!(foreign, Reply::Broken { .. }), "{foreign:?}");
-    assert_eq!(desk.root(session).version, Version::FIRST);
-    assert_eq!(desk.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
+    assert_eq!(harness.root(session).version, Version::FIRST);
+    assert_eq!(harness.commit(session, 0, vec![mkdir(session, 1, 1, 1)]), applied(1));
     let again = Op::Create {
         parent: ROOT,
         name: name("again"),
@@ -222,7 +222,7 @@ fn changes_are_made_under_leases_to_write_and_on_what_they_were_made_on() {
         gid: 0,
     };
     let again = Logged { op: again, ..mkdir(session, 2, 2, 2) };
-    let reply = desk.commit(session, 1, vec![again]);
+    let reply = harness.commit(session, 1, vec![again]);
     assert!(matches!(reply, Reply::Broken { applied: Seq(1), .. }), "{reply:?}");
 }
 
@@ -328,42 +328,42 @@ fn a_name_counts_only_under_the_lease_it_was_read_under() {
 
 #[test]
 fn a_request_about_snapshots_that_comes_twice_is_carried_out_once() {
-    let mut desk = Desk::new();
-    let (one, other) = (desk.hello(1, 1), desk.hello(2, 1));
+    let mut harness = Harness::new();
+    let (one, other) = (harness.hello(1, 1), harness.hello(2, 1));
     let make = |mark| RequestBody::Snapshot { dir: ROOT, name: name("s"), mark };
     let remove = || RequestBody::RemoveSnapshot { dir: ROOT, name: name("s") };
-    let names = |desk: &mut Desk| {
+    let names = |harness: &mut Harness| {
         let body = RequestBody::Snapshots { dir: ROOT };
-        match &desk.say(one.client, one.epoch, body)[..] {
+        match &harness.say(one.client, one.epoch, body)[..] {
             [Reply::Snapshots { snapshots }] => snapshots.len(),
             said => panic!("{said:?}"),
         }
     };
     let held = vec![Reply::Held {}];
     // Removed by another meanwhile, it does not come back.
-    assert_eq!(desk.say(one.client, one.epoch, make(7)), held);
-    let made = RequestId(desk.requests);
-    assert_eq!(desk.say(other.client, other.epoch, remove()), held);
-    let removed = RequestId(desk.requests);
-    assert_eq!(desk.repeat(one.client, one.epoch, made, make(7)), held);
-    assert_eq!(names(&mut desk), 0);
+    assert_eq!(harness.say(one.client, one.epoch, make(7)), held);
+    let made = RequestId(harness.requests);
+    assert_eq!(harness.say(other.client, other.epoch, remove()), held);
+    let removed = RequestId(harness.requests);
+    assert_eq!(harness.repeat(one.client, one.epoch, made, make(7)), held);
+    assert_eq!(names(&mut harness), 0);
     // Made by another meanwhile, it does not go.
-    assert_eq!(desk.say(one.client, one.epoch, make(8)), held);
-    assert_eq!(desk.repeat(other.client, other.epoch, removed, remove()), held);
-    assert_eq!(names(&mut desk), 1);
+    assert_eq!(harness.say(one.client, one.epoch, make(8)), held);
+    assert_eq!(harness.repeat(other.client, other.epoch, removed, remove()), held);
+    assert_eq!(names(&mut harness), 1);
     // What was refused is not done when it could be.
     let no = |why| vec![Reply::No { why }];
-    assert_eq!(desk.say(other.client, other.epoch, make(9)), no(Refusal::Exists));
-    let refused = RequestId(desk.requests);
-    assert_eq!(desk.say(one.client, one.epoch, remove()), held);
+    assert_eq!(harness.say(other.client, other.epoch, make(9)), no(Refusal::Exists));
+    let refused = RequestId(harness.requests);
+    assert_eq!(harness.say(one.client, one.epoch, remove()), held);
     // A later life of the server knows of all that as well.
-    desk.restart(&[one, other]);
-    assert_eq!(desk.repeat(other.client, other.epoch, refused, make(9)), no(Refusal::Exists));
-    assert_eq!(desk.repeat(one.client, one.epoch, made, make(7)), held);
-    assert_eq!(names(&mut desk), 0);
-    assert_eq!(desk.say(one.client, one.epoch, make(10)), held);
-    assert_eq!(desk.repeat(other.client, other.epoch, removed, remove()), held);
-    assert_eq!(names(&mut desk), 1);
+    harness.restart(&[one, other]);
+    assert_eq!(harness.repeat(other.client, other.epoch, refused, make(9)), no(Refusal::Exists));
+    assert_eq!(harness.repeat(one.client, one.epoch, made, make(7)), held);
+    assert_eq!(names(&mut harness), 0);
+    assert_eq!(harness.say(one.client, one.epoch, make(10)), held);
+    assert_eq!(harness.repeat(other.client, other.epoch, removed, remove()), held);
+    assert_eq!(names(&mut harness), 1);
 }
 
 #[test]
@@ -434,73 +434,74 @@ fn a_grant_by_name_counts_for_nothing_after_a_recall() {
 
 #[test]
 fn a_lease_by_name_waits_as_any_other_and_stands_back_behind_those_by_number() {
-    let mut desk = Desk::new();
-    let (one, other) = (desk.hello(1, 1), desk.hello(2, 1));
+    let mut harness = Harness::new();
+    let (one, other) = (harness.hello(1, 1), harness.hello(2, 1));
     let by_name = || RequestBody::AcquireNamed { dir: ROOT, name: name("f") };
     let no = |why| vec![Reply::No { why }];
-    assert_eq!(desk.say(one.client, one.epoch, by_name()), no(Refusal::Fenced));
-    assert_eq!(desk.acquire(one, ROOT, Mode::Write).len(), 1);
+    assert_eq!(harness.say(one.client, one.epoch, by_name()), no(Refusal::Fenced));
+    assert_eq!(harness.acquire(one, ROOT, Mode::Write).len(), 1);
     let file = RnodeId::new(one.slot, 1);
     let op = new_file(file);
-    let base = vec![(ROOT, desk.root(one).version)];
+    let base = vec![(ROOT, harness.root(one).version)];
     let logged = Logged { seq: Seq(1), epoch: one.epoch, stamp: Time::default(), op, base };
     assert_eq!(
-        desk.commit(one, 0, vec![logged]),
+        harness.commit(one, 0, vec![logged]),
         Reply::Committed { applied: Seq(1), refused: None }
     );
     let token = |said: &[Reply]| match said {
         [Reply::Granted { token, .. }] => *token,
         said => panic!("{said:?}"),
     };
-    let written = token(&desk.acquire(one, file, Mode::Write));
-    let dir = token(&desk.acquire(one, ROOT, Mode::Read));
+    let written = token(&harness.acquire(one, file, Mode::Write));
+    let dir = token(&harness.acquire(one, ROOT, Mode::Read));
     let lower = |rnode, token| RequestBody::Lower { rnode, token, to: Some(Mode::Read) };
-    desk.say(one.client, one.epoch, lower(ROOT, dir));
-    assert_eq!(desk.acquire(other, ROOT, Mode::Read).len(), 1);
-    assert_eq!(desk.say(one.client, one.epoch, by_name()), no(Refusal::Busy), "it has one");
+    harness.say(one.client, one.epoch, lower(ROOT, dir));
+    assert_eq!(harness.acquire(other, ROOT, Mode::Read).len(), 1);
+    assert_eq!(harness.say(one.client, one.epoch, by_name()), no(Refusal::Busy), "it has one");
     // Its writer is asked to give it back; who wants it asks for it by its number meanwhile, with what it
     // had sent before that.
-    desk.requests += 1;
-    let before = RequestId(desk.requests);
-    assert_eq!(desk.say(other.client, other.epoch, by_name()), []);
+    harness.requests += 1;
+    let before = RequestId(harness.requests);
+    assert_eq!(harness.say(other.client, other.epoch, by_name()), []);
     assert_eq!(
-        desk.say(other.client, other.epoch, by_name()),
+        harness.say(other.client, other.epoch, by_name()),
         no(Refusal::Busy),
         "it waits for it"
     );
     let by_number = || RequestBody::Acquire { rnode: file, mode: Mode::Read };
-    assert_eq!(desk.repeat(other.client, other.epoch, before, by_number()), []);
-    desk.say(one.client, one.epoch, lower(file, written));
-    token(&desk.repeat(other.client, other.epoch, before, by_number()));
+    assert_eq!(harness.repeat(other.client, other.epoch, before, by_number()), []);
+    harness.say(one.client, one.epoch, lower(file, written));
+    token(&harness.repeat(other.client, other.epoch, before, by_number()));
     let nothing = RequestBody::AcquireNamed { dir: ROOT, name: name("g") };
-    assert_eq!(desk.say(other.client, other.epoch, nothing), no(Refusal::NotFound));
+    assert_eq!(harness.say(other.client, other.epoch, nothing), no(Refusal::NotFound));
 }
 
 #[test]
 fn a_question_about_names_waits_with_the_lease_for_it() {
-    let mut desk = Desk::new();
-    let (one, other) = (desk.hello(1, 1), desk.hello(2, 1));
-    let [Reply::Granted { token, .. }] = desk.acquire(one, ROOT, Mode::Write)[..] else {
+    let mut harness = Harness::new();
+    let (one, other) = (harness.hello(1, 1), harness.hello(2, 1));
+    let [Reply::Granted { token, .. }] = harness.acquire(one, ROOT, Mode::Write)[..] else {
         panic!("a lease")
     };
     let lookup = || RequestBody::Lookup { dir: ROOT, name: name("f") };
     let fenced = [Reply::No { why: Refusal::Fenced }];
-    assert_eq!(desk.say(other.client, other.epoch, lookup()), fenced, "it asks for no lease");
-    assert_eq!(desk.acquire(other, ROOT, Mode::Read), []);
-    assert_eq!(desk.say(other.client, other.epoch, lookup()), []);
+    assert_eq!(harness.say(other.client, other.epoch, lookup()), fenced, "it asks for no lease");
+    assert_eq!(harness.acquire(other, ROOT, Mode::Read), []);
+    assert_eq!(harness.say(other.client, other.epoch, lookup()), []);
     let list = RequestBody::List { dir: ROOT, after: Cookie(0) };
-    assert_eq!(desk.say(other.client, other.epoch, list), []);
-    let again = RequestId(desk.requests - 1);
-    assert_eq!(desk.repeat(other.client, other.epoch, again, lookup()), []);
+    assert_eq!(harness.say(other.client, other.epoch, list), []);
+    let again = RequestId(harness.requests - 1);
+    assert_eq!(harness.repeat(other.client, other.epoch, again, lookup()), []);
     // Granted and answered at once, each once.
     let request = RequestBody::Lower { rnode: ROOT, token, to: Some(Mode::Read) };
     let message = ToServer {
         client: one.client,
         epoch: one.epoch,
-        generation: desk.mds.generation(),
+        generation: harness.mds.generation(),
         request: Request { id: RequestId(1000), body: request },
     };
-    let out = desk.mds.handle(&mut desk.store, NOW, MdsEvent::Message(message)).expect("memory");
+    let out =
+        harness.mds.handle(&mut harness.store, NOW, MdsEvent::Message(message)).expect("memory");
     let said: Vec<_> = out
         .into_iter()
         .map(|m| match m.message {
@@ -514,7 +515,7 @@ fn a_question_about_names_waits_with_the_lease_for_it() {
     assert!(matches!(&listed.1, Reply::Listed { listed } if listed.token == *at), "{listed:?}");
     assert_eq!(found, &(again, Reply::Found { dirent: None, token: *at }));
     // Who waits for nothing any more is not waited with.
-    assert_eq!(desk.acquire(other, ROOT, Mode::Write), []);
-    desk.hello(2, 2);
-    assert_eq!(desk.say(other.client, other.epoch, lookup()), [Reply::NoSession {}]);
+    assert_eq!(harness.acquire(other, ROOT, Mode::Write), []);
+    harness.hello(2, 2);
+    assert_eq!(harness.say(other.client, other.epoch, lookup()), [Reply::NoSession {}]);
 }

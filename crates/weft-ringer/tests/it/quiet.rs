@@ -203,7 +203,7 @@ fn what_is_done_again_under_a_lease_costs_no_message() {
 }
 
 #[test]
-fn what_is_likely_is_asked_for_ahead() {
+fn likely_leases_are_prefetched() {
     let mut cell = Cell::new(2);
     let names: Vec<Name> =
         (0..1000).map(|n| Name::new(format!("f{n}").as_bytes()).expect("a name")).collect();

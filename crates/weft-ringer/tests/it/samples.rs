@@ -237,7 +237,7 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
 
 fn request(rng: &mut Rng) -> RequestBody {
     match rng.below(29) {
-        19 => RequestBody::HelloFront { incarnation: Incarnation(number(rng)) },
+        19 => RequestBody::HelloProxy { incarnation: Incarnation(number(rng)) },
         20 => RequestBody::Enter {
             client: ClientId(number(rng)),
             incarnation: Incarnation(number(rng)),

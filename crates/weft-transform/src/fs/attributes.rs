@@ -81,7 +81,7 @@ impl TransformFs {
             self.rules_may_differ(node);
             return removed;
         }
-        Self::check_nothing_pushed(node)?;
+        Self::check_no_runtime_stages(node)?;
         let path = locked(&node.path).clone();
         let (attached, _) = self.of_rules(&path, Some(node.below()));
         let old = locked(&node.file).attached.clone();
@@ -99,8 +99,8 @@ impl TransformFs {
 
     /// Fails with [`Error::Busy`] while stages are pushed on a file: its network cannot change
     /// then.
-    fn check_nothing_pushed(node: &Node) -> Result<()> {
-        if locked(&node.pushed).is_empty() { Ok(()) } else { Err(Error::Busy) }
+    fn check_no_runtime_stages(node: &Node) -> Result<()> {
+        if locked(&node.runtime_stages).is_empty() { Ok(()) } else { Err(Error::Busy) }
     }
 
     /// Parses a network for the inode of `node`, and returns it with the text that is stored.
@@ -111,7 +111,7 @@ impl TransformFs {
         if node.view.is_some() {
             return Err(Error::ReadOnly);
         }
-        Self::check_nothing_pushed(node)?;
+        Self::check_no_runtime_stages(node)?;
         let attached = if value == LINK {
             self.of_link(node.below(), &locked(&node.path).clone())
         } else {

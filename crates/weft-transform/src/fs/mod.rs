@@ -11,6 +11,7 @@
 //! Lock order: a file's lock, then the lock of names, then that of the nodes; calls to the file
 //! system below are made under the first two at most.
 
+mod attach_ioctl;
 mod attributes;
 mod base;
 mod calls;
@@ -26,7 +27,6 @@ mod nodes;
 mod opening;
 mod outputs;
 mod own;
-mod pushed;
 mod reach;
 mod rules;
 mod shown;
@@ -53,8 +53,8 @@ use nodes::Node;
 use own::Own;
 use trees::Trees;
 
+pub use attach_ioctl::{COMMAND_BYTES, POP_COMMAND, PUSH_COMMAND, SHOW_COMMAND};
 pub use explain::{Explanation, Source, StageExplanation};
-pub use pushed::{COMMAND_BYTES, POP_COMMAND, PUSH_COMMAND, SHOW_COMMAND};
 pub use rules::{RULES_NAME, Rules, Ruling, Trust};
 pub use views::{LINK_MAGIC, link_content};
 

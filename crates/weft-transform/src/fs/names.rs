@@ -115,7 +115,7 @@ impl TransformFs {
             _ => return Ok(()),
         };
         let ruled = self.of_mount(&locked(&node.path).clone()).is_some();
-        if ruled && self.options.pin && locked(&node.pushed).is_empty() {
+        if ruled && self.options.pin && locked(&node.runtime_stages).is_empty() {
             self.pin(node.below(), network.text());
         }
         Ok(())
@@ -126,7 +126,7 @@ impl TransformFs {
         if matches!(attached, Attached::Plain) || has_attribute {
             return Ok(());
         }
-        if !locked(&node.pushed).is_empty() {
+        if !locked(&node.runtime_stages).is_empty() {
             // The client then copies, and the copy comes under the rule.
             return Err(Error::CrossDevice);
         }
@@ -149,7 +149,7 @@ impl TransformFs {
         if let Attached::Unusable(why) = &ruled {
             return Err(again(why));
         }
-        if !locked(&node.pushed).is_empty() {
+        if !locked(&node.runtime_stages).is_empty() {
             return Err(Error::CrossDevice);
         }
         if !same {

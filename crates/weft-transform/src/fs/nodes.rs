@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use weft_vfs::{Error, FileKind, Ino, Result};
 
+use super::attach_ioctl::RuntimeStages;
 use super::base::{Place, SharedPlace, locked};
 use super::file::{Attached, File};
 use super::ground::View;
-use super::pushed::Pushed;
 use super::snapshot::Snapshot;
 
 /// A referenced inode.
@@ -25,7 +25,7 @@ pub(super) struct Node {
     pub(super) path: Mutex<Vec<u8>>,
     pub(super) file: Mutex<File>,
     /// The stages pushed by programs that have the file open.
-    pub(super) pushed: Mutex<Pushed>,
+    pub(super) runtime_stages: Mutex<RuntimeStages>,
     /// The name of a view: a node that shares the location of its base, and has no inode below.
     pub(super) view: Option<Vec<u8>>,
     /// The snapshot that a view shows as long as the kernel reads it directly.
@@ -179,7 +179,7 @@ impl Nodes {
             place: Arc::new(Mutex::new(place)),
             path: Mutex::new(path),
             file: Mutex::new(File::new(attached.clone())),
-            pushed: Mutex::default(),
+            runtime_stages: Mutex::default(),
             view: None,
             snapshot: Mutex::default(),
             vouched: Arc::default(),
@@ -225,7 +225,7 @@ impl Nodes {
             place: base.place.clone(),
             path: Mutex::new(path),
             file: Mutex::new(File::new(Attached::View(Arc::new(view)))),
-            pushed: Mutex::default(),
+            runtime_stages: Mutex::default(),
             view: Some(name.to_vec()),
             snapshot: Mutex::default(),
             vouched: base.vouched.clone(),

@@ -165,9 +165,10 @@ impl TransformFs {
         if !locked(&self.handles).values().any(is_past) {
             return Ok(());
         }
-        let message = "somebody has the file open past weft, without network; close it, or mount \
-                       with -o nopassthrough"
-            .to_owned();
+        let message =
+            "the file is open with passthrough, without its network: close it there, or mount \
+            with -o nopassthrough"
+                .to_owned();
         Err(Error::Io { errno: Error::Busy.errno(), message })
     }
 

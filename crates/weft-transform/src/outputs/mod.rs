@@ -65,9 +65,7 @@ impl OutputCache {
         }
         let found = std::fs::symlink_metadata(directory)?;
         if !found.is_dir() || !is_own(&found) || found.mode() & 0o077 != 0 {
-            return Err(refused(
-                "not a directory of this user that nobody else can open (mode 700)",
-            ));
+            return Err(refused("not a directory that only this user can open (mode 700)"));
         }
         let this = Self {
             directory: directory.to_owned(),

@@ -11,7 +11,7 @@ const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 const NO_ID: u32 = u32::MAX;
 
-/// The attribute's value with these entries.
+/// Encodes an attribute value with these entries.
 fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut value = 2_u32.to_le_bytes().to_vec();
     for (tag, perm, id) in entries {
@@ -26,7 +26,7 @@ fn plain(owner: u16, group: u16, others: u16) -> Vec<u8> {
     list(&[(OWNER, owner, NO_ID), (OWNING_GROUP, group, NO_ID), (OTHERS, others, NO_ID)])
 }
 
-/// A list that names a user.
+/// An ACL with a named user.
 fn named(owner: u16, user: u16, group: u16, mask: u16, others: u16) -> Vec<u8> {
     list(&[
         (OWNER, owner, NO_ID),
@@ -55,7 +55,8 @@ impl Bench<'_> {
     }
 }
 
-/// A list that is accepted has changed the mode; where it cannot, it is refused.
+/// Asserts that an accepted ACL changes the mode, and that an ACL is refused where that is
+/// impossible.
 pub(super) fn never_a_silent_yes(bench: &Bench<'_>) -> Result<()> {
     let node = bench.root().create(&caller(), b"file", 0o600)?;
     match bench.fs.setxattr(node.ino(), ACCESS, &plain(7, 5, 5), XattrSet::Any) {
@@ -76,11 +77,11 @@ pub(super) fn mode_and_list_follow_each_other(bench: &Bench<'_>) -> Result<()> {
         bench.root().mkdir(&caller(), b"dir", 0o4600)?,
     ] {
         let ino = node.ino();
-        // What a mode can say is said by the mode alone.
+        // An ACL equivalent to a mode is stored as the mode alone.
         fs.setxattr(ino, ACCESS, &plain(7, 5, 4), XattrSet::Any)?;
         assert_eq!((bench.perm(ino)?, bench.acl(ino, ACCESS)?), (0o4754, None));
         assert!(fs.listxattr(ino)?.is_empty());
-        // With a mask, it is what the mode shows of the group.
+        // With a mask, the group bits of the mode are the mask.
         fs.setxattr(ino, ACCESS, &named(6, 7, 0, 5, 1), XattrSet::Any)?;
         assert_eq!(bench.perm(ino)?, 0o4651);
         assert_eq!(bench.acl(ino, ACCESS)?, Some(named(6, 7, 0, 5, 1)));
@@ -88,7 +89,8 @@ pub(super) fn mode_and_list_follow_each_other(bench: &Bench<'_>) -> Result<()> {
         assert_eq!(bench.chmod(ino, 0o2714)?.perm, 0o2714);
         assert_eq!(bench.acl(ino, ACCESS)?, Some(named(7, 7, 0, 1, 4)));
         refused!(fs.setxattr(ino, ACCESS, &plain(7, 5, 4), XattrSet::Create), Exists);
-        // Removed, it leaves the mode as it is; a list without entries removes too.
+        // Removing the ACL leaves the mode unchanged; setting a list without entries removes it
+        // too.
         fs.removexattr(ino, ACCESS)?;
         assert_eq!((bench.perm(ino)?, bench.acl(ino, ACCESS)?), (0o2714, None));
         refused!(fs.removexattr(ino, ACCESS), NoAttribute);
@@ -164,7 +166,7 @@ pub(super) fn inherited_in_place_of_the_umask(bench: &Bench<'_>) -> Result<()> {
         assert!(fs.listxattr(link.ino)?.is_empty());
         fs.forget(link.ino, 1);
     }
-    // A default list that a mode can say is kept, and inherited as a mode.
+    // A default ACL equivalent to a mode is kept, and inherited as a mode.
     fs.setxattr(dir.ino(), DEFAULT, &plain(7, 5, 5), XattrSet::Any)?;
     assert_eq!(bench.acl(dir.ino(), DEFAULT)?, Some(plain(7, 5, 5)));
     let file = fs.mknod(&masked, dir.ino(), b"plain", FileKind::Regular, 0o666, 0)?.attr;
@@ -177,7 +179,7 @@ pub(super) fn inherited_in_place_of_the_umask(bench: &Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Longer than an inode has room for beside its fields; all of it goes when the files do.
+/// Longer than an inode has room for beside its fields; all of its space is freed with the files.
 pub(super) fn long_lists_are_inherited(bench: &Bench<'_>) -> Result<()> {
     if !bench.fs.has_acls() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What `setattr` sets.
+//! Setting attributes with `setattr`.
 
 use super::{Bench, caller};
 use crate::{Result, SetAttr, SetTime, Time};

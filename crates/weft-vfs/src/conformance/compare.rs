@@ -1,4 +1,4 @@
-//! What two file systems must have in common after the same operations.
+//! Comparison of two file systems after the same operations.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,8 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::Limits;
 use crate::{Attr, FileKind, FileSystem, Ino, Result, Walker};
 
-/// All of a file system that a user can see, except times, space and inode numbers, and what not
-/// every format keeps.
+/// The visible state of a file system, without times, space, inode numbers and features that not
+/// every format has.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Picture(BTreeMap<String, Seen>);
 
@@ -19,20 +19,20 @@ struct Seen {
     owner: (u32, u32),
     size_bytes: u64,
     target: Option<Vec<u8>>,
-    /// Hash of the content, where it was looked at.
+    /// Hash of the content, if it was read.
     content: Option<u64>,
     xattrs: BTreeMap<Vec<u8>, u64>,
-    /// The first path by which this inode was met: the same for all its names.
+    /// The first path found for this inode: the same for all its names.
     same_as: String,
 }
 
-/// Looks at the whole tree, and at the content of all files if `content`.
+/// Reads the whole tree, and the content of all files if `content`.
 pub(super) fn picture(fs: &dyn FileSystem, content: bool, limits: &Limits) -> Result<Picture> {
     let mut first_path: BTreeMap<Ino, String> = BTreeMap::new();
     let mut paths = BTreeMap::new();
     for found in Walker::new(fs).tree(b"/")? {
         let found = found?;
-        // What mkfs made, not we.
+        // Made by mkfs, not by the test.
         if found.path.starts_with(b"lost+found") {
             continue;
         }
@@ -107,7 +107,7 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 impl Picture {
-    /// The first difference in words.
+    /// Describes the first difference.
     pub(super) fn difference(&self, model: &Self) -> Option<String> {
         for (path, seen) in &self.0 {
             match model.0.get(path) {

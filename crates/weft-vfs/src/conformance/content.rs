@@ -72,7 +72,7 @@ pub(super) fn sparse_and_far(bench: &Bench<'_>) -> Result<()> {
     let node = bench.root().create(&caller(), b"sparse", 0o644)?;
     // Direct, indirect, double and triple indirect in the ext family, and beyond 4 GiB.
     let far = [5_000, 300_000, 70 << 20, (4 << 30) + 123, (20 << 30) + 1];
-    // Without holes, what a small volume has room for.
+    // Without holes, only as much as fits a small volume.
     let most = if bench.limits.holes { bench.limits.file_bytes } else { 1 << 20 };
     let far: Vec<u64> = far.into_iter().filter(|at| at + 100 <= most).collect();
     for (seed, &at) in far.iter().enumerate().rev() {
@@ -110,7 +110,7 @@ pub(super) fn longest_file(bench: &Bench<'_>) -> Result<()> {
     assert_eq!(node.stat()?.size_bytes, most);
     let mut last = [0];
     assert_eq!((node.read_at(most - 1, &mut last)?, last), (1, *b"z"));
-    // As far as it goes.
+    // As many bytes as there are.
     assert_eq!(bench.fs.write(node.ino(), Handle::NONE, most - 2, b"abc")?, 2);
     resize(bench, &node, 1)?;
     resize(bench, &node, most)?;

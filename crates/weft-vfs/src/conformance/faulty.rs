@@ -8,7 +8,7 @@ use crate::{
     SetAttr, SetTime,
 };
 
-/// What is wrong.
+/// The faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -16,15 +16,15 @@ enum Fault {
     CursorsAreIndices,
     /// `readdir_plus` takes two references in place of one.
     ListingTakesTwo,
-    /// Append handles write where they are told.
+    /// Append handles write at the given offset.
     NoAppend,
     /// Renaming one name of an inode over another removes the first.
     SameInodeRenameUnlinks,
-    /// Exchanging says yes and does nothing.
+    /// Exchange succeeds without effect.
     ExchangeDoesNothing,
-    /// Writing leaves mtime alone.
+    /// Writing does not change mtime.
     WriteKeepsMtime,
-    /// References are never given back.
+    /// References are never released.
     ForgetsNothing,
     /// Every 16th write loses its last byte (found by the random comparison).
     LosesBytes,
@@ -137,7 +137,7 @@ impl Layer for Faulty {
     }
 }
 
-/// The message of the suite about a file system with this fault; `None` if it passes.
+/// Returns the message of the suite for a file system with this fault; `None` if it passes.
 fn verdict(fault: Fault, only: &str) -> Option<String> {
     let limits = Limits {
         only: Some(only.into()),

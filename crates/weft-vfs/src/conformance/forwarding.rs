@@ -46,7 +46,7 @@ impl Recorder {
         Self { below, calls: Mutex::default() }
     }
 
-    /// Returns the names of the calls since the last time this was asked.
+    /// Returns the names of the calls since the last call of this method.
     #[must_use]
     pub fn take_calls(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
@@ -222,7 +222,7 @@ calls! {
 mod tests {
     use super::*;
 
-    /// The methods of the trait, as its source says.
+    /// The methods of the trait, from its source.
     fn methods() -> Vec<&'static str> {
         let source = include_str!("../fs.rs");
         let (_, body) = source.split_once("pub trait FileSystem").expect("the trait");

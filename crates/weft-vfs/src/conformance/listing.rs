@@ -9,7 +9,7 @@ use crate::{DirCursor, FileKind, Node, Result};
 fn fill<'a>(bench: &Bench<'a>, dir: &Node<'_>, prefix: &str) -> Result<HashSet<Vec<u8>>> {
     let mut names = HashSet::new();
     for at in 0..bench.limits.names {
-        // Names of many lengths, so that freed places do not fit every new name.
+        // Names of many lengths, so that freed slots do not fit every new name.
         let mut name = format!("{prefix}{at}{}", "x".repeat(at * 7 % 40));
         name.truncate(bench.limits.name_bytes);
         dir.create(&caller(), name.as_bytes(), 0o644)?;
@@ -24,7 +24,7 @@ fn batch(dir: &Node<'_>, cursor: DirCursor, max: usize) -> Result<Vec<Listed>> {
     Ok(names)
 }
 
-/// Lists in batches, calling `between` after each one with what it brought.
+/// Lists in batches, calling `between` after each batch with its entries.
 fn list_with(
     dir: &Node<'_>,
     max: usize,
@@ -42,7 +42,7 @@ fn list_with(
     }
 }
 
-/// Each name of `stayed` exactly once, nothing twice.
+/// Asserts that each name of `stayed` is listed exactly once, and no name twice.
 fn check_seen(seen: &[Vec<u8>], stayed: &HashSet<Vec<u8>>) {
     let mut times: HashMap<&[u8], u32> = HashMap::new();
     for name in seen {
@@ -122,7 +122,7 @@ pub(super) fn removing_while_listing(bench: &Bench<'_>) -> Result<()> {
     let mut stayed = names.clone();
     let mut victims = order.into_iter().step_by(3);
     let seen = list_with(&dir, 10, |brought| {
-        // What was just seen (the entry the cursor stands behind among it), and some others.
+        // The entries just listed (the one before the cursor among them), and some others.
         for l in brought.iter().skip(7) {
             dir.remove(&l.name)?;
             stayed.remove(&l.name);
@@ -151,7 +151,7 @@ pub(super) fn adding_while_listing(bench: &Bench<'_>) -> Result<()> {
             dir.remove(&l.name)?;
             stayed.remove(&l.name);
         }
-        // Fewer than are listed, or a listing that sees new names would never end.
+        // Fewer than are listed, or a listing that shows new names would never end.
         for _ in 0..brought.len() / 4 {
             round += 1;
             let mut name = format!("added{round}{}", "y".repeat(round % 100));
@@ -169,7 +169,7 @@ pub(super) fn removing_everything_in_batches(bench: &Bench<'_>) -> Result<()> {
     let root = bench.root();
     let dir = root.mkdir(&caller(), b"dir", 0o755)?;
     let names = fill(bench, &dir, "n")?;
-    // What `rm -r` does.
+    // The sequence of `rm -r`.
     let seen = list_with(&dir, 64, |brought| {
         brought.iter().try_for_each(|l| bench.fs.unlink(dir.ino(), &l.name))
     })?;
@@ -207,7 +207,7 @@ pub(super) fn plus_takes_references(bench: &Bench<'_>) -> Result<()> {
         fs.forget(entry.attr.ino, 1);
         refused!(fs.getattr(entry.attr.ino), Stale(_));
     }
-    // The refused entry carries no reference: its inode goes with its name.
+    // The refused entry carries no reference: its inode is freed with its name.
     let left = dir.list()?;
     for l in left {
         dir.remove(&l.name)?;

@@ -1,10 +1,10 @@
-//! A suite that any [`FileSystem`] can be put through.
+//! A conformance suite for any [`FileSystem`].
 //!
 //! [`run`] gives each case a fresh file system and reports every case that failed by name. The
 //! cases state what Linux promises of a local file system at the level of inodes; where formats
-//! differ, [`Limits`] says what to expect. The random comparison drives the file system and
-//! [`MemFs`](crate::MemFs) through the same operations, compares them after each one, and shrinks
-//! what fails to a short list that is printed with its seed.
+//! differ, [`Limits`] has the expected behaviour. The random comparison drives the file system and
+//! [`MemFs`](crate::MemFs) through the same operations, compares them after each one, and shrinks a
+//! failing sequence to a short list that is printed with its seed.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -39,12 +39,12 @@ use std::sync::Arc;
 
 use crate::{Caller, FileKind, FileSystem, Ino, Node, Result};
 
-/// What a format can and cannot do, and how hard to try.
+/// The features and limits of a format, and the size of the test.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Longest name in bytes.
     pub name_bytes: usize,
-    /// A name may have any bytes but 0 and `/`, also such as are no UTF-8.
+    /// A name may have any bytes but 0 and `/`, and need not be UTF-8.
     pub any_name_bytes: bool,
     /// A file may have several names.
     pub hard_links: bool,
@@ -52,20 +52,20 @@ pub struct Limits {
     pub symlinks: bool,
     /// Owner, group and all bits of the mode are kept.
     pub owners_and_modes: bool,
-    /// What gives power is shown: setuid and setgid bits of files, the numbers of device nodes, and
-    /// `security.` attributes.
+    /// Privileged metadata are visible: setuid and setgid bits of files, the numbers of device
+    /// nodes, and `security.` attributes.
     pub privileges: bool,
     /// Access and change times are kept, apart from the modification time.
     pub own_times: bool,
-    /// The number of a removed inode is free again, and `statfs` counts it so.
+    /// The number of a removed inode can be reused, and `statfs` counts it as free.
     pub reuses_inodes: bool,
-    /// `statfs` shows at once what files take and give back, and nothing else.
+    /// `statfs` shows at once the space that files allocate and free, and no other.
     pub counts_space: bool,
-    /// Removing names gives back all space that making them took.
+    /// Removing names frees all space that creating them allocated.
     pub names_give_back_space: bool,
     /// The link count of a directory is two more than it has subdirectories.
     pub counts_subdirectories: bool,
-    /// Most names of one file; `None` if too many to reach in a test.
+    /// Maximum link count of a file; `None` if too many to reach in a test.
     pub links: Option<u32>,
     /// Highest link count of a directory; `None` if too many to reach in a test.
     pub directory_links: Option<u32>,
@@ -81,7 +81,7 @@ pub struct Limits {
     pub seconds: std::ops::RangeInclusive<i64>,
     /// A hole takes no space and can be found by seeking.
     pub holes: bool,
-    /// Units of 512 bytes that an empty file takes.
+    /// Space of an empty file, in units of 512 bytes.
     pub empty_blocks_512: u64,
     /// `fallocate` can allocate.
     pub allocate: bool,
@@ -96,7 +96,7 @@ pub struct Limits {
     /// Symbolic links and special files have `user.` attributes, and symbolic links a mode: both
     /// are refused by Linux itself, above any file system of its own.
     pub special_attributes: bool,
-    /// Fill the whole volume to see what happens (for volumes of some megabytes).
+    /// Test a full volume (for volumes of some megabytes).
     pub fill: bool,
     /// Names in the directories of the listing cases.
     pub names: usize,
@@ -113,14 +113,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The permissions that are seen of those that an inode was given.
+    /// Returns the visible part of the permissions that an inode was given.
     fn shown(&self, kind: FileKind, perm: u16) -> u16 {
         if self.privileges || kind == FileKind::Directory { perm } else { perm & !0o6000 }
     }
 }
 
 impl Default for Limits {
-    /// A format that can do everything, a test of some seconds.
+    /// A format with all features; the test takes some seconds.
     fn default() -> Self {
         Self {
             name_bytes: 255,
@@ -160,7 +160,7 @@ impl Default for Limits {
     }
 }
 
-/// What a case works with: a fresh file system.
+/// The context of a case: a fresh file system.
 pub(crate) struct Bench<'a> {
     fs: Arc<dyn FileSystem>,
     limits: &'a Limits,
@@ -172,12 +172,12 @@ impl Bench<'_> {
         Node::root(&*self.fs).expect("root attributes")
     }
 
-    /// The link count an inode has now.
+    /// Returns the current link count of an inode.
     fn nlink(&self, ino: Ino) -> u32 {
         self.fs.getattr(ino).expect("attributes").nlink
     }
 
-    /// Asserts the link count of a directory, where it says anything.
+    /// Asserts the link count of a directory, where the format maintains it.
     #[track_caller]
     fn assert_directory_links(&self, dir: &Node<'_>, want: u32) {
         if self.limits.counts_subdirectories {
@@ -191,13 +191,13 @@ impl Bench<'_> {
 pub(crate) struct Case {
     name: &'static str,
     run: fn(&Bench<'_>) -> Result<()>,
-    /// Whether the format has what the case is about.
+    /// Whether the format has the feature that the case tests.
     applies: fn(&Limits) -> bool,
     about: &'static str,
 }
 
-/// Lists functions as cases under their own names, with what they are about if not every format
-/// has it.
+/// Lists functions as cases under their own names, with the feature that they need if not every
+/// format has it.
 macro_rules! cases {
     ($($module:ident :: $function:ident $(if $about:ident)?),* $(,)?) => {
         &[$(Case {
@@ -303,7 +303,7 @@ const CASES: &[Case] = cases![
     random::agrees_with_the_model,
 ];
 
-/// Puts file systems from `make`, each one fresh and empty, through all cases.
+/// Runs all cases, each on a fresh and empty file system from `make`.
 ///
 /// # Panics
 /// If a case fails; the message lists all that did.
@@ -311,8 +311,8 @@ pub fn run(make: impl Fn() -> Arc<dyn FileSystem>, limits: &Limits) {
     run_checked(make, || Ok(()), limits);
 }
 
-/// As [`run`]; after each case the file system is unmounted and dropped, and `check` may look at
-/// what it left (run a checker of the format over the image).
+/// As [`run`]; after each case the file system is unmounted and dropped, and `check` may inspect
+/// the result (run a checker of the format over the image).
 ///
 /// # Panics
 /// If a case or its check fails.
@@ -371,12 +371,12 @@ macro_rules! refused {
 }
 pub(crate) use refused;
 
-/// The caller that the cases create things as.
+/// The caller of all operations.
 fn caller() -> Caller {
     Caller { uid: 1000, gid: 1000, ..Caller::default() }
 }
 
-/// Bytes that are the same for the same seed, and never all zero.
+/// Returns pseudo-random bytes: the same for the same seed, and never all zero.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut random = random::Random::new(seed);
     let mut bytes = vec![0; len];

@@ -1,4 +1,4 @@
-//! What a name may be, and how it comes back.
+//! Valid names, and how they are returned.
 
 use std::collections::BTreeSet;
 

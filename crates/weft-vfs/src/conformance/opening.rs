@@ -34,7 +34,7 @@ pub(super) fn each_descriptor_is_closed(b: &Bench<'_>) -> Result<()> {
     let ino = entry.attr.ino;
     let two = fs.open(ino, READ_WRITE)?;
     fs.write(ino, one.handle, 0, b"one ")?;
-    // A descriptor that was duplicated: the file is used on after the first flush.
+    // A duplicated descriptor: the file is still used after the first flush.
     fs.flush(ino, one.handle)?;
     fs.write(ino, two.handle, 4, b"two ")?;
     fs.write(ino, one.handle, 8, b"three")?;

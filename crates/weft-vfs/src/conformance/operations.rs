@@ -1,4 +1,5 @@
-//! The operations of the random comparison: small values, so that they meet often.
+//! The operations of the random comparison: small values, so that operations often concern the same
+//! names and ranges.
 
 use crate::{
     Caller, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, Node, OpenFlags, RenameFlags,
@@ -133,7 +134,7 @@ pub(super) struct Side<'a> {
     special_attributes: bool,
 }
 
-/// What an operation told its caller, apart from what the tree shows.
+/// The result of an operation for its caller, apart from the tree.
 pub(super) type Told = Result<Vec<u8>, i32>;
 
 impl<'a> Side<'a> {
@@ -141,7 +142,7 @@ impl<'a> Side<'a> {
         Self { fs, slots: [None; SLOTS], special_attributes: limits.special_attributes }
     }
 
-    /// The node, unless its kind has no attributes of users.
+    /// Returns the node, unless its kind has no `user.` attributes.
     fn with_xattrs(&self, path: &[u8]) -> Result<Option<Node<'a>>> {
         let node = self.node(path)?;
         let common = matches!(node.kind(), FileKind::Regular | FileKind::Directory);
@@ -152,7 +153,7 @@ impl<'a> Side<'a> {
         path.split(|&b| b == b'/').try_fold(Node::root(self.fs)?, |at, name| at.lookup(name))
     }
 
-    /// The directory and the last name of a path.
+    /// Splits a path into its directory and its last name.
     fn split<'p>(&self, path: &'p [u8]) -> Result<(Node<'a>, &'p [u8])> {
         match path.iter().rposition(|&b| b == b'/') {
             Some(at) => Ok((self.node(&path[..at])?, &path[at + 1..])),
@@ -268,7 +269,7 @@ impl<'a> Side<'a> {
         Ok(Vec::new())
     }
 
-    /// A regular file; what others answer here is left to the format.
+    /// A regular file; the answer of other kinds is up to the format.
     fn file(&self, path: &[u8]) -> Result<Node<'a>> {
         let node = self.node(path)?;
         if node.kind() == FileKind::Regular { Ok(node) } else { Err(Error::Invalid("no file")) }

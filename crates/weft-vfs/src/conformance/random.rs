@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-/// How often shrinking may run the operations again.
+/// The maximum number of runs while shrinking.
 const SHRINKING_RUNS: usize = 300;
 
 /// Contents are compared after this many operations (and after each one while shrinking).
@@ -50,8 +50,8 @@ pub(super) fn agrees_with_the_model(bench: &Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Runs the operations on a fresh file system and on the model. On a difference: after which
-/// operation, and what.
+/// Runs the operations on a fresh file system and on the model. Returns the first difference, and
+/// the operation after which it appeared.
 fn play(
     bench: &Bench<'_>,
     operations: &[Operation],
@@ -83,7 +83,8 @@ fn play(
     fs.unmount().map_err(|e| (last, format!("unmount: {e}")))
 }
 
-/// Leaves out operations, first many at once and then single ones, while it still fails.
+/// Removes operations, first many at once and then single ones, as long as the sequence still
+/// fails.
 fn shrink(bench: &Bench<'_>, operations: &[Operation], what: String) -> (Vec<Operation>, String) {
     let (mut least, mut what) = (operations.to_vec(), what);
     let mut runs = 0;

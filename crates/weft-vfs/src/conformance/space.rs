@@ -1,4 +1,4 @@
-//! Space: given out, given back, found, and used up.
+//! Space: allocation, freeing, seeking, and full volumes.
 
 use super::{Bench, caller, pattern, refused};
 use crate::{Error, FallocateMode, Handle, Result, SeekFrom};
@@ -15,7 +15,7 @@ pub(super) fn allocate(bench: &Bench<'_>) -> Result<()> {
     assert!(content.starts_with(b"head") && content[4..].iter().all(|&b| b == 0));
     fs.fallocate(ino, FallocateMode::Allocate { keep_size: true }, 200_000, 50_000)?;
     assert_eq!(node.stat()?.size_bytes, 100_000);
-    // What was allocated past the end reads as zeroes once the file grows over it.
+    // Space allocated past the end reads as zeroes once the file grows over it.
     node.write_at(300_000, b"tail")?;
     assert!(node.read_all()?[4..300_000].iter().all(|&b| b == 0));
     refused!(fs.fallocate(ino, FallocateMode::Allocate { keep_size: false }, 0, 0), Invalid(_));
@@ -45,7 +45,7 @@ pub(super) fn punch_and_zero(bench: &Bench<'_>) -> Result<()> {
             assert!(node.read_all()? == want, "{mode:?} of {len} at {at}");
             let taken = node.stat()?.blocks_512;
             if mode == FallocateMode::PunchHole && bench.limits.holes {
-                // Whole blocks of up to 4 KiB within the hole are given back.
+                // Whole blocks of up to 4 KiB within the hole are freed.
                 let whole = ((end - at) / 4096).saturating_sub(1) as u64 * 8;
                 let blocks = 100_000_u64.div_ceil(512) + 64;
                 assert!(taken <= blocks - whole, "{taken} sectors left");

@@ -63,7 +63,7 @@ pub(super) fn one_directory(bench: &Bench<'_>) -> Result<()> {
         let dir = Node::root(fs)?.lookup(b"fight")?;
         for at in 0..200 {
             let (shared, mine) = (format!("shared{}", at % 5), format!("mine{nr}"));
-            // What is expected is any of the outcomes, never another error or a broken tree.
+            // Each of the outcomes is allowed, but no other error and no inconsistent tree.
             match dir.create(&caller(), shared.as_bytes(), 0o644) {
                 Ok(_) | Err(Error::Exists) => {}
                 Err(e) => return Err(e),
@@ -113,8 +113,8 @@ pub(super) fn one_file(bench: &Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As a kernel writes back: pieces of a new file, by several threads, in no order. Whoever writes
-/// past the end makes the file longer, while others write behind and before it.
+/// Write-back as by a kernel: pieces of a new file, by several threads, in no order. A write past
+/// the end extends the file, while other threads write before and behind it.
 pub(super) fn pieces_of_one_file(bench: &Bench<'_>) -> Result<()> {
     const PIECE: usize = 64 << 10;
     let pieces = (bench.limits.long_bytes / PIECE).max(THREADS as usize);

@@ -1,4 +1,5 @@
-//! Which call changes which time. Each time is first set long ago, so that no test has to wait.
+//! The times that each call changes. Each time is first set to a distant past, so that no test has
+//! to wait.
 
 use super::{Bench, caller};
 use crate::{Ino, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time};
@@ -20,7 +21,7 @@ fn age(bench: &Bench<'_>, ino: Ino) -> Result<()> {
     Ok(())
 }
 
-/// Of each inode, whether its mtime and its ctime changed; the latter where it is kept.
+/// For each inode, whether its mtime and its ctime changed; the latter if the format has it.
 #[derive(Debug)]
 struct Seen<const N: usize> {
     of: [(bool, bool); N],
@@ -36,7 +37,7 @@ impl<const N: usize> PartialEq<[(bool, bool); N]> for Seen<N> {
     }
 }
 
-/// Runs `call` and says of each inode whether its mtime and its ctime changed to about now.
+/// Runs `call` and returns for each inode whether its mtime and its ctime changed to about now.
 fn changed<const N: usize>(
     bench: &Bench<'_>,
     inodes: [Ino; N],
@@ -151,7 +152,7 @@ pub(super) fn of_renames(bench: &Bench<'_>) -> Result<()> {
     let watched = [a.ino(), b.ino(), dir.ino()];
     let moved = rename((a.ino(), b"dir"), (b.ino(), b"dir"), plain);
     let result = changed(bench, watched, moved)?;
-    // Whether `..` counts as content of a moved directory is left to the format.
+    // Whether `..` counts as content of a moved directory is up to the format.
     assert!(result == [BOTH, BOTH, (result.of[2].0, true)], "a directory: {result:?}");
     Ok(())
 }

@@ -42,7 +42,7 @@ pub(super) fn file_lives_while_referenced(bench: &Bench<'_>) -> Result<()> {
     let again = root.lookup(b"file")?;
     root.remove(b"file")?;
     drop(again);
-    // No handle at all: what a front without open calls relies on.
+    // Without a handle: a front without open calls relies on this.
     node.write_at(0, b"still here")?;
     assert_eq!(node.read_all()?, b"still here");
     if bench.limits.hard_links {
@@ -103,7 +103,7 @@ pub(super) fn inode_number_is_not_reused_early(bench: &Bench<'_>) -> Result<()> 
 
 pub(super) fn unmount_gives_up_references(bench: &Bench<'_>) -> Result<()> {
     let (fs, root) = (&bench.fs, bench.root());
-    // A kernel that unmounts sends no more `forget`; the check after the case finds what leaks.
+    // A kernel that unmounts sends no more `forget`; the check after the case finds leaks.
     let (made, opened) = fs.create(&caller(), root.ino(), b"open", 0o600, RW)?;
     fs.write(made.attr.ino, opened.handle, 0, &pattern(1, 50_000))?;
     fs.unlink(root.ino(), b"open")?;

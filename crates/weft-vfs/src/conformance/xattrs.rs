@@ -74,7 +74,7 @@ pub(super) fn values_of_many_sizes(bench: &Bench<'_>) -> Result<()> {
         }
         root.remove(b"file")?;
     }
-    // Too long for any file system: refused, and what was there stays.
+    // Too long for any file system: refused, and the earlier value stays.
     let node = root.create(&caller(), b"file", 0o644)?;
     fs.setxattr(node.ino(), b"user.a", b"kept", XattrSet::Any)?;
     let result = fs.setxattr(node.ino(), b"user.b", &vec![1; (64 << 10) + 1], XattrSet::Any);

@@ -11,13 +11,13 @@ use super::magic;
 use crate::acl::{ACCESS, Acl, DEFAULT};
 use crate::{Caller, Error, Result, XattrSet};
 
-/// True for the name of an extended attribute that holds an ACL.
+/// Returns true for the name of an extended attribute that holds an ACL.
 pub(super) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// The permission bits of a file that is made in a directory: the umask counts unless there is a
-/// default ACL. The host has given the file its entries, and `chmod(2)` to these bits completes them.
+/// Returns the permission bits of a file created in a directory: the umask applies unless there is
+/// a default ACL. The host has set the ACL of the file, and `chmod(2)` to these bits completes it.
 pub(super) fn perm_of_new(directory: impl AsFd, caller: &Caller, perm: u16) -> Result<u16> {
     let default = match extended(&magic(directory.as_fd()), DEFAULT) {
         Ok(value) => Acl::parse(&value)?,
@@ -30,8 +30,9 @@ pub(super) fn perm_of_new(directory: impl AsFd, caller: &Caller, perm: u16) -> R
     })
 }
 
-/// Checks what the host's kernel does not when it sets an ACL (`Some`) or removes one: `XATTR_CREATE` and
-/// `XATTR_REPLACE`, that there is one to remove, and that the value is a list.
+/// Checks the conditions that the host's kernel ignores when it sets an ACL (`Some`) or removes
+/// one: `XATTR_CREATE` and `XATTR_REPLACE`, that an ACL to remove exists, and that the value is a
+/// list.
 pub(super) fn check(path: &str, name: &[u8], value: Option<(&[u8], XattrSet)>) -> Result<()> {
     if !is_acl(name) {
         return Ok(());
@@ -44,7 +45,7 @@ pub(super) fn check(path: &str, name: &[u8], value: Option<(&[u8], XattrSet)>) -
     match value {
         Some((_, XattrSet::Create)) if is_there => Err(Error::Exists),
         Some((_, XattrSet::Replace)) | None if !is_there => Err(Error::NoAttribute),
-        // The host takes a value without bytes for a list without entries.
+        // The host treats an empty value as a list without entries.
         Some((value, _)) => Acl::parse(value).map(drop),
         None => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! Attributes: from the host's form, and setting them.
+//! Attributes: conversion from the host's, and setting them.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -50,7 +50,7 @@ fn timespec(time: Option<SetTime>) -> Timespec {
     }
 }
 
-/// Sets what `set` says, but the change time, which the host sets itself.
+/// Sets the attributes in `set`, except the change time, which the host sets itself.
 pub(super) fn set(host: &HostDir, inode: &Inode, set: &SetAttr) -> Result<Attr> {
     let fd = host.fd(inode)?;
     if let Some(size) = set.size_bytes {
@@ -59,7 +59,7 @@ pub(super) fn set(host: &HostDir, inode: &Inode, set: &SetAttr) -> Result<Attr> 
         }
         let content = host.own_content(inode, true)?;
         ftruncate(&content, size).map_err(|e| match e {
-            // What `ftruncate` says of a length that the file system cannot have.
+            // The error of `ftruncate` for a length that the file system does not support.
             rustix::io::Errno::INVAL => Error::TooLarge,
             e => os(e),
         })?;
@@ -73,7 +73,7 @@ pub(super) fn set(host: &HostDir, inode: &Inode, set: &SetAttr) -> Result<Attr> 
         let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
         chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH).map_err(os)?;
     }
-    // A change of owner takes setuid away, which is not ours to decide.
+    // A change of owner clears setuid on the host, which the caller did not ask for.
     let now = stat(&fd)?.stx_mode & 0o7777;
     if inode.kind != FileKind::Symlink && (set.perm.is_some() || now != perm) {
         chmodat(CWD, magic(fd.as_fd()), Mode::from_raw_mode(perm.into()), AtFlags::empty())
@@ -87,7 +87,7 @@ pub(super) fn set(host: &HostDir, inode: &Inode, set: &SetAttr) -> Result<Attr> 
     Ok(attr(inode.ino, &stat(&fd)?))
 }
 
-/// The value of an extended attribute.
+/// Returns the value of an extended attribute.
 pub(super) fn extended(path: &str, name: &[u8]) -> Result<Vec<u8>> {
     loop {
         let len = getxattr_query(path, name).map_err(os)?;
@@ -97,24 +97,25 @@ pub(super) fn extended(path: &str, name: &[u8]) -> Result<Vec<u8>> {
                 value.truncate(len);
                 return Ok(value);
             }
-            // It grew between the two calls.
+            // The value grew between the two calls.
             Err(Errno::RANGE) => {}
             Err(e) => return Err(os(e)),
         }
     }
 }
 
-/// Whether new inodes can be given to others.
+/// Returns true if this process may give new inodes to other users.
 pub(super) fn is_privileged() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// What a new inode is to be.
+/// The attributes of a new inode.
 pub(super) struct New<'a> {
     pub(super) caller: &'a Caller,
     pub(super) kind: FileKind,
     pub(super) perm: u16,
-    /// The directory's mode: a setgid directory hands on its group, as the host did already.
+    /// The directory's mode: new inodes in a setgid directory inherit its group, which the host has
+    /// done already.
     pub(super) parent: &'a Statx,
 }
 
@@ -133,7 +134,7 @@ impl New<'_> {
         Mode::from_raw_mode((self.perm & 0o7777 | if setgid { 0o2000 } else { 0 }).into())
     }
 
-    /// Gives an inode that was just made, open in `file`, its owner and mode.
+    /// Sets the owner and mode of a new inode, open in `file`.
     pub(super) fn finish_file(&self, file: &OwnedFd) -> Result<()> {
         if let Some((uid, gid)) = self.owner() {
             fchown(file, Some(uid), gid).map_err(os)?;
@@ -141,8 +142,8 @@ impl New<'_> {
         fchmod(file, self.mode()).map_err(os)
     }
 
-    /// Gives an inode that was just made, named by `fd`, its owner and mode. If somebody put
-    /// another in its place meanwhile, that one is left alone.
+    /// Sets the owner and mode of a new inode, named by `fd`. If another process has replaced it
+    /// meanwhile, the replacement is not changed.
     pub(super) fn finish(&self, fd: &OwnedFd) -> Result<()> {
         let found = stat(fd)?;
         let kind = super::kind_of(rustix::fs::FileType::from_raw_mode(found.stx_mode.into()));

@@ -1,4 +1,4 @@
-//! The calls of the plug.
+//! The calls of [`FileSystem`].
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,11 +22,11 @@ use crate::{
     copy_by_reading,
 };
 
-/// Bytes of names taken from the host at a time.
+/// The size of the buffer for names listed by the host, in bytes.
 const LISTING_BYTES: usize = 16 << 10;
 
 impl HostDir {
-    /// Takes the inode that was just made as `name`, and gives it its owner and mode.
+    /// Looks up the inode just created as `name`, and sets its owner and mode.
     fn made(&self, parent: &Arc<Inode>, name: &[u8], new: &New<'_>) -> Result<Entry> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let above = self.fd(parent)?;
@@ -35,7 +35,8 @@ impl HostDir {
         Ok(self.entry(&self.keep(fd, parent, name)?))
     }
 
-    /// Makes a regular file; nobody can put another in its place before it is open.
+    /// Creates a regular file and opens it in one step, so that no other process can replace it in
+    /// between.
     fn make_file(&self, parent: &Arc<Inode>, name: &[u8], new: &New<'_>) -> Result<Entry> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -48,15 +49,15 @@ impl HostDir {
         Ok(self.entry(&self.keep(fd, parent, name)?))
     }
 
-    /// A path that leads to an inode, as long as the descriptor is held.
+    /// A path to an inode, valid as long as the descriptor is held.
     fn path(&self, ino: Ino) -> Result<(Named, String)> {
         let named = self.fd(&*self.inode(ino)?)?;
         let path = magic(named.as_fd());
         Ok((named, path))
     }
 
-    /// Removes a name. What somebody refers to is held open from then on: the host would give its
-    /// place to another inode.
+    /// Removes a name. An inode that is still referenced is held open from then on: otherwise the
+    /// host would reuse its number for another inode.
     fn remove(&self, parent: &Inode, name: &[u8], flags: AtFlags) -> Result<()> {
         let referred = self.referred(parent, name);
         unlinkat(self.fd(parent)?, name, flags).map_err(os)?;
@@ -76,7 +77,7 @@ impl HostDir {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let named = self.fd(directory)?;
         let fd = match self.opening(|| openat(&named, c".", flags, Mode::empty())) {
-            // A directory without a name is empty.
+            // A removed directory is empty.
             Err(Error::NotFound) => return Ok(()),
             opened => opened?,
         };
@@ -93,7 +94,7 @@ impl HostDir {
             };
             let name = entry.file_name().to_bytes();
             let kind = match entry.file_type() {
-                // Few file systems leave it out.
+                // Few file systems omit the kind.
                 FileType::Unknown => {
                     let at = AtFlags::SYMLINK_NOFOLLOW;
                     match rustix::fs::statx(&named, name, at, super::WANTED) {
@@ -103,7 +104,7 @@ impl HostDir {
                 }
                 known => kind_of(known),
             };
-            // What lies above the root is not shown.
+            // The directory above the root is not shown.
             let ino = if is_root && name == b".." {
                 directory.ino
             } else {
@@ -219,7 +220,7 @@ impl FileSystem for HostDir {
 
     fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         let inode = self.inode(ino)?;
-        // Whatever else is wrong, as other file systems have it.
+        // The same errors as other file systems, whatever else is wrong.
         if inode.kind == FileKind::Directory {
             return Err(Error::NotPermitted);
         }
@@ -281,11 +282,12 @@ impl FileSystem for HostDir {
         match inode.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Error::IsADirectory),
-            // Opening a FIFO would wait, opening a device do who knows what.
+            // Opening a FIFO would wait, and opening a device may have any side effect.
             _ => return Err(Error::Invalid("not a regular file")),
         }
         let file = self.open_inode(&inode, open_flags(flags))?;
-        // Others may change the host's files at any time: from one opening to the next, as on NFS.
+        // Other processes may change the host's files at any time: cached content is checked at
+        // each open, as on NFS.
         let keep_cache = inode.is_as_last_opened(&stat(&file)?);
         let handle = self.new_handle(inode, file)?;
         Ok(Opened { handle, keep_cache, direct_io: false })
@@ -324,7 +326,7 @@ impl FileSystem for HostDir {
             }
             FileKind::Directory => {
                 match self.open_inode(&inode, OFlags::RDONLY | OFlags::DIRECTORY) {
-                    // Without a name there is nothing to keep.
+                    // A file without a name needs no durable name.
                     Err(Error::NotFound) => Ok(()),
                     directory => fsync(directory?).map_err(os),
                 }
@@ -362,7 +364,7 @@ impl FileSystem for HostDir {
         })
     }
 
-    // Some of the host's file systems below may have none: they say so when one is set.
+    // Some of the host's file systems below may have no ACLs: setting one fails there.
     fn has_acls(&self) -> bool {
         true
     }
@@ -370,7 +372,7 @@ impl FileSystem for HostDir {
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let (_inode, path) = self.path(ino)?;
         match attributes::extended(&path, name) {
-            // A kernel that asks in order to check permissions would refuse the file.
+            // On an error, a kernel that asks in order to check permissions would refuse the file.
             Err(Error::Unsupported(_)) if acls::is_acl(name) => Err(Error::NoAttribute),
             found => found,
         }

@@ -12,14 +12,14 @@ use super::inodes::Inode;
 use super::{HostDir, locked};
 use crate::{Error, FallocateMode, FileKind, Handle, Ino, Result, SeekFrom};
 
-/// The longest file that a system call can name.
+/// The longest file length that a system call accepts.
 const FILE_MAX_BYTES: u64 = i64::MAX.cast_unsigned();
 
 /// The content of a file.
 pub(super) enum Content {
-    /// That of a handle.
+    /// The descriptor of an open handle.
     Opened(Arc<OwnedFd>),
-    /// The inode's own.
+    /// The descriptor of the inode.
     Own(Arc<Descriptor>),
 }
 
@@ -33,7 +33,7 @@ impl AsFd for Content {
 }
 
 impl HostDir {
-    /// The content of a file: that of the handle, or the inode's own.
+    /// Returns the descriptor for the content of a file: that of the handle, or else the inode's.
     fn content(&self, ino: Ino, handle: Handle, write: bool) -> Result<Content> {
         let inode = self.inode(ino)?;
         let opened = locked(&self.handles).get(&handle).cloned();
@@ -43,7 +43,7 @@ impl HostDir {
         }
     }
 
-    /// The content of an inode, to read and (if `write`) to write, without a handle.
+    /// Opens the content of an inode for reading and (if `write`) writing, without a handle.
     pub(super) fn own_content(&self, inode: &Inode, write: bool) -> Result<Arc<Descriptor>> {
         match inode.kind {
             FileKind::Regular => {}
@@ -55,7 +55,7 @@ impl HostDir {
         }
         let (file, writable) = match self.open_inode(inode, OFlags::RDWR) {
             Ok(file) => (file, true),
-            // A file that only may be read, or a program that runs.
+            // A file that may only be read, or a running program.
             Err(_) if !write => (self.open_inode(inode, OFlags::RDONLY)?, false),
             Err(e) => return Err(e),
         };
@@ -82,7 +82,8 @@ impl HostDir {
                 Ok(0) => break,
                 Ok(got) => done += got,
                 Err(Errno::INTR) => {}
-                // What came before counts; the error comes with the next call.
+                // The bytes transferred before the error are returned; the next call returns the
+                // error.
                 Err(e) if done == 0 => return Err(os(e)),
                 Err(_) => break,
             }
@@ -101,13 +102,13 @@ impl HostDir {
         let mut done = 0;
         while done < data.len() {
             let at = offset.saturating_add(done as u64);
-            // The host refuses what reaches past this as a whole.
+            // The host refuses a range that reaches past this limit as a whole.
             let room = usize::try_from(FILE_MAX_BYTES.saturating_sub(at)).unwrap_or(usize::MAX);
             if room == 0 {
                 return if done > 0 { Ok(done) } else { Err(Error::TooLarge) };
             }
             let piece = &data[done..done + room.min(data.len() - done)];
-            // On a handle that appends, Linux takes no notice of the offset.
+            // On an append handle, Linux ignores the offset.
             match pwrite(&file, piece, at) {
                 Ok(0) => break,
                 Ok(put) => done += put,
@@ -139,7 +140,7 @@ impl HostDir {
             FallocateMode::ZeroRange { keep_size } => FallocateFlags::ZERO_RANGE | keep(keep_size),
         };
         match (fallocate(&file, flags, offset, len_bytes), mode) {
-            // Some file systems (tmpfs) punch holes and zero nothing: it reads the same.
+            // Some file systems (tmpfs) punch holes and zero nothing: the range reads the same.
             (Err(Errno::OPNOTSUPP), FallocateMode::ZeroRange { keep_size }) => {
                 let flags = FallocateFlags::PUNCH_HOLE | keep(true);
                 fallocate(&file, flags, offset, len_bytes).map_err(os)?;
@@ -188,7 +189,7 @@ impl HostDir {
         if i64::try_from(at).is_err() {
             return Err(Error::NoAddress);
         }
-        // Nobody else uses the position that this moves.
+        // No other call uses the file position that this moves.
         let from = match from {
             SeekFrom::Data(at) => rustix::fs::SeekFrom::Data(at),
             SeekFrom::Hole(at) => rustix::fs::SeekFrom::Hole(at),

@@ -1,8 +1,8 @@
-//! A bounded number of descriptors: those used longest ago are closed, and opened again when they
-//! are needed.
+//! A cache of a bounded number of descriptors: the least recently used are closed, and opened again
+//! when they are needed.
 //!
-//! An inode has a weak reference to its descriptor; here is the strong one. Whoever works with a
-//! descriptor, or must keep an inode alive, holds a strong one meanwhile.
+//! An inode has a weak reference to its descriptor; this cache has the strong one. A call that uses
+//! a descriptor, or must keep an inode alive, holds a strong one meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 
 use super::locked;
 
-/// A descriptor that may be closed when nobody holds it.
+/// A descriptor that may be closed when no call holds it.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     nr: u64,
     fd: OwnedFd,
-    /// Since it was looked at last: a second chance.
+    /// Used since the last scan: gets a second chance.
     used: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ impl Descriptor {
     }
 }
 
-/// See the module page.
+/// The cache of descriptors; see the module page.
 #[derive(Debug)]
 pub(super) struct Descriptors {
     max: usize,
@@ -42,13 +42,13 @@ pub(super) struct Descriptors {
 #[derive(Debug, Default)]
 struct Open {
     by_number: HashMap<u64, Arc<Descriptor>>,
-    /// From the one looked at longest ago on; numbers of closed ones may be among them.
+    /// In order of the last scan, the oldest first; may contain numbers of closed descriptors.
     queue: VecDeque<u64>,
     next: u64,
 }
 
 impl Open {
-    /// Takes out the descriptors used longest ago, until there are no more than `max`.
+    /// Removes the least recently used descriptors, until at most `max` are left.
     fn take_beyond(&mut self, max: usize) -> Vec<Arc<Descriptor>> {
         let mut taken = Vec::new();
         while self.by_number.len() > max {
@@ -60,7 +60,7 @@ impl Open {
                 taken.extend(self.by_number.remove(&nr));
             }
         }
-        // Numbers of descriptors that were closed otherwise do not pile up.
+        // Removes the numbers of descriptors that were closed elsewhere.
         if self.queue.len() > 2 * max + 16 {
             self.queue.retain(|nr| self.by_number.contains_key(nr));
         }
@@ -73,7 +73,7 @@ impl Descriptors {
         Self { max: max.max(1), open: Mutex::default() }
     }
 
-    /// Takes in a descriptor, and closes others for it.
+    /// Adds a descriptor, and closes others if there are too many.
     pub(super) fn keep(&self, fd: OwnedFd) -> Arc<Descriptor> {
         let mut open = locked(&self.open);
         open.next += 1;
@@ -88,13 +88,14 @@ impl Descriptors {
         descriptor
     }
 
-    /// Closes one as soon as nobody holds it.
+    /// Closes a descriptor as soon as no call holds it.
     pub(super) fn close(&self, descriptor: &Descriptor) {
         let taken = locked(&self.open).by_number.remove(&descriptor.nr);
         drop(taken);
     }
 
-    /// Closes half of them: other parts of this process took more than was left to them.
+    /// Closes half of the descriptors: other parts of this process need more than the limit leaves
+    /// them.
     pub(super) fn make_room(&self) {
         let mut open = locked(&self.open);
         let half = open.by_number.len() / 2;

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use crate::Error;
 
-/// The error of a system call.
+/// Converts the error of a system call.
 pub(super) fn os(errno: Errno) -> Error {
     match errno {
         Errno::NOENT => Error::NotFound,
@@ -33,7 +33,7 @@ pub(super) fn os(errno: Errno) -> Error {
     }
 }
 
-/// The error of the standard library.
+/// Converts an error of the standard library.
 pub(super) fn from_io(e: &std::io::Error) -> Error {
     match e.raw_os_error() {
         Some(errno) => os(Errno::from_raw_os_error(errno)),

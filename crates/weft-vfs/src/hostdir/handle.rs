@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// `MAX_HANDLE_SZ`: the most bytes that a handle has behind its head.
+/// `MAX_HANDLE_SZ`: the maximum number of bytes after the header of a handle.
 const MAX_BYTES: usize = 128;
 
 /// `struct file_handle`, with room for the longest.
@@ -20,7 +20,7 @@ struct Raw {
     handle: [u8; MAX_BYTES],
 }
 
-/// What names an inode of a file system, and no other that ever has its number.
+/// The handle of an inode. It never names another inode that later has the same number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileHandle {
     kind: i32,
@@ -28,7 +28,7 @@ pub(super) struct FileHandle {
 }
 
 impl FileHandle {
-    /// The handle of the inode of a descriptor; `None` where the file system has none.
+    /// Returns the handle of the inode of a descriptor; `None` if the file system has no handles.
     pub(super) fn of(fd: BorrowedFd<'_>) -> Option<Self> {
         let handle_bytes = MAX_BYTES as libc::c_uint;
         let mut raw = Raw { handle_bytes, handle_type: 0, handle: [0; MAX_BYTES] };
@@ -58,7 +58,7 @@ impl FileHandle {
         };
         raw.handle[..self.bytes.len()].copy_from_slice(&self.bytes);
         // SAFETY: the descriptor is open, and the kernel reads the bytes that `handle_bytes` says,
-        // which are there. A descriptor that it returns is nobody else's.
+        // which are there. The caller owns the returned descriptor.
         unsafe {
             let flags = flags.bits().cast_signed();
             let fd =

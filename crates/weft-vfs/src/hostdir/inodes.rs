@@ -1,7 +1,7 @@
-//! The inodes that somebody refers to, by number here and by device and number on the host.
+//! The table of referenced inodes, by their number here and by device and number on the host.
 //!
-//! None holds a descriptor by itself. How to open it again, its [`Way`], also says whether what has
-//! its number on the host is still the same inode.
+//! An inode does not own a descriptor. Its [`Way`] tells how to open it again, and whether the
+//! inode with its number on the host is still the same.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,20 +23,20 @@ pub(super) fn key(attributes: &Statx) -> Key {
     (attributes.stx_dev_major, attributes.stx_dev_minor, attributes.stx_ino)
 }
 
-/// When the inode was made, where the host tells.
+/// The birth time of the inode, if the host reports it.
 fn born(attributes: &Statx) -> Option<(i64, u32)> {
     let known = StatxFlags::from_bits_retain(attributes.stx_mask).contains(StatxFlags::BTIME);
     known.then_some((attributes.stx_btime.tv_sec, attributes.stx_btime.tv_nsec))
 }
 
-/// How an inode is opened again.
+/// The way to open an inode again.
 #[derive(Debug, Clone)]
 pub(super) enum Way {
-    /// It is held open: the root.
+    /// The inode is held open: the root.
     Held,
-    /// By its handle, whatever names it has.
+    /// By its handle, independently of its names.
     Handle(FileHandle),
-    /// By the name that it had when it was last looked up, if that is still its own.
+    /// By the name of its last lookup, if that still names it.
     Name(Arc<Inode>, Box<[u8]>),
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Inode {
     pub(super) key: Key,
     born: Option<(i64, u32)>,
     way: Mutex<Way>,
-    /// Names the inode (`O_PATH`), while it is open.
+    /// The `O_PATH` descriptor of the inode, while it is open.
     named: Mutex<Weak<Descriptor>>,
-    /// Holds it open: the root, and what may have lost its last name.
+    /// Keeps the inode open: the root, and inodes that may have lost their last name.
     pinned: Mutex<Option<Arc<Descriptor>>>,
-    /// Opened for its content, by somebody who used it without a handle; whether to be written.
+    /// Opened for content I/O without a handle; and whether for writing.
     content: Mutex<(Weak<Descriptor>, bool)>,
     /// Length and times of change when a front last opened it.
     opened: Mutex<Option<Looks>>,
@@ -64,14 +64,15 @@ pub(super) struct Inode {
 type Looks = (u64, (i64, u32), (i64, u32));
 
 impl Inode {
-    /// Whether it looks as it did when it was last opened, so that what was cached since is right.
+    /// Returns true if the inode is unchanged since it was last opened, so that content cached
+    /// since is still valid.
     pub(super) fn is_as_last_opened(&self, now: &Statx) -> bool {
         let (mtime, ctime) = (&now.stx_mtime, &now.stx_ctime);
         let looks = (now.stx_size, (mtime.tv_sec, mtime.tv_nsec), (ctime.tv_sec, ctime.tv_nsec));
         locked(&self.opened).replace(looks).is_none_or(|before| before == looks)
     }
 
-    /// The descriptor that names it, if it is open.
+    /// Returns the `O_PATH` descriptor, if it is open.
     pub(super) fn named(&self) -> Option<Arc<Descriptor>> {
         let named = locked(&self.named).upgrade();
         named.inspect(|named| named.touch())
@@ -81,12 +82,12 @@ impl Inode {
         *locked(&self.named) = Arc::downgrade(descriptor);
     }
 
-    /// Holds it open from now on, so that the host keeps it without a name.
+    /// Keeps the inode open from now on, so that the host keeps it without a name.
     pub(super) fn pin(&self, descriptor: Arc<Descriptor>) {
         *locked(&self.pinned) = Some(descriptor);
     }
 
-    /// The descriptor of its content, if it is open and good for that.
+    /// Returns the descriptor of its content, if it is open with the needed access.
     pub(super) fn content(&self, write: bool) -> Option<Arc<Descriptor>> {
         let (content, writable) = &*locked(&self.content);
         let content = content.upgrade().filter(|_| *writable || !write);
@@ -101,7 +102,7 @@ impl Inode {
         locked(&self.way).clone()
     }
 
-    /// It has another name now.
+    /// Records another name of the inode.
     pub(super) fn is_named(&self, parent: &Arc<Inode>, name: &[u8]) {
         let mut way = locked(&self.way);
         if let Way::Name(..) = &*way {
@@ -109,12 +110,12 @@ impl Inode {
         }
     }
 
-    /// Whether a descriptor that has its device and number is of this inode.
+    /// Returns true if a descriptor with the same device and number is of this inode.
     pub(super) fn is(&self, fd: &OwnedFd, attributes: &Statx) -> bool {
         if self.key != key(attributes) {
             return false;
         }
-        // As long as it is open, the host gives its number to no other.
+        // While the inode is open, the host does not reuse its number.
         if locked(&self.named).strong_count() > 0 || locked(&self.content).0.strong_count() > 0 {
             return true;
         }
@@ -125,7 +126,7 @@ impl Inode {
         }
     }
 
-    /// Its descriptors, to be closed.
+    /// Returns its open descriptors, for the caller to close.
     fn descriptors(&self) -> Vec<Arc<Descriptor>> {
         let named = locked(&self.named).upgrade();
         named.into_iter().chain(locked(&self.content).0.upgrade()).collect()
@@ -136,7 +137,7 @@ fn kind(attributes: &Statx) -> FileKind {
     kind_of(FileType::from_raw_mode(attributes.stx_mode.into()))
 }
 
-/// All of them.
+/// All referenced inodes.
 #[derive(Debug, Default)]
 pub(super) struct Inodes {
     here: HashMap<Ino, Arc<Inode>>,
@@ -149,12 +150,12 @@ impl Inodes {
         self.here.get(&ino).cloned().ok_or(Error::Stale(ino.0))
     }
 
-    /// The inode of this device and number on the host, if somebody refers to it.
+    /// Returns the inode of this device and number on the host, if it is referenced.
     pub(super) fn of_host(&self, key: &Key) -> Option<Arc<Inode>> {
         self.host.get(key).and_then(|ino| self.here.get(ino)).cloned()
     }
 
-    /// The inode of a descriptor: the one that is there, or a new one with no uses.
+    /// Returns the inode of a descriptor: the known one, or a new one with no uses.
     pub(super) fn add(
         &mut self,
         fd: &OwnedFd,
@@ -167,8 +168,8 @@ impl Inodes {
             return inode.clone();
         }
         let mut ino = self.numbers.number(key);
-        // Removed by somebody else, and its number on the host taken by another inode, while
-        // somebody here refers to the one before.
+        // The known inode was removed by another process, and the host has reused its number while
+        // it is still referenced here.
         while self.here.contains_key(&ino) {
             ino = self.numbers.make_up(key);
         }
@@ -189,7 +190,7 @@ impl Inodes {
         inode
     }
 
-    /// The number here of an inode of the device of `directory`.
+    /// Returns the number here of an inode of the device of `directory`.
     pub(super) fn number(&mut self, directory: &Inode, host_ino: u64) -> Ino {
         self.numbers.number((directory.key.0, directory.key.1, host_ino))
     }
@@ -198,7 +199,7 @@ impl Inodes {
         inode.uses.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Gives back uses; with the last one the inode goes. What is to be closed then.
+    /// Releases uses; the last one removes the inode. Returns the descriptors to close.
     pub(super) fn drop_uses(&mut self, ino: Ino, count: u64) -> Vec<Arc<Descriptor>> {
         let Some(inode) = self.here.get(&ino) else { return Vec::new() };
         let uses = inode.uses.load(Ordering::Relaxed);
@@ -214,7 +215,7 @@ impl Inodes {
         open
     }
 
-    /// Gives back all uses but those of `root`.
+    /// Releases all uses but those of `root`.
     pub(super) fn keep_only(&mut self, root: &Arc<Inode>) {
         self.here.retain(|ino, _| *ino == root.ino);
         self.host.retain(|_, ino| *ino == root.ino);

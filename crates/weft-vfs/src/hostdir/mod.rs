@@ -1,20 +1,22 @@
 //! A directory of the host as a [`FileSystem`](crate::FileSystem).
 //!
-//! Every call goes through a descriptor that names its inode and no more (`O_PATH`): so no call depends
-//! on what a path means at the moment, and nobody who renames things under it can lead it out of the
+//! Every call goes through an `O_PATH` descriptor of its inode. So no call depends on the current
+//! meaning of a path, and a process that renames files meanwhile cannot lead a call out of the
 //! directory. Calls that need more than a name open the inode again by `/proc/self/fd`, which must
 //! therefore be mounted.
 //!
-//! Descriptors are few ([`HostDirOptions::descriptors`]), however many inodes a kernel refers to: those
-//! used longest ago are closed, and opened again by a file handle, or, without the privilege for that
-//! and on other devices, by the name that the inode had when it was looked up. Such an inode that
-//! somebody else renamed or removed meanwhile is [`Error::Stale`]; what is removed here stays open as
-//! long as it is referred to, and so does what a handle was opened on.
+//! The number of descriptors is limited ([`HostDirOptions::descriptors`]), however many inodes a
+//! kernel refers to: the least recently used are closed, and opened again by a file handle, or,
+//! without the privilege for that and on other devices, by the name that the inode had when it was
+//! looked up. If another process has renamed or removed such an inode meanwhile, calls on it fail
+//! with [`Error::Stale`]. An inode that is removed through this file system stays open as long as
+//! it is referenced, as does an inode with an open handle.
 //!
-//! Inode numbers are the host's, and stay the same whoever forgets them (see `numbers`).
+//! Inode numbers are the host's, and stay the same after they are forgotten (see `numbers`).
 //!
-//! New inodes are made by this process and then given to the caller, which takes privilege; without
-//! it they stay this process's. The change time cannot be set: the host does that.
+//! New inodes are created by this process and then given to the caller, which needs privilege;
+//! without it they belong to the user of this process. The change time cannot be set: the host sets
+//! it.
 
 mod acls;
 mod attributes;
@@ -54,9 +56,9 @@ use inodes::{Inode, Inodes, Way};
 /// ```
 pub struct HostDir {
     root: Arc<Inode>,
-    /// The root's own: what handles are opened with.
+    /// The descriptor of the root, for opening by handle.
     root_fd: Arc<OwnedFd>,
-    /// Inodes of the root's device are opened again by their handle.
+    /// Whether inodes of the root's device are opened again by their handle.
     by_handle: bool,
     descriptors: Descriptors,
     inodes: Mutex<Inodes>,
@@ -64,18 +66,18 @@ pub struct HostDir {
     next_handle: AtomicU64,
 }
 
-/// How a directory of the host is opened.
+/// Options for a directory of the host.
 #[derive(Debug, Clone)]
 pub struct HostDirOptions {
-    /// Descriptors that are kept open for inodes without a handle, at most. Open handles take two each
-    /// beside. By default a quarter of what the process may have (`RLIMIT_NOFILE`), and no more than
-    /// 16384.
+    /// Maximum number of descriptors kept open for inodes without an open file handle. Each of
+    /// those needs two more. By default a quarter of the limit of the process (`RLIMIT_NOFILE`),
+    /// and at most 16384.
     pub descriptors: usize,
-    /// Whether file handles may be used, where they can be.
+    /// Whether to reopen inodes by `open_by_handle_at(2)`, where that is possible.
     pub by_handle: bool,
 }
 
-/// More than this many are not kept open: opening one again costs a few microseconds.
+/// The limit of descriptors kept open by default: opening one again costs a few microseconds.
 const DESCRIPTORS_MAX: u64 = 16_384;
 
 impl Default for HostDirOptions {
@@ -90,7 +92,7 @@ impl Default for HostDirOptions {
 #[derive(Debug, Clone)]
 struct Opened {
     inode: Arc<Inode>,
-    /// Held, so that the inode can be named as long as it is open.
+    /// Keeps the inode addressable as long as the file is open.
     _named: Arc<Descriptor>,
     file: Arc<OwnedFd>,
 }
@@ -101,26 +103,26 @@ impl fmt::Debug for HostDir {
     }
 }
 
-/// What is asked of `statx`.
+/// The fields requested from `statx`.
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is kept under these locks is whole after each statement.
+    // The state under these locks is consistent after each statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The attributes of the inode of a descriptor.
+/// Returns the attributes of the inode of a descriptor.
 fn stat(fd: impl AsFd) -> Result<Statx> {
     statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, WANTED).map_err(os)
 }
 
-/// The path that leads to the inode of a descriptor, whatever names it has.
+/// Returns a path to the inode of a descriptor, independent of its names.
 fn magic(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 impl HostDir {
-    /// The directory at `path`.
+    /// Opens the directory at `path`.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::Access`]; [`Error::Unsupported`]
@@ -129,7 +131,7 @@ impl HostDir {
         Self::open_with(path, &HostDirOptions::default())
     }
 
-    /// The same with options.
+    /// Opens the directory at `path` with options.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -137,7 +139,7 @@ impl HostDir {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let (fd, readable) = match openat(CWD, path, flags | OFlags::RDONLY, Mode::empty()) {
             Ok(fd) => (fd, true),
-            // One that may be entered, and not listed.
+            // A directory that may be entered but not listed.
             Err(Errno::ACCESS) => {
                 (openat(CWD, path, flags | OFlags::PATH, Mode::empty()).map_err(os)?, false)
             }
@@ -170,7 +172,7 @@ impl HostDir {
         })
     }
 
-    /// Opens something; if this process has no descriptor left, once more with some given up.
+    /// Calls `open`; if this process has no descriptor left, closes some and tries once more.
     fn opening(&self, open: impl Fn() -> std::result::Result<OwnedFd, Errno>) -> Result<OwnedFd> {
         match open() {
             Err(Errno::MFILE | Errno::NFILE) => {
@@ -222,7 +224,7 @@ impl HostDir {
         Ok(named)
     }
 
-    /// Opens an inode anew.
+    /// Opens an inode again.
     fn open_inode(&self, inode: &Inode, flags: OFlags) -> Result<OwnedFd> {
         let named = self.fd(inode)?;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -234,13 +236,13 @@ impl HostDir {
         locked(&self.inodes).get(ino)
     }
 
-    /// A directory, for calls that name something in it.
+    /// Returns a directory, for calls on names in it.
     fn directory(&self, ino: Ino) -> Result<Arc<Inode>> {
         let inode = self.inode(ino)?;
         if inode.kind == FileKind::Directory { Ok(inode) } else { Err(Error::NotADirectory) }
     }
 
-    /// The inode of a name, with one use.
+    /// Looks up the inode of a name, and adds one use.
     fn find(&self, parent: &Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Statx)> {
         check_name(name)?;
         if name == b".." {
@@ -252,7 +254,8 @@ impl HostDir {
         self.keep(fd, parent, name)
     }
 
-    /// The directory above, but not above the root, not even if somebody moved this one out of it.
+    /// Returns the parent directory, but never one above the root, even if another process has
+    /// moved this directory out of the tree.
     fn parent(&self, directory: &Inode) -> Result<(Arc<Inode>, Statx)> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let named = self.fd(directory)?;
@@ -267,12 +270,13 @@ impl HostDir {
             }
             at = self.opening(|| openat(&at, "..", flags, Mode::empty()))?;
             if inodes::key(&stat(&at)?) == here {
-                // The root of the host: this directory is not below ours any more.
+                // The root of the host: this directory is no longer below the root of this file
+                // system.
                 return Err(Error::NotFound);
             }
         }
         let attributes = stat(&above)?;
-        // Whoever came down here by names refers to it, mostly.
+        // A caller that came here by names mostly holds a reference on it.
         let known = locked(&self.inodes).of_host(&inodes::key(&attributes));
         if let Some(known) = known.filter(|known| known.is(&above, &attributes)) {
             locked(&self.inodes).add_uses(&known, 1);
@@ -280,20 +284,20 @@ impl HostDir {
         }
         let way = match directory.way() {
             Way::Name(parent, _) if parent.key == inodes::key(&attributes) => parent.way(),
-            // Without a handle it could not be opened again.
+            // Without a handle the directory could not be opened again.
             _ if !self.has_handle(&attributes) => return Err(Error::Stale(directory.ino.0)),
             way => way,
         };
         self.keep_by(above, attributes, || way)
     }
 
-    /// Whether inodes of the device are opened again by their handle.
+    /// Returns true if inodes of the device are opened again by their handle.
     fn has_handle(&self, attributes: &Statx) -> bool {
         let key = inodes::key(attributes);
         self.by_handle && (key.0, key.1) == (self.root.key.0, self.root.key.1)
     }
 
-    /// Takes the inode of a name, which a descriptor was opened on, into the table; it gets one use.
+    /// Adds the inode of a name to the table, given a descriptor of it, with one use.
     fn keep(&self, fd: OwnedFd, parent: &Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Statx)> {
         let attributes = stat(&fd)?;
         let by_name = || Way::Name(parent.clone(), name.into());
@@ -304,7 +308,7 @@ impl HostDir {
         Ok((inode, attributes))
     }
 
-    /// The same, where another way to open it again is known; a handle is better.
+    /// Adds the inode with a known way to open it again; a handle is preferred.
     fn keep_by(
         &self,
         fd: OwnedFd,
@@ -323,7 +327,7 @@ impl HostDir {
         Ok((inode, attributes))
     }
 
-    /// The inode of a name, if somebody refers to it; with a descriptor on it.
+    /// Returns the inode of a name, if it is referenced, with a descriptor of it.
     fn referred(&self, parent: &Inode, name: &[u8]) -> Option<(Arc<Inode>, Arc<Descriptor>)> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let above = self.fd(parent).ok()?;
@@ -351,7 +355,7 @@ impl HostDir {
         Ok(handle)
     }
 
-    /// Gives back uses of an inode.
+    /// Releases uses of an inode.
     fn give_back(&self, ino: Ino, count: u64) {
         let open = locked(&self.inodes).drop_uses(ino, count);
         for descriptor in open {
@@ -377,7 +381,7 @@ impl AsFd for Named {
 
 const NO_PROC: Error = Error::Unsupported("a directory of the host without /proc mounted");
 
-/// The kind of a file, as the host calls it.
+/// Converts the kind of a file from the host's.
 fn kind_of(file_type: FileType) -> FileKind {
     match file_type {
         FileType::Directory => FileKind::Directory,

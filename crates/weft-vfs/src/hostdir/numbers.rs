@@ -1,20 +1,20 @@
 //! Inode numbers: one for each inode of the host, the same as long as the directory is open.
 //!
 //! - An inode of the device of the directory itself has the number that the host gives it.
-//! - Those of other devices below have that number in the low 48 bits, and above it that of the
-//!   device, in the order in which devices were met; the highest bit says so.
-//! - What does not fit (numbers with more bits; a number that the host gave to another inode while
-//!   the kernel still refers to the one before) is made up, and remembered.
+//! - Inodes of other devices below have that number in the low 48 bits, and above it the index of
+//!   the device, in the order in which devices were found; the highest bit marks them.
+//! - Other inodes get a made-up number, which is remembered: those whose number has more bits, or
+//!   was reused by the host while the kernel still refers to the inode before.
 
 use std::collections::HashMap;
 
 use super::inodes::Key;
 use crate::Ino;
 
-/// Numbers from here on are not the host's.
+/// The first number that is not the host's.
 const FOREIGN: u64 = 1 << 63;
 const HOST_BITS: u32 = 48;
-/// Devices beside the first, at most; the last of the room is for numbers that are made up.
+/// The maximum number of devices besides the first; the last slot is for made-up numbers.
 const DEVICES_MAX: u64 = (1 << 14) - 1;
 const MADE_UP: u64 = FOREIGN | DEVICES_MAX << HOST_BITS;
 
@@ -22,14 +22,15 @@ type Device = (u32, u32);
 
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// From 0 on; 0 is that of the directory.
+    /// The index of each device, from 0 on; 0 is that of the directory.
     devices: HashMap<Device, u64>,
     made_up: HashMap<Key, Ino>,
     next: u64,
 }
 
 impl Numbers {
-    /// The number of an inode of the host. The first that is asked for is on the first device.
+    /// Returns the number of an inode of the host. The inode of the first call defines the first
+    /// device.
     pub(super) fn number(&mut self, key: Key) -> Ino {
         if let Some(ino) = self.made_up.get(&key) {
             return *ino;
@@ -45,7 +46,7 @@ impl Numbers {
         }
     }
 
-    /// Another number for an inode from now on: the one that it had is somebody else's.
+    /// Gives an inode another number from now on: its number on the host belongs to another inode.
     pub(super) fn make_up(&mut self, key: Key) -> Ino {
         self.next += 1;
         let ino = Ino(MADE_UP | self.next);

@@ -56,7 +56,7 @@ impl Content {
         done
     }
 
-    /// The page, allocated if need be; `None` if the budget is used up.
+    /// Returns the page, allocated if necessary; `None` if the budget is used up.
     fn page(&mut self, nr: u64, budget: &mut u64) -> Option<&mut Box<[u8]>> {
         use std::collections::btree_map::Entry;
         match self.pages.entry(nr) {
@@ -83,7 +83,7 @@ impl Content {
         self.size_bytes = size_bytes;
     }
 
-    /// Makes a range read as zeroes; whole pages are given back.
+    /// Makes a range read as zeroes; whole pages are freed.
     pub(super) fn zero(&mut self, offset: u64, len_bytes: u64) {
         let end = offset.saturating_add(len_bytes);
         let (first, last) = (offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));

@@ -1,8 +1,8 @@
 //! A complete small file system in memory: the model that other file systems are compared with,
 //! the conformance suite's test of itself, and a scratch volume (`weft mount mem:`).
 //!
-//! One lock over everything, taken once a call: each call is atomic, and that is all the
-//! concurrency rule there is. Nothing is durable, so `fsync` has nothing to do.
+//! One lock over all state, taken once per call, makes each call atomic. Nothing is durable, so
+//! `fsync` does nothing.
 
 mod file;
 mod node;
@@ -20,7 +20,7 @@ use file::PAGE_BYTES;
 use node::{Data, Names};
 use state::{ROOT, State};
 
-/// What a [`MemFs`] can hold.
+/// The limits of a [`MemFs`].
 #[derive(Debug, Clone, Copy)]
 pub struct MemLimits {
     /// Bytes of file content, in whole pages of 4 KiB.
@@ -74,26 +74,26 @@ impl Default for MemFs {
 }
 
 impl MemFs {
-    /// An empty file system with the default limits; the root belongs to user 0, mode 0755.
+    /// Creates an empty file system with the default limits; the root belongs to user 0, mode 0755.
     #[must_use]
     pub fn new() -> Self {
         Self::with_limits(MemLimits::default())
     }
 
-    /// An empty file system with these limits.
+    /// Creates an empty file system with these limits.
     #[must_use]
     pub fn with_limits(limits: MemLimits) -> Self {
         Self { state: Mutex::new(State::new(limits)), limits, invalidate: Mutex::default() }
     }
 
-    /// Where the front wants to hear of changes that are made past it.
+    /// The receiver of changes that the front did not make.
     #[must_use]
     pub fn invalidate(&self) -> Option<Arc<dyn Invalidate>> {
         self.invalidate.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic in a caller's closure leaves the tree whole: each change is made at once.
+        // A panic in a caller's closure leaves the tree consistent: each change is made at once.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,7 +27,7 @@ impl Names {
         self.by_cookie.get(cookie).map(|(_, ino)| *ino)
     }
 
-    /// Adds the name, or makes it mean `ino` from now on.
+    /// Adds the name, or changes it to name `ino`.
     pub(super) fn set(&mut self, name: &[u8], ino: u64) {
         if let Some(cookie) = self.by_name.get(name) {
             if let Some(slot) = self.by_cookie.get_mut(cookie) {
@@ -54,7 +54,7 @@ impl Names {
         self.by_name.len() as u64
     }
 
-    /// The entries behind `cursor`, `.` and `..` not among them.
+    /// Returns the entries after `cursor`, without `.` and `..`.
     pub(super) fn after(&self, cursor: u64) -> impl Iterator<Item = (u64, &[u8], u64)> {
         self.by_cookie
             .range(cursor.saturating_add(1)..)
@@ -84,7 +84,7 @@ pub(super) struct Node {
     pub(super) btime: Time,
     pub(super) data: Data,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// References given out and not yet given back.
+    /// References taken and not yet released.
     pub(super) references: u64,
     /// Open handles.
     pub(super) opens: u64,
@@ -157,7 +157,7 @@ impl Node {
         Ok(())
     }
 
-    /// Sets or removes an ACL; one that says who may use the inode changes the mode too.
+    /// Sets or removes an ACL; an access ACL changes the mode too.
     pub(super) fn set_acl(&mut self, name: &[u8], list: Option<Acl>) -> Result<()> {
         if self.kind == FileKind::Symlink {
             return Err(Error::Unsupported("ACLs of symbolic links"));
@@ -180,14 +180,14 @@ impl Node {
         Ok(())
     }
 
-    /// Content changed now.
+    /// Records a change of the content now.
     pub(super) fn modified(&mut self) {
         let now = Time::now();
         self.mtime = now;
         self.ctime = now;
     }
 
-    /// Only the inode changed now.
+    /// Records a change of only the inode now.
     pub(super) fn changed(&mut self) {
         self.ctime = Time::now();
     }

@@ -1,4 +1,4 @@
-//! What the lock of a [`MemFs`](super::MemFs) guards: inodes, names, open handles, and space.
+//! The state under the lock of a [`MemFs`](super::MemFs): inodes, names, open handles, and space.
 //!
 //! Invariants: an inode exists as long as it has a name, a reference or an open handle; a
 //! directory's link count is two plus its subdirectories; `pages` is the sum over all files.
@@ -66,7 +66,7 @@ impl State {
         Ok(Entry { attr: node.attr(ino), generation: 0 })
     }
 
-    /// Drops an inode that nothing holds any more.
+    /// Frees an inode without names, references and open handles.
     pub(super) fn reap(&mut self, ino: u64) {
         let gone = self.node(ino).is_ok_and(|n| n.nlink == 0 && n.references == 0 && n.opens == 0);
         if gone
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// The directory as a place to put a name: it must not be removed, the name must be free.
+    /// Returns the directory for a new name: it must not be removed, and the name must be free.
     fn place(&self, parent: u64, name: &[u8]) -> Result<()> {
         match self.find(parent, name) {
             Ok(_) => Err(Error::Exists),
@@ -195,7 +195,7 @@ impl State {
         self.lose_name(ino)
     }
 
-    /// One name of `ino` is gone; a directory has only one.
+    /// Removes one name of `ino`; a directory has only one.
     fn lose_name(&mut self, ino: u64) -> Result<()> {
         let node = self.node_mut(ino)?;
         node.nlink = if node.is_dir() { 0 } else { node.nlink - 1 };
@@ -302,7 +302,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether `ino` is `ancestor` or lies below it.
+    /// Returns true if `ino` is `ancestor` or below it.
     fn within(&self, mut ino: u64, ancestor: u64) -> Result<bool> {
         loop {
             if ino == ancestor {
@@ -417,7 +417,7 @@ impl State {
         Ok(())
     }
 
-    /// Runs `change` with the pages it may still take, and keeps the account of pages true.
+    /// Runs `change` with the number of free pages, and updates the count of used pages.
     fn with_content<T>(
         &mut self,
         ino: u64,
@@ -432,7 +432,7 @@ impl State {
         result
     }
 
-    /// Lists from `cursor` on; says whether `each` stopped it.
+    /// Lists from `cursor` on; returns true if `each` stopped it.
     pub(super) fn list(
         &self,
         ino: u64,

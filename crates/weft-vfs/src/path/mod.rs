@@ -1,6 +1,6 @@
 //! Walking paths in process, for the command and for users of the library.
 //!
-//! A [`Node`] is an inode with its reference: dropping it gives the reference back, so that each
+//! A [`Node`] is an inode with its reference: dropping it releases the reference, so that each
 //! reference taken is forgotten exactly once, also on the way out of an error. A [`Walker`]
 //! resolves paths to nodes as the kernel does: symbolic links are followed, at most
 //! [`SYMLINKS_MAX`] on one path; `..` of the root is the root; a trailing slash demands a
@@ -14,8 +14,8 @@ pub use node::{Listed, Node};
 pub use tree::{Found, Tree};
 pub use walker::{Place, Walker};
 
-/// How many symbolic links one path may lead through, as Linux has it.
+/// The maximum number of symbolic links on one path, as in Linux.
 pub const SYMLINKS_MAX: u32 = 40;
 
-/// The longest path, in bytes, as Linux has it.
+/// The longest path, in bytes, as in Linux.
 pub const PATH_MAX_BYTES: usize = 4096;

@@ -2,7 +2,7 @@
 
 use crate::{Attr, Caller, DirCursor, Entry, Error, FileKind, FileSystem, Handle, Ino, Result};
 
-/// An inode of a file system, with one reference that is given back on drop.
+/// An inode of a file system, with one reference that is released on drop.
 pub struct Node<'a> {
     fs: &'a dyn FileSystem,
     entry: Entry,
@@ -31,7 +31,7 @@ pub struct Listed {
     pub name: Vec<u8>,
     /// The inode it names; no reference is held.
     pub ino: Ino,
-    /// What that is.
+    /// The kind of the inode.
     pub kind: FileKind,
     /// The cursor behind it.
     pub next: DirCursor,
@@ -41,7 +41,7 @@ pub struct Listed {
 pub(super) type NamedNode<'a> = (Vec<u8>, Node<'a>);
 
 impl<'a> Node<'a> {
-    /// The root.
+    /// Returns the root.
     ///
     /// # Errors
     /// Those of [`FileSystem::getattr`].
@@ -56,31 +56,31 @@ impl<'a> Node<'a> {
         Self { fs, entry, held: true }
     }
 
-    /// The inode number.
+    /// Returns the inode number.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.entry.attr.ino
     }
 
-    /// The attributes as they were when this node was found.
+    /// Returns the attributes as they were when this node was found.
     #[must_use]
     pub fn attr(&self) -> &Attr {
         &self.entry.attr
     }
 
-    /// The kind of inode; it never changes.
+    /// Returns the kind of inode, which never changes.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         self.entry.attr.kind
     }
 
-    /// Whether this is a directory.
+    /// Returns true for a directory.
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.kind() == FileKind::Directory
     }
 
-    /// The attributes as they are now.
+    /// Returns the current attributes.
     ///
     /// # Errors
     /// Those of [`FileSystem::getattr`].
@@ -88,7 +88,7 @@ impl<'a> Node<'a> {
         self.fs.getattr(self.ino())
     }
 
-    /// The node of one name in this directory; a symbolic link is not followed.
+    /// Returns the node of a name in this directory; a symbolic link is not followed.
     ///
     /// # Errors
     /// Those of [`FileSystem::lookup`].
@@ -157,7 +157,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The target of this symbolic link.
+    /// Returns the target of this symbolic link.
     ///
     /// # Errors
     /// Those of [`FileSystem::readlink`].
@@ -189,7 +189,7 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// The whole content of this file. For files that fit into memory.
+    /// Reads the whole content of this file, which must fit into memory.
     ///
     /// # Errors
     /// Those of [`FileSystem::read`]; [`Error::TooLarge`] if memory cannot hold it.
@@ -203,7 +203,7 @@ impl<'a> Node<'a> {
         Ok(content)
     }
 
-    /// The names of this directory but `.` and `..`, in its own order.
+    /// Returns the names of this directory without `.` and `..`, in its own order.
     ///
     /// # Errors
     /// Those of [`FileSystem::readdir`].
@@ -213,7 +213,7 @@ impl<'a> Node<'a> {
         Ok(names)
     }
 
-    /// Appends up to `max` names behind `cursor` (again without `.` and `..`).
+    /// Appends up to `max` names after `cursor` (again without `.` and `..`).
     ///
     /// # Errors
     /// Those of [`FileSystem::readdir`].
@@ -235,7 +235,8 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Up to `max` names behind `cursor` with their nodes, and the cursor behind the last of them.
+    /// Returns up to `max` names after `cursor` with their nodes, and the cursor after the last of
+    /// them.
     pub(super) fn nodes_from(
         &self,
         cursor: DirCursor,

@@ -7,14 +7,14 @@ use super::{Listed, Node};
 /// Names taken from a directory at once: bounds the memory and the references of one level.
 const BATCH: usize = 256;
 
-/// What a [`Tree`] comes by.
+/// An item of a [`Tree`].
 #[derive(Debug)]
 pub struct Found<'a> {
     /// The path from the start of the walk, without a leading slash; empty for the start itself.
     pub path: Vec<u8>,
     /// The inode.
     pub node: Node<'a>,
-    /// How many directories lie between it and the start; 0 for the start.
+    /// The depth: the number of directories from the start; 0 for the start.
     pub depth: usize,
 }
 
@@ -23,13 +23,13 @@ struct Level<'a> {
     dir: Node<'a>,
     path: Vec<u8>,
     cursor: DirCursor,
-    /// The batch at hand, last name first.
+    /// The current batch, last name first.
     batch: Vec<(Vec<u8>, Node<'a>)>,
     done: bool,
 }
 
-/// Iterates over a tree, each directory before what is in it, symbolic links not followed. An
-/// error ends the visit of one directory and is yielded in its place; the rest goes on.
+/// Iterates over a tree, each directory before what is in it, symbolic links not followed. An error
+/// ends the visit of one directory and is yielded in its place; the walk continues.
 #[derive(Debug)]
 pub struct Tree<'a> {
     start: Option<Node<'a>>,
@@ -37,19 +37,19 @@ pub struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// A walk over `start` and all below it.
+    /// Begins a walk over `start` and all below it.
     #[must_use]
     pub fn new(start: Node<'a>) -> Self {
         Self { start: Some(start), levels: Vec::new() }
     }
 
-    /// Goes down into `dir`, which `yielded` stands for.
+    /// Descends into `dir`, the inode of `yielded`.
     fn descend(&mut self, dir: Node<'a>, path: Vec<u8>) {
         let cursor = DirCursor::START;
         self.levels.push(Level { dir, path, cursor, batch: Vec::new(), done: false });
     }
 
-    /// A second reference on the node, for the caller to keep.
+    /// Takes a second reference on the node, for the caller.
     fn again(node: &Node<'a>) -> Result<Node<'a>> {
         node.lookup(b".")
     }
@@ -109,7 +109,7 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// Removes everything in `dir`, not `dir` itself. Directories may be as deep as they like. Calls
-/// `removed` with each path (relative to `dir`) once it is gone.
+/// `removed` with each path (relative to `dir`) after its removal.
 pub(super) fn remove_content(dir: &Node<'_>, removed: &mut dyn FnMut(&[u8])) -> Result<()> {
     struct Level<'a> {
         dir: Node<'a>,
@@ -121,7 +121,7 @@ pub(super) fn remove_content(dir: &Node<'_>, removed: &mut dyn FnMut(&[u8])) -> 
     let mut levels = vec![Level { dir: root, name: Vec::new(), path: Vec::new(), batch: vec![] }];
     while let Some(level) = levels.last_mut() {
         if level.batch.is_empty() {
-            // Always from the start: what was listed before is gone.
+            // Always from the start: the names listed before are removed.
             level.dir.list_from(DirCursor::START, BATCH, &mut level.batch)?;
             level.batch.reverse();
         }

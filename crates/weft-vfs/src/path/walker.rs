@@ -1,4 +1,4 @@
-//! From paths to nodes.
+//! Resolution of paths to nodes.
 
 use crate::access::{self, Access};
 use crate::{Caller, Error, FileKind, FileSystem, RenameFlags, Result, SetAttr};
@@ -19,44 +19,44 @@ impl std::fmt::Debug for Walker<'_> {
     }
 }
 
-/// A directory and a name in it that need not exist: where a path's last component goes.
+/// A directory and a name in it, which need not exist: the parent and last component of a path.
 #[derive(Debug)]
 pub struct Place<'a> {
     /// The directory.
     pub dir: Node<'a>,
     /// The name in it; never empty, `.` or `..`.
     pub name: Vec<u8>,
-    /// The path ended in a slash: what is made there must be a directory.
+    /// The path ended in a slash: an inode created there must be a directory.
     pub wants_dir: bool,
 }
 
 impl<'a> Walker<'a> {
-    /// For a caller with every privilege (the command on the user's own image): nothing is
-    /// checked, what is made belongs to user 0.
+    /// Makes a walker with all privileges (for the command on the user's own image): permissions
+    /// are not checked, and new inodes belong to user 0.
     #[must_use]
     pub fn new(fs: &'a dyn FileSystem) -> Self {
         Self { fs, caller: Caller::default(), checks: false }
     }
 
-    /// What is made belongs to this caller; nothing is checked.
+    /// Makes a walker whose new inodes belong to this caller; permissions are not checked.
     #[must_use]
     pub fn owned_by(fs: &'a dyn FileSystem, caller: Caller) -> Self {
         Self { fs, caller, checks: false }
     }
 
-    /// For this caller, who needs the permission to walk through each directory of a path.
+    /// Makes a walker for this caller, who needs search permission on each directory of a path.
     #[must_use]
     pub fn checked(fs: &'a dyn FileSystem, caller: Caller) -> Self {
         Self { fs, caller, checks: true }
     }
 
-    /// The file system.
+    /// Returns the file system.
     #[must_use]
     pub fn fs(&self) -> &'a dyn FileSystem {
         self.fs
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     ///
     /// # Errors
     /// Those of [`FileSystem::getattr`].
@@ -64,7 +64,7 @@ impl<'a> Walker<'a> {
         Node::root(self.fs)
     }
 
-    /// The node a path leads to; a symbolic link at its end is followed.
+    /// Resolves a path to its node; a symbolic link at its end is followed.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`], [`Error::SymlinkLoop`],
@@ -73,7 +73,7 @@ impl<'a> Walker<'a> {
         self.walk(path, true)
     }
 
-    /// The node a path leads to, which may be a symbolic link.
+    /// Resolves a path to its node; a symbolic link at its end is not followed.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve).
@@ -81,7 +81,7 @@ impl<'a> Walker<'a> {
         self.walk(path, false)
     }
 
-    /// Whether the path leads to something.
+    /// Returns true if the path exists.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve), except [`Error::NotFound`].
@@ -93,7 +93,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The directory that the last name of a path is in, and that name.
+    /// Resolves a path to the directory of its last name, and that name.
     ///
     /// # Errors
     /// As [`resolve`](Self::resolve); [`Error::Exists`] if the path ends in `/`, `.` or `..`
@@ -115,7 +115,7 @@ impl<'a> Walker<'a> {
         Ok(Place { dir, name: name.to_vec(), wants_dir })
     }
 
-    /// As [`place`](Self::place), where the name must exist (for removing and renaming).
+    /// Resolves as [`place`](Self::place); the name must exist (for removing and renaming).
     fn existing_place(&self, path: &[u8]) -> Result<Place<'a>> {
         let place = self.place(path).map_err(|e| match e {
             Error::Exists => Error::Busy,
@@ -135,7 +135,7 @@ impl<'a> Walker<'a> {
             return Err(Error::NameTooLong);
         }
         let mut at = self.root()?;
-        // What is still to walk, as a stack of components; a link's target is pushed on top.
+        // The components still to walk, as a stack; a link's target is pushed on top.
         let mut todo: Vec<Vec<u8>> = Vec::new();
         push_components(&mut todo, path);
         let mut wants_dir = path.ends_with(b"/");
@@ -176,7 +176,7 @@ impl<'a> Walker<'a> {
         Ok(at)
     }
 
-    /// The whole content of a file.
+    /// Reads the whole content of a file.
     ///
     /// # Errors
     /// Those of [`resolve`](Self::resolve) and [`Node::read_all`].
@@ -225,7 +225,7 @@ impl<'a> Walker<'a> {
         place.dir.mkdir(&self.caller, &place.name, perm)
     }
 
-    /// Makes a directory and those above it that are missing; one that exists is fine.
+    /// Makes a directory and its missing parents; an existing directory is no error.
     ///
     /// # Errors
     /// Those of [`FileSystem::mkdir`]; [`Error::NotADirectory`] if another kind is in the way.
@@ -257,7 +257,7 @@ impl<'a> Walker<'a> {
         place.dir.symlink(&self.caller, &place.name, target)
     }
 
-    /// Gives what `path` names (a symbolic link itself, too) a second name.
+    /// Gives the inode at `path` (a symbolic link itself, too) a second name.
     ///
     /// # Errors
     /// Those of [`resolve`](Self::resolve), [`place`](Self::place) and [`FileSystem::link`].
@@ -295,11 +295,10 @@ impl<'a> Walker<'a> {
         place.dir.remove(&place.name)
     }
 
-    /// Removes what `path` names and, if it is a directory, everything below. `removed` is called
-    /// with each path that is gone, relative to `path` (empty for `path` itself).
+    /// Removes the inode at `path` and, if it is a directory, everything below. Calls `removed`
+    /// with each removed path, relative to `path` (empty for `path` itself).
     ///
-    /// # Errors
-    /// The first error; what was removed before it stays removed.
+    /// # Errors The first error; paths removed before it stay removed.
     pub fn remove_tree(&self, path: &[u8], removed: &mut dyn FnMut(&[u8])) -> Result<()> {
         let place = self.existing_place(path)?;
         let node = place.dir.lookup(&place.name)?;
@@ -311,7 +310,7 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// What `path` names and everything below it.
+    /// Walks the inode at `path` and everything below it.
     ///
     /// # Errors
     /// Those of [`resolve`](Self::resolve).

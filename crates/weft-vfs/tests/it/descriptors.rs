@@ -1,4 +1,5 @@
-//! More inodes than descriptors, by handles and by names, and what others do to them meanwhile.
+//! More inodes than descriptors, by handles and by names, and changes to them by other processes
+//! meanwhile.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,7 @@ fn all(fs: &HostDir) -> Result<(Ino, Vec<Ino>)> {
     Ok((e, inos.collect::<Result<_>>()?))
 }
 
-/// Something else is used, so often that all descriptors are closed.
+/// Uses other inodes until all descriptors are closed.
 fn wear(fs: &HostDir, inos: &[Ino]) -> Result<()> {
     for ino in &inos[FILES - 3 * DESCRIPTORS..] {
         fs.getattr(*ino)?;
@@ -67,7 +68,7 @@ fn any_number_of_inodes_is_used_by_few_descriptors() -> Result<()> {
                 assert!(held(&path) <= DESCRIPTORS + 3, "round {round}: {}", held(&path));
             }
         }
-        // Moved, removed and opened ones go on, whatever is used meanwhile.
+        // Moved, removed and opened inodes stay usable, whatever is used meanwhile.
         fs.rename(e, b"1", fs.root(), b"moved", RenameFlags::empty())?;
         fs.rename(e, b"2", e, b"3", RenameFlags::EXCHANGE)?;
         fs.rename(e, b"4", e, b"5", RenameFlags::empty())?;
@@ -92,7 +93,7 @@ fn any_number_of_inodes_is_used_by_few_descriptors() -> Result<()> {
     Ok(())
 }
 
-/// Whatever somebody else puts where an inode was, it is not taken for that inode.
+/// A file that another process puts in the place of an inode is not taken for that inode.
 #[test]
 fn what_others_put_in_its_place_is_another_inode() -> Result<()> {
     for by_handle in [true, false] {
@@ -103,7 +104,7 @@ fn what_others_put_in_its_place_is_another_inode() -> Result<()> {
         for nr in 0..100 {
             let at = path.join(format!("d/e/{nr}"));
             std::fs::remove_file(&at).expect("removed");
-            // Numbers are given again soon.
+            // Inode numbers are reused soon.
             if nr % 2 == 0 { std::fs::write(&at, "new") } else { std::fs::create_dir(&at) }
                 .expect("made");
         }
@@ -119,7 +120,7 @@ fn what_others_put_in_its_place_is_another_inode() -> Result<()> {
             assert_eq!(found.kind, kind, "{nr}");
             assert_eq!(fs.getattr(found.ino)?.kind, kind);
             assert_eq!(fs.lookup(e, nr.to_string().as_bytes())?.attr.ino, found.ino);
-            // Also when it was forgotten.
+            // Also after it was forgotten.
             fs.forget(found.ino, 2);
             assert_eq!(fs.lookup(e, nr.to_string().as_bytes())?.attr.ino, found.ino);
         }

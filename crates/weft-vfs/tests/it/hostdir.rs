@@ -1,4 +1,4 @@
-//! `HostDir` on a tmpfs of its own, and what somebody else may do to the directory meanwhile.
+//! `HostDir` on a tmpfs of its own, also while other processes change the directory.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use weft_vfs::acl::ACCESS;
 use weft_vfs::conformance::{self, Limits};
 use weft_vfs::{Caller, Error, FileSystem, Handle, HostDir, OpenFlags, Result, Walker, XattrSet};
 
-/// The id of an entry of an ACL that has none.
+/// The id field of ACL entries without an id.
 const NO_ID: u32 = u32::MAX;
 
 /// A tmpfs that is unmounted in the end. `None` without the privilege.
@@ -54,7 +54,7 @@ fn conforms() {
     let Some(tmpfs) = Tmpfs::mount() else { return };
     let next = AtomicU32::new(0);
     let make = || -> Arc<dyn FileSystem> {
-        // The one before is done with: its inodes count no more.
+        // The earlier file system is dropped: its inodes are no longer counted.
         let nr = next.fetch_add(1, Ordering::Relaxed);
         if let Some(last) = nr.checked_sub(3) {
             let _ = std::fs::remove_dir_all(tmpfs.path().join(last.to_string()));
@@ -74,7 +74,8 @@ fn conforms() {
     conformance::run(make, &limits);
 }
 
-/// A kernel obeys ACLs of a mount or does not, and asks about each file; below may be several file systems.
+/// A kernel either enforces the ACLs of a mount or not, and asks for those of each file; there may
+/// be several file systems below.
 #[test]
 fn acls_are_those_of_each_file_system_below() -> Result<()> {
     let (Some(with), Some(without)) = (Tmpfs::mount(), Tmpfs::mount_as("ramfs", "mode=755")) else {
@@ -136,14 +137,14 @@ fn nothing_leads_out() -> Result<()> {
     std::fs::create_dir_all(path.join("a/b")).expect("directories");
     let fs = HostDir::open(&path)?;
     let walker = Walker::new(&fs);
-    // Links are followed within the tree, by whoever walks it.
+    // Links are followed within the tree, by the caller that walks it.
     assert!(matches!(walker.read_file(b"/relative"), Err(Error::NotFound)));
     assert!(walker.resolve(b"/absolute/secret").is_err());
     assert_eq!(fs.lookup(fs.root(), b"..")?.attr.ino, fs.root());
     for name in [&b"../secret"[..], b"/etc", b"a/b"] {
         assert!(matches!(fs.lookup(fs.root(), name), Err(Error::Invalid(_))));
     }
-    // A directory that somebody moves out while it is held has no way up.
+    // A directory that another process moves out while it is held has no parent.
     let b = walker.resolve(b"/a/b")?;
     std::fs::rename(path.join("a/b"), dir.path().join("b")).expect("moved out");
     assert!(matches!(b.lookup(b".."), Err(Error::NotFound)));
@@ -175,7 +176,7 @@ fn descriptors_are_given_back() -> Result<()> {
         std::fs::write(path.join(nr.to_string()), "x").expect("a file");
     }
     let fs = HostDir::open(&path)?;
-    // Those of this directory: other tests run beside this one.
+    // Only those of this directory: other tests run in parallel.
     let held = || {
         let links = std::fs::read_dir("/proc/self/fd").expect("descriptors");
         let links = links.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());

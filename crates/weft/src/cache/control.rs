@@ -173,7 +173,7 @@ fn answer(mut stream: impl Stream, handler: &Handler) -> io::Result<()> {
     stream.limit()?;
     let answer = match read_request(&mut stream)? {
         Some(request) => handler(&request),
-        None => Answer::refused(400, "that is no request\n"),
+        None => Answer::refused(400, "invalid request\n"),
     };
     write_answer(&mut stream, &answer)
 }

@@ -65,7 +65,7 @@ fn open_file(cache: &str, options: OpenOptions) -> Result<(Arc<Cache>, Arc<FileD
     let path = file_of(cache)?;
     if !path.exists() {
         return Err(crate::Error::Invalid(format!(
-            "there is no cache {cache}; make one: weft cache create {cache} --size 10G"
+            "no such cache: {cache}; create it with: weft cache create {cache} --size 10G"
         )));
     }
     let mode = if options.read_only { OpenMode::READ_ONLY } else { OpenMode::READ_WRITE };
@@ -226,11 +226,11 @@ impl CachedSource {
             ("GET", "/origins") => Answer::ok(describe_origins(&cache, Some(tap.device()))),
             ("POST", _) if may_change => match change(&cache, &file, &tap, request) {
                 Ok(done) => Answer::ok(done),
-                Err(Refused::Unknown) => Answer::refused(404, "there is nothing of that name\n"),
+                Err(Refused::Unknown) => Answer::refused(404, "not found\n"),
                 Err(Refused::Failed(why)) => Answer::refused(409, format!("{why}\n")),
             },
-            (_, "/metrics" | "/origins") => Answer::refused(405, "that can only be looked at\n"),
-            _ => Answer::refused(404, "there is /metrics\n"),
+            (_, "/metrics" | "/origins") => Answer::refused(405, "method not allowed: read only\n"),
+            _ => Answer::refused(404, "not found; try /metrics\n"),
         })
     }
 }
@@ -248,8 +248,8 @@ impl NetworkMetrics {
         let handler: Handler =
             Arc::new(move |request| match (request.method.as_str(), request.path.as_str()) {
                 ("GET", "/metrics") => Answer::metrics(networks.open_metrics()),
-                (_, "/metrics") => Answer::refused(405, "that can only be looked at\n"),
-                _ => Answer::refused(404, "there is /metrics\n"),
+                (_, "/metrics") => Answer::refused(405, "method not allowed: read only\n"),
+                _ => Answer::refused(404, "not found; try /metrics\n"),
             });
         Listener::tcp(address, handler).map(Self)
     }
@@ -279,10 +279,10 @@ impl CellMetrics {
                     Some(status) => {
                         Answer::metrics(metrics::render(vec![Box::new(CellFigures(status))]))
                     }
-                    None => Answer::refused(503, "the server has too much to do\n"),
+                    None => Answer::refused(503, "the server is overloaded\n"),
                 },
-                (_, "/metrics") => Answer::refused(405, "that can only be looked at\n"),
-                _ => Answer::refused(404, "there is /metrics\n"),
+                (_, "/metrics") => Answer::refused(405, "method not allowed: read only\n"),
+                _ => Answer::refused(404, "not found; try /metrics\n"),
             });
         Listener::tcp(address, handler).map(Self)
     }
@@ -330,7 +330,7 @@ fn change(
     match request.path.as_str() {
         "/flush" => {
             device.write_back_all()?;
-            Ok("everything dirty is written back\n".to_owned())
+            Ok("wrote back all dirty data\n".to_owned())
         }
         "/mode" => {
             let mode: Mode = request.query.parse()?;
@@ -352,7 +352,7 @@ fn change(
         }
         "/trace/stop" => match tap.finish_trace()? {
             Some(records) => Ok(format!("{records} accesses recorded\n")),
-            None => Err(Refused::Failed("nothing was being recorded".to_owned())),
+            None => Err(Refused::Failed("no recording is in progress".to_owned())),
         },
         _ => Err(Refused::Unknown),
     }

@@ -91,7 +91,7 @@ impl Settings {
     }
 
     fn set_one(&mut self, name: &str, value: &str) -> Result<()> {
-        let bad = || Error::Usage(format!("{name}={value}: that is no value for it"));
+        let bad = || Error::Usage(format!("invalid value: {name}={value}"));
         let number = || value.parse::<u64>().map_err(|_| bad());
         let yes = || match value {
             "yes" => Ok(true),
@@ -123,7 +123,7 @@ impl Settings {
             _ => {
                 let names: Vec<&str> = SETTINGS.iter().map(|(name, ..)| *name).collect();
                 return Err(Error::Usage(format!(
-                    "'{name}' is no setting of a cache; there are {}",
+                    "unknown cache setting '{name}': expected one of {}",
                     names.join(", ")
                 )));
             }

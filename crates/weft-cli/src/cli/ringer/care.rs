@@ -15,15 +15,15 @@ pub struct Doctor {
 pub struct Backup {
     #[command(flatten)]
     pub reaching: Reaching,
-    /// The file to make, which must not exist: a cell for `restore-cell`
+    /// The backup file to create; it must not exist
     pub file: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub struct RestoreCell {
-    /// The file that `backup` has made
+    /// The file made by `backup`
     pub backup: PathBuf,
-    /// The cell to make, which must not exist, for `serve`
+    /// The cell to create, for `serve`; it must not exist
     pub cell: PathBuf,
 }
 

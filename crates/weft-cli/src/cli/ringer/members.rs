@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub struct Init {
-    /// The directory for keys and certificates; nothing in it is replaced
+    /// The directory for keys and certificates; existing files are not replaced
     pub directory: PathBuf,
-    /// A name or IP address by which clients reach the server; more than once
+    /// A host name or IP address of the server for its certificate; repeatable
     #[arg(long, value_name = "NAME", required = true)]
     pub host: Vec<String>,
 }
@@ -20,17 +20,17 @@ pub struct Invite {
     /// Validity of the token: a number with s, m, h or d
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = seconds)]
     pub expires: u64,
-    /// Let the new member read everything and change nothing
+    /// Grant the new member read access only, to everything
     #[arg(long, conflicts_with_all = ["subtree", "admin"])]
     pub read_only: bool,
-    /// Let the new member also invite members and revoke them
+    /// Make the new member an administrator, who can invite and revoke members
     #[arg(long, conflicts_with = "subtree")]
     pub admin: bool,
-    /// Let the new member read (PATH:r) or change (PATH:rw) files below this directory of the cell,
-    /// and no others; more than once
+    /// Grant the new member access only to the files below this directory of the cell, to read
+    /// (PATH:r) or change (PATH:rw) them; repeatable
     #[arg(long, value_name = "PATH:rw")]
     pub subtree: Vec<String>,
-    /// The address at which the new member reaches the server, if it is another one
+    /// The address at which the new member reaches the server [default: SERVER]
     #[arg(long, value_name = "ADDRESS")]
     pub server_address: Option<String>,
 }
@@ -41,7 +41,8 @@ pub struct Join {
     pub token: String,
     /// The directory for this member's key and certificate
     pub directory: PathBuf,
-    /// Put them into DIRECTORY/NUMBER, by the cell's number: for `mount --cells-certificates`
+    /// Write them into DIRECTORY/NUMBER, named after the cell's number, for `mount
+    /// --cells-certificates`
     #[arg(long)]
     pub by_cell: bool,
     /// The member's name [default: the name of this machine]
@@ -67,6 +68,6 @@ pub struct Members {
 pub struct Forget {
     #[command(flatten)]
     pub reaching: Reaching,
-    /// The client's number, as `status` shows it
+    /// Number of the client, as shown by `status`
     pub client: String,
 }

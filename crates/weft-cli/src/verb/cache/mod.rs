@@ -243,7 +243,7 @@ fn detach(out: Output, args: &args::Detach) -> Outcome {
     let forgotten = opened.forget(&label, args.discard_dirty);
     let closed = opened.close();
     forgotten.and(closed).map_err(named)?;
-    let text = format!("{} has forgotten {label}", args.cache);
+    let text = format!("removed {label} from {}", args.cache);
     out.confirm(&json!({ "cache": args.cache, "detached": label }), &text)?;
     Ok(DONE)
 }

@@ -1,6 +1,6 @@
 //! `ringer archive`: manages the archives of a cell, and deletes unused blocks from them.
 
-use super::{ask, ask_all, failed, the_owners};
+use super::{UNEXPECTED, ask, ask_all, failed, the_owners};
 use crate::cli::ringer::{
     Archive as Verb, ArchiveAdd, ArchiveList, ArchiveRemove, ArchiveSweep, Reaching,
 };
@@ -47,13 +47,15 @@ impl ArchiveReport {
 fn archives(reaching: &Reaching) -> Result<Vec<ArchiveInfo>, Failure> {
     match ask(reaching, &Ask::Archives {})? {
         Answer::Archives { archives } => Ok(archives),
-        _ => Err(Failure::new("the server said something else")),
+        _ => Err(Failure::new(UNEXPECTED)),
     }
 }
 
 fn number(archive: &str) -> Result<ArchiveId, Failure> {
     let number = u64::from_str_radix(archive, 16);
-    number.map(ArchiveId).map_err(|_| Failure::usage("write the number as `list` shows it"))
+    number
+        .map(ArchiveId)
+        .map_err(|_| Failure::usage("not the number of an archive: see `archive list`"))
 }
 
 /// Makes a random number for a new archive.
@@ -69,7 +71,7 @@ fn random() -> Result<ArchiveId, Failure> {
 fn add(out: Output, args: &ArchiveAdd) -> Outcome {
     let wrong = |e: weft::ringer_client::archive::ArchiveError| Failure::new(e.to_string());
     let Answer::Status { status } = the_owners(ask_all(&args.reaching, &Ask::Status {})?)? else {
-        return Err(Failure::new("the server said something else"));
+        return Err(Failure::new(UNEXPECTED));
     };
     let id = random()?;
     let archive = Archive::new(&args.url, &Opener::default()).map_err(wrong)?;
@@ -82,7 +84,7 @@ fn add(out: Output, args: &ArchiveAdd) -> Outcome {
         return Err(e);
     }
     let report = ArchiveReport::new(&info);
-    let text = format!("{} is archive {} of the cell", report.url, report.archive);
+    let text = format!("added {} as archive {}", report.url, report.archive);
     out.confirm(&report, &text)?;
     Ok(DONE)
 }
@@ -101,7 +103,7 @@ fn remove(out: Output, args: &ArchiveRemove) -> Outcome {
     let archive = number(&args.archive)?;
     ask(&args.reaching, &Ask::RemoveArchive { archive })?;
     let report = serde_json::json!({ "removed": args.archive });
-    out.confirm(&report, &format!("{} is no archive of the cell any more", args.archive))?;
+    out.confirm(&report, &format!("removed archive {} from the cell", args.archive))?;
     Ok(DONE)
 }
 
@@ -121,7 +123,7 @@ fn sweep(out: Output, args: &ArchiveSweep) -> Outcome {
     let mut list = archives(&args.reaching)?;
     list.retain(|info| wanted.is_none_or(|id| id == info.archive));
     if list.is_empty() {
-        return Err(Failure::new("the cell has no such archive"));
+        return Err(Failure::new("no such archive in this cell"));
     }
     let tls = args.reaching.tls_certificates.as_deref().map(ClientTls::mutual).transpose();
     let tls = tls.map_err(failed)?;
@@ -134,7 +136,7 @@ fn sweep(out: Output, args: &ArchiveSweep) -> Outcome {
         }
     }
     let Some(mut observer) = observer else {
-        return Err(Failure::new("no server that owns the cell answers"));
+        return Err(Failure::new("cannot reach the server that owns the cell"));
     };
     let mut reports = Vec::new();
     for info in &list {
@@ -159,11 +161,7 @@ fn sweep(out: Output, args: &ArchiveSweep) -> Outcome {
                 format!("{} deleted", r.deleted_blocks)
             };
             let (blocks, unused) = (count(r.blocks, "block"), r.unused_blocks);
-            writeln!(
-                to,
-                "archive {}  {}: {blocks}, {unused} of no use, {deleted}",
-                r.archive, r.url
-            )
+            writeln!(to, "archive {}  {}: {blocks}, {unused} unused, {deleted}", r.archive, r.url)
         })
     })?;
     Ok(DONE)

@@ -51,7 +51,7 @@ fn report(out: Output, file: &std::path::Path, copied: &Copied, done: &str) -> O
         writeln!(to, "{} {done}: {inodes}, revision {}", report.file, report.revision)
     })?;
     if wrong > 0 {
-        out.note(&format!("{} in it, as in the cell that it is of", count(wrong, "problem")));
+        out.note(&format!("the backup has {}, as the cell has", count(wrong, "problem")));
         return Ok(SOMETHING_WRONG);
     }
     Ok(DONE)
@@ -74,7 +74,7 @@ pub(super) fn backup(out: Output, args: &Backup) -> Outcome {
             Err(e) => return Err(failed(e)),
         }
     }
-    Err(Failure::new(format!("no server that owns the cell answers: {}", whys.join("; "))))
+    Err(Failure::new(format!("cannot reach the server that owns the cell: {}", whys.join("; "))))
 }
 
 /// `ringer restore-cell`.
@@ -82,8 +82,8 @@ pub(super) fn restore(out: Output, args: &RestoreCell) -> Outcome {
     let copied = backup::restore(&args.backup, &args.cell).map_err(failed)?;
     let code = report(out, &args.cell, &copied, "is ready to be served")?;
     out.note(
-        "a mount that has seen more of the cell than is in this copy refuses it, until it is mounted \
-         with --accept-older-cell",
+        "clients that have seen a later state of the cell refuse to mount this copy without \
+        --accept-older-cell",
     );
     Ok(code)
 }
@@ -143,7 +143,7 @@ pub(super) fn scrub(out: Output, args: &Scrub) -> Outcome {
     }
     let number = |name: &str| values.get(name).and_then(|v| v.parse().ok()).unwrap_or(0);
     if values.get("state") != Some(&"done") {
-        let why = values.get("why").copied().unwrap_or("it did not end");
+        let why = values.get("why").copied().unwrap_or("incomplete");
         return Err(not_looked(Failure::new(format!("{}: {why}", mount.display()))));
     }
     let report = ScrubReport {
@@ -155,13 +155,13 @@ pub(super) fn scrub(out: Output, args: &Scrub) -> Outcome {
     };
     out.report(&report, |to| {
         for DamagedBlock { kind, inode, block, healed, why } in &report.damaged {
-            let state = if *healed { "healed" } else { "lost" };
+            let state = if *healed { "repaired" } else { "lost" };
             let why = if why.is_empty() { String::new() } else { format!(": {why}") };
             writeln!(to, "{kind} block {block} of inode {inode}: damaged, {state}{why}")?;
         }
         let (blocks, bytes) = (count(report.blocks, "block"), human(report.bytes));
         let (healed, lost) = (report.healed, report.lost);
-        writeln!(to, "{blocks}, {bytes}: {healed} healed, {lost} damaged for good")
+        writeln!(to, "{blocks}, {bytes}: {healed} repaired, {lost} damaged and not repairable")
     })?;
     Ok(match (report.healed, report.lost) {
         (0, 0) => DONE,

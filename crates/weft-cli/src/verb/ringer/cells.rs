@@ -1,6 +1,6 @@
 //! `ringer attach` and `detach`, and the state of attached cells as a mount reports it.
 
-use super::{FoundReport, addresses, ask, copies, no_cell};
+use super::{FoundReport, UNEXPECTED, addresses, ask, copies, no_cell};
 use crate::cli::ringer::{Attach, Detach, Reaching};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
@@ -57,7 +57,7 @@ pub(super) fn number_at(mountpoint: &Path) -> Result<String, Errno> {
 pub(super) fn number_of(reaching: &Reaching) -> Result<CellId, Failure> {
     match ask(reaching, &Ask::Status {})? {
         Answer::Status { status } => Ok(CellId(status.cell)),
-        _ => Err(Failure::new("the server said something else")),
+        _ => Err(Failure::new(UNEXPECTED)),
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) fn search(out: Output, mountpoint: &Path, query: &str, limit: u32) ->
     let fails = |e: std::io::Error| Failure::new(format!("{}: {e}", mountpoint.display()));
     copies::get(mountpoint, STORE_XATTR).map_err(|e| no_cell(mountpoint, e))?;
     if query.contains('/') {
-        return Err(Failure::usage("a mount is asked by the name of a folder: without '/'"));
+        return Err(Failure::usage("conditions on a mount cannot contain '/'"));
     }
     let folder = mountpoint.join(".query").join(query);
     let mut paths = Vec::new();
@@ -119,12 +119,12 @@ pub(super) fn search(out: Output, mountpoint: &Path, query: &str, limit: u32) ->
     for AskedCell { cell, path, state, why, .. } in &report.cells {
         match state.as_str() {
             "complete" | "pruned" => {}
-            "cut" => out.note(&format!("cell {cell} at {path} has more ({why})")),
+            "cut" => out.note(&format!("cell {cell} at {path}: incomplete results ({why})")),
             _ => out.note(&format!("cell {cell} at {path} is {state}: {why}")),
         }
     }
     if !complete {
-        out.note("there may be more");
+        out.note("the results may be incomplete");
     }
     Ok(DONE)
 }
@@ -132,10 +132,12 @@ pub(super) fn search(out: Output, mountpoint: &Path, query: &str, limit: u32) ->
 fn why_not(dir: &Path, e: Errno) -> Failure {
     Failure::new(match e {
         Errno::NOTEMPTY => format!("{} is not empty", dir.display()),
-        Errno::NOTDIR => format!("{} is no directory", dir.display()),
-        Errno::EXIST => format!("another cell is attached to {} already", dir.display()),
-        Errno::LOOP => format!("{} is in that cell: it would be below itself", dir.display()),
-        Errno::INVAL => format!("{} cannot be a junction", dir.display()),
+        Errno::NOTDIR => format!("{} is not a directory", dir.display()),
+        Errno::EXIST => format!("another cell is already attached to {}", dir.display()),
+        Errno::LOOP => {
+            format!("{} is in that cell: a cell cannot be attached below itself", dir.display())
+        }
+        Errno::INVAL => format!("no cell can be attached to {}", dir.display()),
         e => return no_cell(dir, e),
     })
 }
@@ -155,8 +157,8 @@ pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
     Junction::parse(text.as_bytes()).map_err(|e| Failure::usage(e.to_string()))?;
     copies::set(dir, JUNCTION_XATTR, text.as_bytes()).map_err(|e| match e {
         Errno::ACCESS => Failure::new(format!(
-            "permission denied: {}: only root and the user of the mount attach cells, unless it was mounted with \
-             --allow-attach",
+            "permission denied: {}: only root and the user of the mount can attach cells, unless \
+            it was mounted with --allow-attach",
             dir.display()
         )),
         e => why_not(dir, e),
@@ -167,7 +169,7 @@ pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
         "cell": cell.to_string(),
         "servers": junction.servers,
     });
-    out.confirm(&report, &format!("cell {cell} is attached to {shown}"))?;
+    out.confirm(&report, &format!("attached cell {cell} to {shown}"))?;
     Ok(DONE)
 }
 
@@ -184,6 +186,6 @@ pub(super) fn detach(out: Output, args: &Detach) -> Outcome {
     let cell = Junction::parse(text.as_bytes()).map(|junction| junction.cell.to_string());
     let cell = cell.unwrap_or_else(|_| "unknown".into());
     let report = serde_json::json!({ "directory": shown, "cell": cell });
-    out.confirm(&report, &format!("cell {cell} is not attached to {shown} any more"))?;
+    out.confirm(&report, &format!("detached cell {cell} from {shown}"))?;
     Ok(DONE)
 }

@@ -58,7 +58,9 @@ fn listed(path: &Path) -> Result<Listed, Failure> {
     let text = get(path, HOLDERS_XATTR).map_err(|e| no_cell(path, e))?;
     let mut lines = text.lines();
     let policy = lines.next().and_then(|line| line.strip_prefix("policy\t")?.parse().ok());
-    let policy = policy.ok_or_else(|| Failure::new("the mount says something else"))?;
+    let policy = policy.ok_or_else(|| {
+        Failure::new("protocol error: unexpected reply from the mount (another version of weft?)")
+    })?;
     let copies = lines.map(|line| {
         let mut words = line.split('\t');
         let client = words.next().unwrap_or_default().to_owned();
@@ -144,7 +146,7 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
             if own { "its own" } else { "from above, or none" }
         )?;
         let waits = match fsync {
-            0 => "waits for none".to_owned(),
+            0 => "waits for no copy".to_owned(),
             n => format!("waits for {n}"),
         };
         writeln!(to, "copies on other clients: {copies}; fsync {waits}")?;
@@ -189,7 +191,7 @@ pub(super) fn holders(out: Output, args: &Holders) -> Outcome {
         if report.copies.is_empty() {
             writeln!(
                 to,
-                "no client has promised a copy; the blocks are with the clients that wrote or read them"
+                "no client keeps a copy; the blocks are on the clients that wrote or read the file"
             )?;
         }
         Ok(())
@@ -207,7 +209,7 @@ pub(super) fn pin(out: Output, args: &Pin, pinned: bool) -> Outcome {
         }
         done => done.map_err(|e| no_cell(path, e))?,
     }
-    let text = if pinned { "is kept here" } else { "is not pinned any more" };
+    let text = if pinned { "is pinned" } else { "is no longer pinned" };
     let report = serde_json::json!({ "path": path.display().to_string(), "pinned": pinned });
     out.confirm(&report, &format!("{} {text}", path.display()))?;
     Ok(DONE)
@@ -241,9 +243,9 @@ pub(super) fn store_status(out: Output, mountpoint: &Path) -> Outcome {
             human(of("cached_bytes"))
         )?;
         let (pins, lacking) = (of("pins"), of("pinned_files_lacking"));
-        writeln!(to, "pinned: {pins}, of which {lacking} files are not here yet")?;
-        writeln!(to, "files that need copies elsewhere: {}", of("files_with_copies_to_make"))?;
-        writeln!(to, "changes that the server does not have: {}", of("changes_not_sent"))?;
+        writeln!(to, "pinned: {pins}; not yet stored here: {lacking} files")?;
+        writeln!(to, "under-replicated files: {}", of("files_with_copies_to_make"))?;
+        writeln!(to, "changes not yet sent to the server: {}", of("changes_not_sent"))?;
         inside.iter().try_for_each(|cell| {
             let cells::InnerCell { cell, state, servers, changes_not_sent, conflicts, why } = cell;
             write!(to, "cell {cell} at {servers}: {state}, ")?;

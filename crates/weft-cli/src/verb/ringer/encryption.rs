@@ -23,7 +23,8 @@ pub(super) fn key_of(path: &Path) -> Result<Option<KeyId>, Failure> {
         text => text.map_err(|e| no_cell(path, e))?,
     };
     let key = text.strip_prefix("v1 ").and_then(|text| text.split(' ').next()?.parse().ok());
-    let unknown = || format!("{} is encrypted in a format that is not known", path.display());
+    let unknown =
+        || format!("{} is encrypted in an unknown format: a newer weft is needed", path.display());
     key.map(Some).ok_or_else(|| Failure::new(unknown()))
 }
 
@@ -40,18 +41,21 @@ pub(super) fn encrypt(out: Output, args: &Encrypt) -> Outcome {
     let shown = dir.display();
     set(dir, ENCRYPTION_XATTR, ENCRYPT).map_err(|e| match e {
         Errno::NOTEMPTY => Failure::new(format!(
-            "{shown} is not empty: only an empty directory is encrypted; what is put into it then is"
+            "{shown} is not empty: only an empty directory can be encrypted; encrypt a new one \
+            and copy the files into it"
         )),
-        Errno::NOTDIR => Failure::new(format!("{shown} is no directory")),
-        Errno::EXIST => Failure::new(format!("{shown} is encrypted, with a key of its own")),
+        Errno::NOTDIR => Failure::new(format!("{shown} is not a directory")),
+        Errno::EXIST => Failure::new(format!("{shown} is already encrypted with its own key")),
         e => no_cell(dir, e),
     })?;
-    let key = key_of(dir)?.ok_or_else(|| Failure::new("the mount says something else"))?;
+    let key = key_of(dir)?.ok_or_else(|| {
+        Failure::new("protocol error: unexpected reply from the mount (another version of weft?)")
+    })?;
     let report = EncryptedReport { directory: shown.to_string(), key: key.to_string() };
-    out.confirm(&report, &format!("{shown} is encrypted, with the key {key}"))?;
+    out.confirm(&report, &format!("encrypted {shown} with the key {key}"))?;
     out.note(
-        "only this machine has the key: without it, everything in there is lost. See `key export` and \
-        `key share`",
+        "only this machine has the key, and without it the files are lost: back it up with `key \
+        export` or share it with `key share`",
     );
     Ok(DONE)
 }
@@ -84,7 +88,9 @@ struct KeyReport {
 fn store(mountpoint: &Path) -> Result<PathBuf, Failure> {
     let text = get(mountpoint, KEYS_XATTR).map_err(|e| no_cell(mountpoint, e))?;
     let path = text.lines().find_map(|line| line.strip_prefix("store\t"));
-    path.map(PathBuf::from).ok_or_else(|| Failure::new("the mount says something else"))
+    path.map(PathBuf::from).ok_or_else(|| {
+        Failure::new("protocol error: unexpected reply from the mount (another version of weft?)")
+    })
 }
 
 fn list(out: Output, mountpoint: &Path) -> Outcome {
@@ -119,7 +125,8 @@ fn export(out: Output, directory: &Path) -> Outcome {
     let damaged = |(line, e)| Failure::new(format!("line {line} of {}: {e}", file.display()));
     let all = parse_keys(&text).map_err(damaged)?;
     let key = all.iter().find(|key| key.id() == id);
-    let key = key.ok_or_else(|| Failure::new(format!("the key {id} of {shown} is not here")))?;
+    let key = key
+        .ok_or_else(|| Failure::new(format!("this mount does not have the key {id} of {shown}")))?;
     let text = key.to_text();
     out.report(&serde_json::json!({ "key": id.to_string(), "text": text.as_str() }), |to| {
         writeln!(to, "{}", text.as_str())
@@ -143,7 +150,7 @@ fn import(out: Output, mountpoint: &Path, from: Option<&Path>) -> Outcome {
     let key: DirectoryKey = text.parse().map_err(|e| Failure::new(format!("{e}")))?;
     set(mountpoint, KEYS_XATTR, key.to_text().as_bytes()).map_err(|e| match e {
         Errno::KEYREJECTED => Failure::new(format!(
-            "the key is of cell {:016x}, and that is not the one on {}",
+            "the key is of cell {:016x}, which is not the one mounted on {}",
             key.cell,
             mountpoint.display()
         )),
@@ -154,6 +161,6 @@ fn import(out: Output, mountpoint: &Path, from: Option<&Path>) -> Outcome {
         directory_inode: key.directory.0,
         shared_with: None,
     };
-    out.confirm(&report, &format!("the key {} is kept here", key.id()))?;
+    out.confirm(&report, &format!("stored the key {} on this machine", key.id()))?;
     Ok(DONE)
 }

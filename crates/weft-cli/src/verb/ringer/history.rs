@@ -82,14 +82,14 @@ pub(super) fn history(out: Output, args: &History) -> Outcome {
         Ok(())
     })?;
     if !report.complete {
-        out.note("there are more");
+        out.note("more versions exist");
     }
     Ok(DONE)
 }
 
 fn failed(path: &Path, e: Errno) -> Failure {
     match e {
-        Errno::NOENT => Failure::new(format!("there is no such version of {}", path.display())),
+        Errno::NOENT => Failure::new(format!("no such version of {}", path.display())),
         Errno::IO => Failure::new(format!(
             "{}: no connected client or archive has its blocks (see the log)",
             path.display()
@@ -134,6 +134,6 @@ pub(super) fn restore(out: Output, args: &Restore) -> Outcome {
 
 fn confirm(out: Output, path: &Path) -> Outcome {
     let report = serde_json::json!({ "restored": path.display().to_string() });
-    out.confirm(&report, &format!("{} is restored", path.display()))?;
+    out.confirm(&report, &format!("restored {}", path.display()))?;
     Ok(DONE)
 }

@@ -1,6 +1,6 @@
 //! `ringer init`, `invite`, `join`, `revoke`, `members` and `forget`.
 
-use super::{address, addresses, ask, failed};
+use super::{UNEXPECTED, address, addresses, ask, failed};
 use crate::cli::ringer::{Forget, Init, Invite, Join, Members, Revoke};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
@@ -19,9 +19,12 @@ pub(super) fn init(out: Output, args: &Init) -> Outcome {
     let dir = args.directory.display();
     out.confirm(
         &serde_json::json!({ "directory": dir.to_string(), "hosts": args.host }),
-        &format!("{dir} has a new authority, and certificates for the server and for you"),
+        &format!(
+            "created a certificate authority in {dir}, with certificates for the server and for \
+            the administrator"
+        ),
     )?;
-    out.note("keep ca-key.pem secret: who has it can make members of the cell");
+    out.note("keep ca-key.pem secret: anyone with it can add members to the cell");
     Ok(DONE)
 }
 
@@ -53,10 +56,10 @@ pub(super) fn invite(out: Output, args: &Invite) -> Outcome {
     let authority = pki::fingerprint_in(&authority).map_err(failed)?;
     let question = Ask::Invite { grants, lasts_secs: args.expires };
     let Answer::Invited { secret } = ask(&args.reaching, &question)? else {
-        return Err(Failure::new("the server said something else"));
+        return Err(Failure::new(UNEXPECTED));
     };
     let secret: [u8; pki::TOKEN_SECRET_BYTES] =
-        secret.0.try_into().map_err(|_| Failure::new("the server said something else"))?;
+        secret.0.try_into().map_err(|_| Failure::new(UNEXPECTED))?;
     let server = match &args.server_address {
         Some(text) => address(text)?,
         // After joining, the member can learn of the other servers.
@@ -77,7 +80,7 @@ pub(super) fn join(out: Output, args: &Join) -> Outcome {
     };
     if !pki::is_member_name(&name) {
         return Err(Failure::usage(format!(
-            "{name:?} is no name for a member: give --name, of letters, digits, '-', '_' and '.'"
+            "invalid member name {name:?}: give --name, of letters, digits, '-', '_' and '.'"
         )));
     }
     let directory = if args.by_cell {
@@ -89,7 +92,7 @@ pub(super) fn join(out: Output, args: &Join) -> Outcome {
     let (dir, server) = (directory.display().to_string(), token.server.to_string());
     out.confirm(
         &serde_json::json!({ "member": name, "directory": dir, "server": server }),
-        &format!("{name} is a member: mount {server} with --tls-certificates {dir}"),
+        &format!("joined as {name}: mount {server} with --tls-certificates {dir}"),
     )?;
     Ok(DONE)
 }
@@ -97,8 +100,8 @@ pub(super) fn join(out: Output, args: &Join) -> Outcome {
 fn join_as(token: &Token, directory: &Path, name: &str) -> Result<(), Failure> {
     net::join(token, directory, name).map_err(|e| match e {
         net::Error::Denied(Denial::Name) => Failure::new(format!(
-            "another member of the cell has the name '{name}', or had it before it was revoked: give \
-             another with --name (the token is good still)"
+            "the member name '{name}' is taken, perhaps by a revoked member: give another with \
+            --name (the token is still valid)"
         )),
         e => failed(e),
     })
@@ -110,10 +113,11 @@ fn join_by_cell(token: &Token, directory: &Path, name: &str) -> Result<PathBuf, 
     let joining = directory.join(format!("joining-{}", std::process::id()));
     join_as(token, &joining, name).inspect_err(|_| drop(std::fs::remove_dir(&joining)))?;
     let tls = ClientTls::mutual(&joining).map_err(failed)?;
-    let kept = |why: String| Failure::new(format!("{why}; the keys are in {}", joining.display()));
+    let kept =
+        |why: String| Failure::new(format!("{why}; the new keys are in {}", joining.display()));
     let cell = match net::ask(&token.server, Some(&tls), &Ask::Status {}) {
         Ok(Answer::Status { status }) => CellId(status.cell),
-        Ok(_) => return Err(kept("the server said something else".into())),
+        Ok(_) => return Err(kept(UNEXPECTED.into())),
         Err(e) => return Err(kept(e.to_string())),
     };
     let place = directory.join(cell.to_string());
@@ -126,10 +130,10 @@ fn join_by_cell(token: &Token, directory: &Path, name: &str) -> Result<PathBuf, 
 pub(super) fn revoke(out: Output, args: &Revoke) -> Outcome {
     let name = Bytes(args.name.as_bytes().to_vec());
     let Answer::Revoked {} = ask(&args.reaching, &Ask::Revoke { name })? else {
-        return Err(Failure::new("the server said something else"));
+        return Err(Failure::new(UNEXPECTED));
     };
     let name = args.name.to_string_lossy();
-    let text = format!("{name} is revoked");
+    let text = format!("revoked {name}");
     out.confirm(&serde_json::json!({ "revoked": name }), &text)?;
     Ok(DONE)
 }
@@ -137,13 +141,14 @@ pub(super) fn revoke(out: Output, args: &Revoke) -> Outcome {
 /// `ringer forget`.
 pub(super) fn forget(out: Output, args: &Forget) -> Outcome {
     let number = u64::from_str_radix(&args.client, 16);
-    let number = number.map_err(|_| Failure::usage("write the number as `status` shows it"))?;
+    let number = number.map_err(|_| Failure::usage("not the number of a client: see `status`"))?;
     let question = Ask::Forget { client: ClientId(number) };
     let Answer::Forgotten { files } = ask(&args.reaching, &question)? else {
-        return Err(Failure::new("the server said something else"));
+        return Err(Failure::new(UNEXPECTED));
     };
     let report = serde_json::json!({ "forgotten": args.client, "files": files });
-    let text = format!("client {} had copies of {}", args.client, count(files, "file"));
+    let text =
+        format!("dropped client {}, which had copies of {}", args.client, count(files, "file"));
     out.confirm(&report, &text)?;
     Ok(DONE)
 }
@@ -166,7 +171,7 @@ struct GrantReport {
 /// `ringer members`.
 pub(super) fn members(out: Output, args: &Members) -> Outcome {
     let Answer::Members { members } = ask(&args.reaching, &Ask::Members {})? else {
-        return Err(Failure::new("the server said something else"));
+        return Err(Failure::new(UNEXPECTED));
     };
     let reports: Vec<MemberReport> = members
         .into_iter()

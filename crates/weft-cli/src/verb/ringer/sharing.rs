@@ -36,7 +36,9 @@ impl MemberReport {
 
 fn own_id(mountpoint: &Path) -> Result<MemberId, Failure> {
     let text = get(mountpoint, MEMBER_XATTR).map_err(|e| no_cell(mountpoint, e))?;
-    text.parse().map_err(|_| Failure::new("the mount says something else"))
+    text.parse().map_err(|_| {
+        Failure::new("protocol error: unexpected reply from the mount (another version of weft?)")
+    })
 }
 
 /// `ringer key id`.
@@ -74,22 +76,27 @@ pub(super) fn trust(out: Output, mountpoint: &Path, ids: &[MemberId], remove: bo
 }
 
 fn not_root(path: &Path) -> Failure {
-    Failure::new(format!("{} is not the root of a cell: give where that is", path.display()))
+    Failure::new(format!(
+        "{} is not the root of a mounted cell: give its mount point",
+        path.display()
+    ))
 }
 
 fn failed(directory: &Path, e: Errno) -> Failure {
     let shown = directory.display();
     match e {
         Errno::INVAL => Failure::new(format!(
-            "{shown} is encrypted with the key of a directory above it, and that is the one to share; or \
-             that is an id that nobody has"
+            "cannot share {shown}: its key belongs to a directory above it (share that one), or \
+            the id is invalid"
         )),
-        Errno::NOKEY => Failure::new(format!("the key of {shown} is not here")),
+        Errno::NOKEY => Failure::new(format!("this mount does not have the key of {shown}")),
         Errno::KEYREJECTED => Failure::new(format!(
-            "how {shown} is shared, as the server tells it, was not written by who has the key; the mount's \
-             log says more"
+            "the server's list of the shares of {shown} is not authentic: it was not made with \
+            the directory's key; see the log of the mount"
         )),
-        Errno::NOSPC => Failure::new(format!("{shown} is shared with as many as can be")),
+        Errno::NOSPC => {
+            Failure::new(format!("{shown} is already shared with the most members possible"))
+        }
         e => no_cell(directory, e),
     }
 }
@@ -102,9 +109,11 @@ pub(super) fn share(out: Output, directory: &Path, ids: &[MemberId]) -> Outcome 
         .map_err(|e| failed(directory, e))?;
     let reports: Vec<_> = ids.iter().map(MemberReport::of).collect();
     let (shown, members) = (directory.display(), count(ids.len() as u64, "member"));
-    out.confirm(&reports, &format!("{shown} is shared with {members}"))?;
+    out.confirm(&reports, &format!("shared {shown} with {members}"))?;
     let own = own_id(directory)?;
-    out.note(&format!("they have the key once they trust the id of this mount: {own}"));
+    out.note(&format!(
+        "they get the key once they trust the id of this mount (`key trust`): {own}"
+    ));
     Ok(DONE)
 }
 

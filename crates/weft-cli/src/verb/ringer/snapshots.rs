@@ -43,7 +43,7 @@ pub(super) fn snapshot(out: Output, args: &Snapshot) -> Outcome {
                 })
             })?;
             if text.lines().last() == Some("more") {
-                out.note("there are more than the list holds");
+                out.note("more snapshots exist than are listed");
             }
             return Ok(DONE);
         }
@@ -51,14 +51,14 @@ pub(super) fn snapshot(out: Output, args: &Snapshot) -> Outcome {
     let text = [verb.as_bytes(), b" ", name.as_bytes()].concat();
     let shown = name.display();
     set(directory, SNAPSHOTS_XATTR, &text).map_err(|e| match e {
-        Errno::EXIST => Failure::new(format!("there is a snapshot '{shown}' already")),
-        Errno::NOENT if verb == "remove" => Failure::new(format!("there is no snapshot '{shown}'")),
-        Errno::NOTDIR => Failure::new(format!("{} is no directory", directory.display())),
+        Errno::EXIST => Failure::new(format!("snapshot '{shown}' already exists")),
+        Errno::NOENT if verb == "remove" => Failure::new(format!("no such snapshot: '{shown}'")),
+        Errno::NOTDIR => Failure::new(format!("{} is not a directory", directory.display())),
         Errno::FBIG => Failure::new(format!(
-            "{} has more below it than a snapshot holds: take those of its directories",
+            "{} has more files than one snapshot holds: make snapshots of its subdirectories",
             directory.display()
         )),
-        Errno::ROFS => Failure::new("of what is in a snapshot there is none"),
+        Errno::ROFS => Failure::new("cannot make a snapshot of a directory in a snapshot"),
         e => no_cell(directory, e),
     })?;
     let report = serde_json::json!({

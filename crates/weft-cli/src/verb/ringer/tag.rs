@@ -31,7 +31,9 @@ fn tags(path: &Path) -> Result<BTreeSet<String>, Errno> {
 pub(super) fn tag(out: Output, args: &Tag) -> Outcome {
     let all = args.add.iter().chain(&args.remove);
     if let Some(bad) = all.clone().find(|tag| tag.contains(',') || tag.trim().is_empty()) {
-        return Err(Failure::usage(format!("'{bad}' is no tag: it is empty or has a comma in it")));
+        return Err(Failure::usage(format!(
+            "invalid tag '{bad}': it is empty or contains a comma"
+        )));
     }
     let mut reports = Vec::new();
     for path in &args.paths {

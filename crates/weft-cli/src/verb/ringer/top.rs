@@ -1,7 +1,7 @@
 //! `ringer top` and `ringer leases`: the holders of leases, and the rates of messages and
 //! transfers.
 
-use super::{CellReport, addresses, ask, ask_all, copies, no_cell, the_owners};
+use super::{CellReport, UNEXPECTED, addresses, ask, ask_all, copies, no_cell, the_owners};
 use crate::cli::cache;
 use crate::cli::ringer::{Leases, Reaching, Top};
 use crate::failure::{DONE, Failure, Outcome};
@@ -39,7 +39,7 @@ pub(super) fn top(out: Output, args: &Top) -> Outcome {
 fn read_server(reaching: &Reaching) -> Result<CellStatus, Failure> {
     match the_owners(ask_all(reaching, &Ask::Status {})?)? {
         Answer::Status { status } => Ok(status),
-        _ => Err(Failure::new("the server said something else")),
+        _ => Err(Failure::new(UNEXPECTED)),
     }
 }
 
@@ -242,7 +242,7 @@ struct LeasesReport {
 pub(super) fn leases(out: Output, args: &Leases) -> Outcome {
     let question = Ask::Leases { limit: args.limit };
     let Answer::Leases { leases, total } = ask(&args.reaching, &question)? else {
-        return Err(Failure::new("the server said something else"));
+        return Err(Failure::new(UNEXPECTED));
     };
     let reports = leases.into_iter().map(|lease| LeaseReport {
         client: format!("{:016x}", lease.client.0),
@@ -264,7 +264,7 @@ pub(super) fn leases(out: Output, args: &Leases) -> Outcome {
     })?;
     let shown = report.leases.len() as u64;
     if shown < total {
-        out.note(&format!("{shown} of {total} leases; --limit shows more"));
+        out.note(&format!("{shown} of {total} leases shown: raise --limit"));
     }
     Ok(DONE)
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use weft::pushing;
+use weft::attach_ioctl;
 use weft::transform::text::{Side, Text};
 use weft::transform::{
     CONVERT_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, Need, Network, Registry, Write, link_content,
@@ -117,7 +117,7 @@ fn push_during(args: &Push, command: &str) -> Outcome {
         let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
         let opened = File::options().read(true).custom_flags(direct).open(path);
         let file = opened.map_err(failed)?;
-        pushing::push(&file, &args.stage)
+        attach_ioctl::push(&file, &args.stage)
             .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
         held.push(file);
     }

@@ -110,12 +110,12 @@ impl Target {
         let mut why = e.to_string();
         if e.errno() == EBUSY && matches!(self.place, Place::Mounted(_)) {
             // The mount returns only the number.
-            why += "; somebody has pushed stages on the file, or has it open past weft: wait until \
+            why += "; a program has the file open with pushed stages, or with passthrough: wait until \
                     it is closed, or mount with -o nopassthrough";
         }
         if e.errno() == EPERM && matches!(self.place, Place::Mounted(_)) {
-            why += "; if the rules of the mount are about the file (weft transform explain), they say \
-                    what it carries, unless it was mounted with --transform-trust tree";
+            why += "; if a rule of the mount matches the file (weft transform explain), that rule \
+                    decides, unless the mount has --transform-trust tree";
         }
         Failure::new(format!("{}: {why}", self.shown))
     }

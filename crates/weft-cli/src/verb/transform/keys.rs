@@ -24,8 +24,8 @@ fn place(name: &str) -> Result<PathBuf, Failure> {
     if name.contains('/') {
         return Ok(name.into());
     }
-    let directory = user_keys()
-        .ok_or_else(|| Failure::usage("there is no HOME to keep keys in; give a path"))?;
+    let directory =
+        user_keys().ok_or_else(|| Failure::usage("HOME is not set: give a path for the keys"))?;
     std::fs::create_dir_all(&directory)
         .map_err(|e| Failure::from(weft::Error::host("make", &directory, e)))?;
     Ok(directory.join(name))
@@ -37,7 +37,7 @@ fn new(out: Output, args: &NewKey) -> Outcome {
     let mut key = [0; KEY_BYTES];
     let random = rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty());
     if random.map_err(|e| failed(e.into()))? != KEY_BYTES {
-        return Err(Failure::new("the system has no randomness to give"));
+        return Err(Failure::new("cannot get random numbers from the system"));
     }
     let old = match (args.rotate, path.exists()) {
         (true, _) => {
@@ -54,8 +54,8 @@ fn new(out: Output, args: &NewKey) -> Outcome {
         (false, true) => {
             let shown = path.display();
             return Err(Failure::new(format!(
-                "{shown} exists; what its keys sealed could not be opened without it: --rotate \
-                 puts a new key before them"
+                "{shown} exists, and without its keys the files sealed with them could not be \
+                opened: --rotate adds a new key before them"
             )));
         }
         (false, false) => Vec::new(),

@@ -76,7 +76,7 @@ pub fn of_mount(args: &Transforming) -> Result<Option<Networks>, Failure> {
     for log in &args.log {
         let (name, file) = log
             .split_once('=')
-            .ok_or_else(|| Failure::usage(format!("'{log}' is no log; write NAME=FILE")))?;
+            .ok_or_else(|| Failure::usage(format!("invalid log '{log}': write NAME=FILE")))?;
         networks.logs.push((name.to_owned(), file.into()));
     }
     Ok(Some(networks))

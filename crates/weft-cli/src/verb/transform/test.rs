@@ -100,7 +100,7 @@ pub fn run(out: Output, args: &Test) -> Outcome {
             let stored = human(t.stored_bytes as u64);
             match (&t.error, t.same) {
                 (Some(error), _) => writeln!(w, "FAILED  {}: {error}", t.sample)?,
-                (None, false) => writeln!(w, "FAILED  {}: reads back otherwise", t.sample)?,
+                (None, false) => writeln!(w, "FAILED  {}: reads back different data", t.sample)?,
                 (None, true) => writeln!(w, "ok      {} ({stored} stored)", t.sample)?,
             }
         }

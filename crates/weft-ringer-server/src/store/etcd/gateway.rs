@@ -35,7 +35,7 @@ const CONNECT: Duration = Duration::from_millis(800);
 /// The pause before all are asked again when no member has answered.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The error text for a member that did not answer.
-const SILENT: &str = "it does not answer in time";
+const SILENT: &str = "request timed out";
 /// The longest answer that is accepted, in bytes: a page of the longest records, in base64.
 const ANSWER_MAX_BYTES: u64 = 512 << 20;
 
@@ -58,7 +58,7 @@ mod code {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     /// No member answered in time.
-    #[error("no member of etcd answers: {0}")]
+    #[error("no etcd member answers: {0}")]
     Away(String),
     /// etcd has no room left.
     #[error("etcd is full")]
@@ -295,7 +295,7 @@ fn certificates(path: &Path) -> StoreResult<Vec<Certificate<'static>>> {
     });
     let list: Vec<_> = found.collect();
     if list.is_empty() {
-        return Err(bad_certificate(path, "there is no certificate in it"));
+        return Err(bad_certificate(path, "the file contains no certificate"));
     }
     Ok(list)
 }
@@ -305,7 +305,7 @@ fn key(path: &Path) -> StoreResult<PrivateKey<'static>> {
         PemItem::PrivateKey(key) => Some(key),
         _ => None,
     });
-    found.ok_or_else(|| bad_certificate(path, "there is no private key in it"))
+    found.ok_or_else(|| bad_certificate(path, "the file contains no private key"))
 }
 
 /// The TLS configuration from the files of a directory, laid out as weft's own: the members present
@@ -350,12 +350,12 @@ impl Gateway {
                 return Err(StoreError::Failed(format!("{whole} needs certificates")));
             }
             if !whole.starts_with("https://") && !whole.starts_with("http://") {
-                return Err(StoreError::Failed(format!("{whole} is no address of etcd")));
+                return Err(StoreError::Failed(format!("{whole} is not an etcd address")));
             }
             list.push(whole);
         }
         if list.is_empty() {
-            return Err(StoreError::Failed("no member of etcd is named".into()));
+            return Err(StoreError::Failed("no etcd address was given".into()));
         }
         Ok(Self { agent: config.build().new_agent(), endpoints: list, at: AtomicUsize::new(0) })
     }
@@ -369,7 +369,7 @@ impl Gateway {
     ) -> Result<A, CallError> {
         let body = serde_json::to_vec(ask).map_err(|e| CallError::Refused(e.to_string()))?;
         let members = self.endpoints.len();
-        let mut why = "its time was up before it was asked".to_owned();
+        let mut why = "the time limit passed before the request was sent".to_owned();
         for attempt in 0.. {
             let left = Duration::from_micros(until.0.saturating_sub(now().0));
             if left.is_zero() {
@@ -383,7 +383,7 @@ impl Gateway {
                 Ok(answer) => match serde_json::from_slice(&answer) {
                     Ok(answer) => return Ok(answer),
                     Err(e) => {
-                        why = format!("{} says what is not understood: {e}", self.endpoints[at]);
+                        why = format!("{} sent an invalid response: {e}", self.endpoints[at]);
                     }
                 },
                 // A last attempt that had no time left says nothing about the member.

@@ -59,8 +59,10 @@ impl Tail {
         let tail: Self =
             weft_ringer::wire::decode(bytes).map_err(|_| damaged("the cell's tail"))?;
         if tail.format != FORMAT {
-            let what =
-                format!("the cell in etcd has version {}, this weft knows {FORMAT}", tail.format);
+            let what = format!(
+                "the cell in etcd has format version {}, this weft supports {FORMAT}",
+                tail.format
+            );
             return Err(StoreError::Failed(what));
         }
         Ok(tail)
@@ -144,7 +146,7 @@ impl Keys {
     /// The keys of the cell `name`: 1 to 255 bytes without a slash.
     pub(super) fn new(name: &str) -> StoreResult<Self> {
         if name.is_empty() || name.len() > 255 || name.contains('/') {
-            let what = format!("{name:?} is no name of a cell: 1 to 255 bytes, without a slash");
+            let what = format!("invalid cell name {name:?}: 1 to 255 bytes, without a slash");
             return Err(StoreError::Failed(what));
         }
         Ok(Self { prefix: format!("weft/{name}/").into_bytes() })

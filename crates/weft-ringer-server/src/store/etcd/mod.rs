@@ -194,7 +194,7 @@ impl EtcdStore {
             Err(CallError::Away(why)) => {
                 // The session may have been renewed meanwhile; but the request has no answer, so it
                 // ends all the same.
-                tracing::warn!("the cell is given up: {why}");
+                tracing::warn!("this server gives up ownership of the cell: {why}");
                 self.session.lose();
                 Err(StoreError::Fenced)
             }
@@ -245,7 +245,9 @@ impl EtcdStore {
             }
             _ => {
                 self.session.lose();
-                Err(StoreError::Failed("somebody who does not own the cell has changed it".into()))
+                Err(StoreError::Failed(
+                    "the cell in etcd was changed by a process that does not own it".into(),
+                ))
             }
         }
     }

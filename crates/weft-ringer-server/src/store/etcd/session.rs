@@ -246,7 +246,7 @@ impl Drop for Session {
             let gone: Result<serde_json::Value, _> =
                 self.gateway.call("/v3/lease/revoke", &ask, until);
             if let Err(e) = gone {
-                tracing::debug!("the lease runs out by itself: {e}");
+                tracing::debug!("cannot revoke the etcd lease, it expires by itself: {e}");
             }
         }
     }

@@ -256,14 +256,14 @@ fn unlock_all(world: &mut World, i: usize, owner: u64, locked: &mut BTreeSet<Rno
 }
 
 /// One world, from its seed. Panics if anything is wrong.
-fn run(seed: u64, front: bool) -> Summary {
+fn run(seed: u64, proxy: bool) -> Summary {
     let mut rng = Rng::stream(seed, 1);
     let weather = match seed % 16 {
         0 => Weather::fine(3),
         8 => Weather::lockstep(3),
         _ => Weather::of(&mut rng),
     };
-    let weather = if front { weather.with_front(&mut Rng::stream(seed, 6)) } else { weather };
+    let weather = if proxy { weather.with_proxy(&mut Rng::stream(seed, 6)) } else { weather };
     let mut world = World::new(seed, weather);
     let mut work = Work::new();
     // In some worlds callers tell what they have read.
@@ -429,12 +429,12 @@ fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
-fn run_all(seeds: impl Iterator<Item = u64>, front: bool) -> (u64, Summary) {
+fn run_all(seeds: impl Iterator<Item = u64>, proxy: bool) -> (u64, Summary) {
     let (mut runs, mut sum) = (0, Summary::default());
     for seed in seeds {
-        let one = std::panic::catch_unwind(|| run(seed, front));
+        let one = std::panic::catch_unwind(|| run(seed, proxy));
         let Ok(one) = one else {
-            panic!("WEFT_SIM_SEED={seed} runs this world alone (front: {front})")
+            panic!("WEFT_SIM_SEED={seed} runs this world alone (proxy: {proxy})")
         };
         runs += 1;
         sum.calls += one.calls;
@@ -471,7 +471,7 @@ fn worlds_are_linearizable() {
 }
 
 #[test]
-fn worlds_behind_a_front_are_linearizable() {
+fn worlds_behind_a_proxy_are_linearizable() {
     let only = from_env("WEFT_SIM_SEED");
     let first = only.unwrap_or(0);
     let last = only.map_or(from_env("WEFT_SIM_SEEDS").unwrap_or(300), |seed| seed + 1);
@@ -485,7 +485,7 @@ fn worlds_behind_a_front_are_linearizable() {
 
 #[test]
 fn a_world_is_the_same_each_time() {
-    let summary = |front| format!("{:?}", run(5, front));
+    let summary = |proxy| format!("{:?}", run(5, proxy));
     assert_eq!(summary(false), summary(false));
     assert_eq!(summary(true), summary(true));
 }
@@ -496,8 +496,8 @@ fn long_worlds() {
     let seconds = from_env("WEFT_LONG_SECONDS").unwrap_or(60) / 16 + 1;
     let time = std::time::Duration::from_secs(seconds);
     let first = from_env("WEFT_SIM_SEED").unwrap_or(1000);
-    for front in [false, true] {
+    for proxy in [false, true] {
         let began = std::time::Instant::now();
-        run_all((first..).take_while(|_| began.elapsed() < time), front);
+        run_all((first..).take_while(|_| began.elapsed() < time), proxy);
     }
 }

@@ -3,15 +3,15 @@
 //!
 //! What the world breaks: any message may be lost, repeated or late; the server and each client may
 //! crash at any event and come back (a client with its journal up to some record after the last it
-//! made durable); a client may be cut off; a connection may break and come back; clocks that are never set run up to 2.5% fast or slow,
-//! and a client's may leap ahead; the time of day jumps at will. In some worlds a *front* is between
-//! clients and the server, crashes, is cut off, and has a clock of its own; clients choose their way anew
-//! with each life.
+//! made durable); a client may be cut off; a connection may break and come back; clocks that are
+//! never set run up to 2.5% fast or slow, and a client's may leap ahead; the time of day jumps at
+//! will. In some worlds a *proxy* is between clients and the server, crashes, is cut off, and has a
+//! clock of its own; clients choose their way anew with each life.
 //!
 //! What is checked after every event: no two clients would serve, at that moment, leases that
 //! exclude each other, nor have locks that do; the server believes no less than each client does, a
-//! front no less than its clients, and the server of the front no less than both; no two states of an rnode
-//! that anybody ever had share a version.
+//! proxy no less than its clients, and the server of the proxy no less than both; no two states of
+//! an rnode that anybody ever had share a version.
 
 mod checks;
 mod weather;
@@ -24,8 +24,8 @@ use weft_ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, JournalRecord, Outcome, Redo,
     Written, left_open,
 };
-use weft_ringer::front::{Front, FrontAction, FrontEvent, FrontOptions};
 use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
+use weft_ringer::proxy::{Proxy, ProxyAction, ProxyEvent, ProxyOptions};
 use weft_ringer::store::MemoryStore;
 use weft_ringer::wire::frame::{Deframer, Frame, frame};
 use weft_ringer::wire::{FromServer, ToServer, Wire};
@@ -67,7 +67,7 @@ struct Node {
     journal: Vec<JournalRecord>,
     synced: usize,
     cut_until: u64,
-    /// Whether its server is the front.
+    /// Whether its server is the proxy.
     behind: bool,
     /// The epoch it was seen in last.
     epoch: Epoch,
@@ -78,7 +78,7 @@ struct Node {
     sealing: BTreeSet<RnodeId>,
     /// Returned calls whose answer depends on changes that the server may not have.
     unsettled: Vec<(u64, Seq)>,
-    /// What a front has cached of rnodes that it was shown, as a kernel has pages.
+    /// What a proxy has cached of rnodes that it was shown, as a kernel has pages.
     cached: BTreeSet<RnodeId>,
 }
 
@@ -110,24 +110,24 @@ fn value_of(data: &Written) -> u64 {
     u64::from_le_bytes((*data.0).try_into().expect("eight bytes"))
 }
 
-/// The machine of a front.
-struct FrontNode {
-    front: Option<Front>,
+/// The machine of a proxy.
+struct ProxyNode {
+    proxy: Option<Proxy>,
     clock: Clock,
     incarnation: u64,
     cut_until: u64,
 }
 
-/// The front's number.
-const FRONT: ClientId = ClientId(1000);
+/// The proxy's number.
+const PROXY: ClientId = ClientId(1000);
 
 #[derive(Debug)]
 enum What {
-    /// From a client of the front.
-    ToFront(Vec<u8>),
-    /// From the server to the front.
-    ToFrontDown(Vec<u8>),
-    StartFront,
+    /// From a client of the proxy.
+    ToProxy(Vec<u8>),
+    /// From the server to the proxy.
+    ToProxyDown(Vec<u8>),
+    StartProxy,
     ToServer(Vec<u8>),
     ToClient(usize, Vec<u8>),
     Tick,
@@ -162,9 +162,9 @@ pub struct World {
     server: Option<Mds>,
     server_clock: Clock,
     nodes: Vec<Node>,
-    front: FrontNode,
-    /// Draws what has to do with the front.
-    front_rng: Rng,
+    proxy: ProxyNode,
+    /// Draws what has to do with the proxy.
+    proxy_rng: Rng,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     events: BTreeMap<u64, What>,
     next_event: u64,
@@ -186,7 +186,7 @@ pub struct World {
     /// What was ever written into each of those.
     written: BTreeMap<OpenBlock, BTreeSet<u64>>,
     wall_jump: i64,
-    /// `WEFT_SIM_TRACE`: what the front hears and says is printed.
+    /// `WEFT_SIM_TRACE`: what the proxy hears and says is printed.
     trace: bool,
 }
 
@@ -210,9 +210,9 @@ impl World {
             cached: BTreeSet::new(),
         });
         let nodes = nodes.collect();
-        let mut front_rng = Rng::stream(seed, 7);
-        let clock = Clock::new(&mut front_rng, weather.drift_ppm);
-        let front = FrontNode { front: None, clock, incarnation: 0, cut_until: 0 };
+        let mut proxy_rng = Rng::stream(seed, 7);
+        let clock = Clock::new(&mut proxy_rng, weather.drift_ppm);
+        let proxy = ProxyNode { proxy: None, clock, incarnation: 0, cut_until: 0 };
         let mut world = Self {
             seed,
             rng,
@@ -221,8 +221,8 @@ impl World {
             server: None,
             server_clock,
             nodes,
-            front,
-            front_rng,
+            proxy,
+            proxy_rng,
             queue: BinaryHeap::new(),
             events: BTreeMap::new(),
             next_event: 0,
@@ -243,8 +243,8 @@ impl World {
             weather,
         };
         world.at(0, What::StartServer);
-        if world.weather.front {
-            world.at(0, What::StartFront);
+        if world.weather.proxy {
+            world.at(0, What::StartProxy);
         }
         for i in 0..world.nodes.len() {
             world.at(0, What::StartClient(i));
@@ -273,12 +273,12 @@ impl World {
         (MdsOptions { epoch_micros, recall_retry_micros }, client)
     }
 
-    /// Sends bytes over the network between a client, or the front if there is none, and its server,
-    /// with its faults.
+    /// Sends bytes over the network between a client, or the proxy if there is none, and its
+    /// server, with its faults.
     fn post(&mut self, client: Option<usize>, bytes: &[u8], make: impl Fn(Vec<u8>) -> What) {
         self.messages += 1;
         self.upstream += u64::from(client.is_none_or(|i| !self.nodes[i].behind));
-        let cut_until = client.map_or(self.front.cut_until, |i| self.nodes[i].cut_until);
+        let cut_until = client.map_or(self.proxy.cut_until, |i| self.nodes[i].cut_until);
         let cut = self.now < cut_until;
         let copies = match self.rng.below(1000) {
             _ if self.calm => 1,
@@ -315,29 +315,29 @@ impl World {
                     self.client(i, ClientEvent::Message(message));
                 }
             }
-            What::ToFront(bytes) => {
+            What::ToProxy(bytes) => {
                 let message = open::<ToServer>(&bytes);
-                self.front(FrontEvent::FromClient(message));
+                self.proxy(ProxyEvent::FromClient(message));
             }
-            What::ToFrontDown(bytes) => {
-                if self.now >= self.front.cut_until {
+            What::ToProxyDown(bytes) => {
+                if self.now >= self.proxy.cut_until {
                     let message = open::<FromServer>(&bytes);
-                    self.front(FrontEvent::FromParent(message));
+                    self.proxy(ProxyEvent::FromParent(message));
                 }
             }
-            What::StartFront => {
-                let clock = Clock::new(&mut self.front_rng, self.weather.drift_ppm);
-                let node = &mut self.front;
+            What::StartProxy => {
+                let clock = Clock::new(&mut self.proxy_rng, self.weather.drift_ppm);
+                let node = &mut self.proxy;
                 node.clock = clock;
                 node.incarnation += 1;
                 let incarnation = Incarnation(node.incarnation);
-                let options = FrontOptions {
+                let options = ProxyOptions {
                     retry_micros: 200 * MILLI,
                     recall_retry_micros: 200 * MILLI,
                     kept_max: 6,
                 };
-                node.front = Some(Front::new(FRONT, incarnation, options));
-                self.front(FrontEvent::Tick);
+                node.proxy = Some(Proxy::new(PROXY, incarnation, options));
+                self.proxy(ProxyEvent::Tick);
             }
             What::Tick => self.tick(),
             What::StartServer => {
@@ -352,7 +352,7 @@ impl World {
             What::StartClient(i) => {
                 let (_, options) = self.options();
                 let clock = Clock::new(&mut self.rng, self.weather.drift_ppm);
-                let behind = self.weather.front && self.front_rng.below(3) > 0;
+                let behind = self.weather.proxy && self.proxy_rng.below(3) > 0;
                 let node = &mut self.nodes[i];
                 node.clock = clock;
                 node.behind = behind;
@@ -429,7 +429,7 @@ impl World {
             }
         }
         self.server(MdsEvent::Tick);
-        self.front_tick();
+        self.proxy_tick();
         for i in 0..self.nodes.len() {
             if !self.calm {
                 if self.nodes[i].client.is_some()
@@ -452,44 +452,44 @@ impl World {
         }
     }
 
-    fn front_tick(&mut self) {
-        if !self.weather.front {
+    fn proxy_tick(&mut self) {
+        if !self.weather.proxy {
             return;
         }
         let long = 2 * self.weather.epoch_micros;
         if !self.calm {
-            if self.front.front.is_some() && self.front_rng.below(1000) < self.weather.front_crashes
+            if self.proxy.proxy.is_some() && self.proxy_rng.below(1000) < self.weather.proxy_crashes
             {
-                self.front.front = None;
-                let back = self.now + self.front_rng.below(long);
-                self.at(back, What::StartFront);
+                self.proxy.proxy = None;
+                let back = self.now + self.proxy_rng.below(long);
+                self.at(back, What::StartProxy);
             }
-            if self.front_rng.below(1000) < self.weather.front_cuts {
-                self.front.cut_until = self.now + self.front_rng.below(long);
+            if self.proxy_rng.below(1000) < self.weather.proxy_cuts {
+                self.proxy.cut_until = self.now + self.proxy_rng.below(long);
             }
-            if self.front_rng.below(1000) < self.weather.reconnects {
-                self.front(FrontEvent::Connected);
+            if self.proxy_rng.below(1000) < self.weather.reconnects {
+                self.proxy(ProxyEvent::Connected);
             }
         }
-        self.front(FrontEvent::Tick);
+        self.proxy(ProxyEvent::Tick);
     }
 
-    fn front(&mut self, event: FrontEvent) {
-        let now = self.front.clock.read(self.now);
-        let Some(front) = &mut self.front.front else { return };
-        if self.trace && event != FrontEvent::Tick {
-            println!("{} the front hears {event:?}", self.now);
+    fn proxy(&mut self, event: ProxyEvent) {
+        let now = self.proxy.clock.read(self.now);
+        let Some(proxy) = &mut self.proxy.proxy else { return };
+        if self.trace && event != ProxyEvent::Tick {
+            println!("{} the proxy hears {event:?}", self.now);
         }
-        for action in front.handle(now, event) {
+        for action in proxy.handle(now, event) {
             if self.trace {
-                println!("{} the front says {action:?}", self.now);
+                println!("{} the proxy says {action:?}", self.now);
             }
             match action {
-                FrontAction::ToParent(message) => {
+                ProxyAction::ToParent(message) => {
                     let bytes = frame(&message).expect("short enough");
                     self.post(None, &bytes, What::ToServer);
                 }
-                FrontAction::ToClient(send) => {
+                ProxyAction::ToClient(send) => {
                     let to = usize::try_from(send.client.0 - 1).expect("a client");
                     // A connection ends with the life of the client that made it.
                     if self.nodes[to].behind {
@@ -532,8 +532,8 @@ impl World {
         }
         for send in out {
             let bytes = frame(&send.message).expect("short enough");
-            if send.client == FRONT {
-                self.post(None, &bytes, What::ToFrontDown);
+            if send.client == PROXY {
+                self.post(None, &bytes, What::ToProxyDown);
                 continue;
             }
             let to = usize::try_from(send.client.0 - 1).expect("a client");
@@ -555,7 +555,7 @@ impl World {
                 ClientAction::SyncJournal => self.nodes[i].synced = self.nodes[i].journal.len(),
                 ClientAction::Send(message) => {
                     let bytes = frame(&message).expect("short enough");
-                    let way = if self.nodes[i].behind { What::ToFront } else { What::ToServer };
+                    let way = if self.nodes[i].behind { What::ToProxy } else { What::ToServer };
                     self.post(Some(i), &bytes, way);
                 }
                 ClientAction::Return { call, mut outcome, depends } => {
@@ -656,16 +656,16 @@ impl World {
         for node in &mut self.nodes {
             node.cut_until = 0;
         }
-        self.front.cut_until = 0;
+        self.proxy.cut_until = 0;
     }
 
     /// Whether nothing is under way. A client that was just started has to be welcomed first: only
     /// then is it known what its last life did not get through.
     pub fn is_quiet(&self) -> bool {
         let at_rest = |c: &Client| c.unflushed() == 0 && c.epoch() > Epoch(0);
-        let front = self.front.front.as_ref();
+        let proxy = self.proxy.proxy.as_ref();
         self.server.as_ref().is_some_and(|s| !s.in_grace())
-            && (!self.weather.front || front.is_some_and(Front::is_idle))
+            && (!self.weather.proxy || proxy.is_some_and(Proxy::is_idle))
             && self.nodes.iter().all(|n| n.client.as_ref().is_some_and(at_rest))
     }
 }

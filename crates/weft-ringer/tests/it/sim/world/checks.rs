@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weft_ringer::locks::Lock;
 use weft_ringer::{BlockHash, Body, ClientId, Epoch, Mode, Rnode, RnodeId};
 
-use super::{FRONT, World};
+use super::{PROXY, World};
 use crate::sim::{block, value_of};
 
 impl World {
@@ -58,19 +58,19 @@ impl World {
         }
     }
 
-    /// What a front would vouch for, the server believes that it has.
+    /// What a proxy would vouch for, the server believes that it has.
     pub(super) fn check_cover(&self) {
-        let Some(front) = &self.front.front else { return };
+        let Some(proxy) = &self.proxy.proxy else { return };
         let Some(server) = self.server.as_ref().filter(|s| !s.in_grace()) else { return };
-        let now = self.front.clock.read(self.now);
-        for id in front.known() {
+        let now = self.proxy.clock.read(self.now);
+        for id in proxy.known() {
             let key = [&b"r"[..], &id.0.to_be_bytes()].concat();
             let exists = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
-            let believed = server.held(id, FRONT).map(|(mode, _)| mode);
-            let covers = front.covers(id).filter(|_| front.is_serving(now));
+            let believed = server.held(id, PROXY).map(|(mode, _)| mode);
+            let covers = proxy.covers(id).filter(|_| proxy.is_serving(now));
             assert!(
                 exists.is_none() || believed >= covers,
-                "seed {}: at {}: the front has {covers:?} on {id}, the server thinks {believed:?}",
+                "seed {}: at {}: the proxy has {covers:?} on {id}, the server thinks {believed:?}",
                 self.seed,
                 self.now
             );
@@ -84,11 +84,11 @@ impl World {
         for (i, node) in self.nodes.iter().enumerate() {
             let Some(client) = &node.client else { continue };
             if client.leases(node.clock.read(self.now)).next().is_some() {
-                // What is not under a lease others may change: the front was told.
+                // What is not under a lease others may change: the proxy was told.
                 for id in &node.cached {
                     assert!(
                         client.mode(*id) >= Some(Mode::Read),
-                        "seed {}: at {}: the front of client {i} has {id} cached, without a lease",
+                        "seed {}: at {}: the proxy of client {i} has {id} cached, without a lease",
                         self.seed,
                         self.now
                     );
@@ -105,7 +105,7 @@ impl World {
                 if let Some(server) = known
                     && exists
                 {
-                    let holder = if node.behind { FRONT } else { ClientId(i as u64 + 1) };
+                    let holder = if node.behind { PROXY } else { ClientId(i as u64 + 1) };
                     let believed = server.held(id, holder).map(|(mode, _)| mode);
                     assert!(
                         believed >= Some(mode),
@@ -114,20 +114,21 @@ impl World {
                         self.now
                     );
                 }
-                if let (true, Some(front)) = (node.behind, &self.front.front)
+                if let (true, Some(proxy)) = (node.behind, &self.proxy.proxy)
                     && exists
-                    && front.epoch() > Epoch(0)
-                    && front.knows(ClientId(i as u64 + 1), client.epoch())
+                    && proxy.epoch() > Epoch(0)
+                    && proxy.knows(ClientId(i as u64 + 1), client.epoch())
                 {
-                    let believed = front.held(id, ClientId(i as u64 + 1)).map(|(mode, _)| mode);
+                    let believed = proxy.held(id, ClientId(i as u64 + 1)).map(|(mode, _)| mode);
                     // What it made itself nobody has heard of.
                     let told = client.is_flushed(id);
                     assert!(
-                        !told || (believed >= Some(mode) && front.covers(id) >= Some(mode)),
-                        "seed {}: at {}: client {i} has {mode:?} on {id}, the front thinks {believed:?} and has {:?}",
+                        !told || (believed >= Some(mode) && proxy.covers(id) >= Some(mode)),
+                        "seed {}: at {}: client {i} has {mode:?} on {id}, the proxy thinks \
+                        {believed:?} and has {:?}",
                         self.seed,
                         self.now,
-                        front.covers(id)
+                        proxy.covers(id)
                     );
                 }
             }
@@ -145,37 +146,37 @@ impl World {
         }
     }
 
-    /// What the front keeps is what the server has.
-    pub(super) fn check_front_states(&self) {
-        let Some(front) = &self.front.front else { return };
+    /// What the proxy keeps is what the server has.
+    pub(super) fn check_proxy_states(&self) {
+        let Some(proxy) = &self.proxy.proxy else { return };
         let seed = self.seed;
-        for id in front.known() {
+        for id in proxy.known() {
             let key = [&b"r"[..], &id.0.to_be_bytes()].concat();
             let record = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
             let stored: Option<Rnode> =
                 record.map(|r| weft_ringer::wire::decode(&r.value).expect("an rnode"));
-            if let Some(cached) = front.cached(id) {
-                assert_eq!(Some(cached), stored.as_ref(), "seed {seed}: the front, {id}");
+            if let Some(cached) = proxy.cached(id) {
+                assert_eq!(Some(cached), stored.as_ref(), "seed {seed}: the proxy, {id}");
             }
-            let Some((names, complete)) = front.names(id) else { continue };
+            let Some((names, complete)) = proxy.names(id) else { continue };
             for (name, dirent) in names {
                 let key = [&b"d"[..], &id.0.to_be_bytes(), name.bytes()].concat();
                 let record = weft_ringer::store::Store::get(&self.store, &key).expect("memory");
                 let stored = record.map(|r| weft_ringer::wire::decode(&r.value).expect("a name"));
-                assert_eq!(*dirent, stored, "seed {seed}: the front, {name:?} in {id}");
+                assert_eq!(*dirent, stored, "seed {seed}: the proxy, {name:?} in {id}");
             }
             if let (true, Some(Rnode { body: Body::Directory { entries, .. }, .. })) =
                 (complete, stored)
             {
                 let count = names.values().flatten().count() as u64;
-                assert_eq!(count, entries, "seed {seed}: the front, all names of {id}");
+                assert_eq!(count, entries, "seed {seed}: the proxy, all names of {id}");
             }
         }
     }
 
     /// What each client has under a lease is what the server has.
     pub fn check_states(&self) {
-        self.check_front_states();
+        self.check_proxy_states();
         for (i, node) in self.nodes.iter().enumerate() {
             let Some(client) = &node.client else { continue };
             for (id, mode) in client.leases(node.clock.read(self.now)) {

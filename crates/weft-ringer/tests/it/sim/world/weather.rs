@@ -8,10 +8,10 @@ use super::{MILLI, SECOND};
 #[derive(Debug, Clone)]
 pub struct Weather {
     pub clients: usize,
-    /// Whether there is a front; and how often it crashes and is cut off.
-    pub front: bool,
-    pub front_crashes: u64,
-    pub front_cuts: u64,
+    /// Whether there is a proxy; and how often it crashes and is cut off.
+    pub proxy: bool,
+    pub proxy_crashes: u64,
+    pub proxy_cuts: u64,
     /// In thousandths.
     pub loss: u64,
     pub repeat: u64,
@@ -36,9 +36,9 @@ impl Weather {
         let bad = |rng: &mut Rng, most: u64| if rng.below(3) == 0 { 0 } else { rng.below(most) };
         Self {
             clients: 2 + rng.index(3),
-            front: false,
-            front_crashes: 0,
-            front_cuts: 0,
+            proxy: false,
+            proxy_crashes: 0,
+            proxy_cuts: 0,
             loss: bad(rng, 150),
             repeat: bad(rng, 150),
             delay_micros: [200, 2 * MILLI, 30 * MILLI][rng.index(3)],
@@ -54,21 +54,21 @@ impl Weather {
         }
     }
 
-    /// The same with a front between some clients and the server.
-    pub fn with_front(self, rng: &mut Rng) -> Self {
+    /// The same with a proxy between some clients and the server.
+    pub fn with_proxy(self, rng: &mut Rng) -> Self {
         let bad = |rng: &mut Rng, most: u64| if rng.below(3) == 0 { 0 } else { rng.below(most) };
         let faults = |most, rng: &mut Rng| if self.ends_epochs() { bad(rng, most) } else { 0 };
-        let (front_crashes, front_cuts) = (faults(12, rng), faults(20, rng));
-        Self { front: true, front_crashes, front_cuts, ..self }
+        let (proxy_crashes, proxy_cuts) = (faults(12, rng), faults(20, rng));
+        Self { proxy: true, proxy_crashes, proxy_cuts, ..self }
     }
 
     /// Nothing goes wrong.
     pub fn fine(clients: usize) -> Self {
         Self {
             clients,
-            front: false,
-            front_crashes: 0,
-            front_cuts: 0,
+            proxy: false,
+            proxy_crashes: 0,
+            proxy_cuts: 0,
             loss: 0,
             repeat: 0,
             delay_micros: 2 * MILLI,

@@ -13,9 +13,9 @@ use weft_ringer::{Archiving, Body, Mode, RnodeId, Version};
 use weft_vfs::{Error, Result};
 
 use super::archives::Wanted;
-use super::copies::Uneven;
+use super::copies::UnderReplicated;
 use super::engine::{Engine, locked};
-use super::fs::Live;
+use super::fs::ClientFs;
 use super::peers::Held;
 
 const EVERY: Duration = Duration::from_millis(200);
@@ -59,36 +59,36 @@ impl Pins {
     }
 }
 
-pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
+pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
     let mut walked = (Instant::now(), PINS_EVERY);
     let (mut scanned, mut made_room) = (Instant::now(), Instant::now());
     while !engine.is_stopped() {
         std::thread::sleep(EVERY);
-        let Some(live) = live.upgrade() else { return };
-        live.spread_what_changed();
+        let Some(client) = client.upgrade() else { return };
+        client.spread_what_changed();
         if walked.0.elapsed() >= walked.1 {
             let begun = Instant::now();
-            live.fetch_what_is_pinned();
+            client.fetch_what_is_pinned();
             // A large tree that is whole takes little of the time.
             walked = (Instant::now(), PINS_EVERY.max(begun.elapsed() * 10));
         }
         if made_room.elapsed() >= ROOM_EVERY.min(engine.options.scan_every) {
-            live.make_room();
+            client.make_room();
             made_room = Instant::now();
         }
         if scanned.elapsed() >= engine.options.scan_every {
-            live.look_through();
+            client.look_through();
             scanned = Instant::now();
         }
     }
 }
 
-impl Live {
+impl ClientFs {
     fn spread_what_changed(&self) {
         let now = Instant::now();
-        let due: Vec<(RnodeId, Uneven)> = {
-            let uneven = locked(&self.engine.uneven);
-            uneven.iter().filter(|(_, u)| u.due <= now).map(|(id, u)| (*id, *u)).collect()
+        let due: Vec<(RnodeId, UnderReplicated)> = {
+            let under_replicated = locked(&self.engine.under_replicated);
+            under_replicated.iter().filter(|(_, u)| u.due <= now).map(|(id, u)| (*id, *u)).collect()
         };
         for (id, seen) in due {
             if self.engine.is_stopped() {
@@ -114,14 +114,15 @@ impl Live {
                 };
                 spread.and(archived).and(told)
             });
-            let mut uneven = locked(&self.engine.uneven);
-            let Some(entry) = uneven.get_mut(&id).filter(|entry| entry.due == seen.due) else {
+            let mut under_replicated = locked(&self.engine.under_replicated);
+            let Some(entry) = under_replicated.get_mut(&id).filter(|entry| entry.due == seen.due)
+            else {
                 continue; // It changed meanwhile.
             };
             match done {
-                Ok(()) | Err(Error::Stale(_)) => drop(uneven.remove(&id)),
+                Ok(()) | Err(Error::Stale(_)) => drop(under_replicated.remove(&id)),
                 Err(e) => {
-                    tracing::debug!("copies of rnode {id}: {e}");
+                    tracing::debug!("copies of inode {id}: {e}");
                     entry.due = Instant::now() + LATER;
                 }
             }
@@ -148,7 +149,7 @@ impl Live {
                 }
                 Err(Error::NotADirectory) => drop(files.insert(id)),
                 Err(Error::Stale(_)) => self.unpin_what_is_gone(id),
-                Err(e) => tracing::debug!("pinned rnode {id}: {e}"),
+                Err(e) => tracing::debug!("pinned inode {id}: {e}"),
             }
         }
         files
@@ -159,7 +160,7 @@ impl Live {
         if pins.roots.remove(&id)
             && let Err(e) = pins.save(&self.engine.pins_path())
         {
-            tracing::error!("the list of pins: {e}");
+            tracing::error!("cannot write the list of pins: {e}");
         }
     }
 
@@ -181,7 +182,7 @@ impl Live {
                 Held::Yes => drop(locked(&self.engine.pins).have.insert(*id, content)),
                 Held::No { why, .. } => {
                     lacking += 1;
-                    tracing::debug!("pinned rnode {id}: {why}");
+                    tracing::debug!("pinned inode {id}: {why}");
                 }
             }
         }
@@ -223,7 +224,7 @@ impl Live {
             }
             let gone = self.scrub(id).and_then(|()| self.let_go(id));
             if let Err(e) = gone {
-                tracing::debug!("rnode {id} is not let go: {e}");
+                tracing::debug!("cannot release the copy of inode {id}: {e}");
             }
         }
     }
@@ -248,8 +249,9 @@ impl Live {
                 !self.known_archives().iter().all(has)
             };
             if lacks_copies || lacks_archives || is_untold {
-                let uneven = Uneven { dir: None, due: Instant::now(), is_untold };
-                locked(&self.engine.uneven).entry(id).or_insert(uneven);
+                let under_replicated =
+                    UnderReplicated { dir: None, due: Instant::now(), is_untold };
+                locked(&self.engine.under_replicated).entry(id).or_insert(under_replicated);
             }
         }
     }
@@ -275,7 +277,7 @@ impl Live {
             ("cached_limit_bytes", engine.options.cache_max_bytes),
             ("pins", pins),
             ("pinned_files_lacking", lacking),
-            ("files_with_copies_to_make", locked(&engine.uneven).len() as u64),
+            ("files_with_copies_to_make", locked(&engine.under_replicated).len() as u64),
             ("changes_not_sent", engine.unflushed() as u64),
             ("read_leases", held(Mode::Read)),
             ("write_leases", held(Mode::Write)),

@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 pub(crate) const WATCH_PERIOD: Duration = Duration::from_micros(250);
 
 /// The number of requests in one period from which on the standby polls (the busy threshold).
-const BRISK_REQUESTS: u64 = 2;
+const BUSY_REQUESTS: u64 = 2;
 
 /// The standby lost the CPU for this long: it was preempted by another thread.
-const INTRUSION: Duration = Duration::from_micros(50);
+const PREEMPTION: Duration = Duration::from_micros(50);
 
 /// After a preemption the standby leaves the CPU alone for this many times its length: a short task
 /// is soon over, a long calculation shall lose little.
@@ -85,7 +85,7 @@ impl State {
 
 /// The thread pool of one mount.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct ThreadPool {
     state: Mutex<State>,
     /// Signals that a leader is needed, or that the mount has ended.
     call: Condvar,
@@ -97,7 +97,7 @@ pub(crate) struct Crew {
 #[derive(Debug)]
 pub(crate) struct Turn(u64);
 
-impl Crew {
+impl ThreadPool {
     pub(crate) fn new() -> Self {
         let state = State { vacant: true, ..State::default() };
         Self { state: Mutex::new(state), call: Condvar::new(), watch: Condvar::new() }
@@ -253,7 +253,7 @@ impl Crew {
                 continue;
             }
             drop(state);
-            if occupies && begun >= BRISK_REQUESTS && Instant::now() >= aside_until {
+            if occupies && begun >= BUSY_REQUESTS && Instant::now() >= aside_until {
                 if let Err(lost) = occupy(WATCH_PERIOD) {
                     aside_until = Instant::now() + lost * ASIDE_FACTOR;
                 }
@@ -273,7 +273,7 @@ fn occupy(period: Duration) -> Result<(), Duration> {
     loop {
         std::hint::spin_loop();
         let now = Instant::now();
-        if now - last > INTRUSION {
+        if now - last > PREEMPTION {
             return Err(now - last);
         }
         if now - began >= period {
@@ -289,16 +289,16 @@ mod tests {
 
     #[test]
     fn one_leader_at_a_time() {
-        let crew = Crew::new();
-        let turn = crew.lead().expect("first");
-        crew.begin();
-        let turn = crew.done(turn).expect("kept");
-        crew.hand_over(turn);
-        let second = crew.lead().expect("second");
-        crew.end();
-        assert!(crew.lead().is_none());
-        crew.hand_over(second);
-        assert!(crew.lead().is_none());
+        let pool = ThreadPool::new();
+        let turn = pool.lead().expect("first");
+        pool.begin();
+        let turn = pool.done(turn).expect("kept");
+        pool.hand_over(turn);
+        let second = pool.lead().expect("second");
+        pool.end();
+        assert!(pool.lead().is_none());
+        pool.hand_over(second);
+        assert!(pool.lead().is_none());
     }
 
     #[test]
@@ -309,67 +309,67 @@ mod tests {
     }
 
     fn replaces_a_stuck_leader(occupies: bool) {
-        let crew = Crew::new();
+        let pool = ThreadPool::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| crew.stand_by(occupies, || false));
-            let stuck = crew.lead().expect("first");
-            crew.begin();
+            scope.spawn(|| pool.stand_by(occupies, || false));
+            let stuck = pool.lead().expect("first");
+            pool.begin();
             // Blocks until the standby has noticed that the first worker is stuck.
-            let other = crew.lead().expect("second");
-            assert!(crew.done(stuck).is_none(), "the first one has lost its turn");
-            crew.begin();
-            let other = crew.done(other).expect("kept");
+            let other = pool.lead().expect("second");
+            assert!(pool.done(stuck).is_none(), "the first one has lost its turn");
+            pool.begin();
+            let other = pool.done(other).expect("kept");
             // A stale turn has no effect.
-            crew.hand_over(Turn(1));
-            crew.begin();
-            assert!(crew.done(other).is_some());
-            crew.end();
+            pool.hand_over(Turn(1));
+            pool.begin();
+            assert!(pool.done(other).is_some());
+            pool.end();
         });
     }
 
     #[test]
     fn a_worker_is_added_when_all_wait_and_none_when_one_rests() {
-        let crew = Crew::new();
+        let pool = ThreadPool::new();
         let added = std::sync::atomic::AtomicUsize::new(0);
         let count = || {
             added.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
             true
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| crew.stand_by(false, count));
-            let stuck = crew.lead().expect("first");
-            crew.begin();
+            scope.spawn(|| pool.stand_by(false, count));
+            let stuck = pool.lead().expect("first");
+            pool.begin();
             // Only an added worker can take over: there is no other.
             while added.load(std::sync::atomic::Ordering::Acquire) == 0 {
                 std::thread::yield_now();
             }
-            let second = crew.lead_for_now().expect("the one that was added");
-            assert!(crew.done(stuck).is_none());
+            let second = pool.lead_for_now().expect("the one that was added");
+            assert!(pool.done(stuck).is_none());
             // A request that is known to take long is covered as well, also when the standby rests.
             std::thread::sleep(WATCH_PERIOD * (QUIET_PERIODS + 20));
             let before = added.load(std::sync::atomic::Ordering::Acquire);
             assert_eq!(before, 1, "the one that was added reads requests");
-            crew.hand_over(second);
+            pool.hand_over(second);
             while added.load(std::sync::atomic::Ordering::Acquire) == before {
                 std::thread::yield_now();
             }
-            crew.end();
+            pool.end();
         });
     }
 
     #[test]
     fn a_leader_that_waits_for_requests_is_not_stuck() {
-        let crew = Crew::new();
+        let pool = ThreadPool::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| crew.stand_by(false, || false));
-            let turn = crew.lead().expect("first");
-            crew.begin();
-            let turn = crew.done(turn).expect("kept");
+            scope.spawn(|| pool.stand_by(false, || false));
+            let turn = pool.lead().expect("first");
+            pool.begin();
+            let turn = pool.done(turn).expect("kept");
             // Long enough for the standby to rest, too.
             std::thread::sleep(WATCH_PERIOD * (QUIET_PERIODS + 20));
-            crew.begin();
-            assert!(crew.done(turn).is_some());
-            crew.end();
+            pool.begin();
+            assert!(pool.done(turn).is_some());
+            pool.end();
         });
     }
 }

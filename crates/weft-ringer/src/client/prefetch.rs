@@ -43,13 +43,13 @@ struct Scan {
 
 /// The listings that are followed, the last used first.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct Prefetch {
     scans: VecDeque<Scan>,
     /// The server grants this client no leases by name in this session.
     pub(super) by_number_alone: bool,
 }
 
-impl Ahead {
+impl Prefetch {
     /// Notes that a directory was listed.
     pub(super) fn listed(&mut self, dir: RnodeId, entries: &[Entry]) {
         let known = self.scans.iter().position(|scan| scan.dir == dir);
@@ -85,8 +85,8 @@ impl Ahead {
 
 impl Client {
     /// Prefetches after a lease on an rnode had to be requested.
-    pub(super) fn ask_ahead(&mut self, now: Moment, id: RnodeId) {
-        let likely = self.ahead.missed(id);
+    pub(super) fn prefetch_after(&mut self, now: Moment, id: RnodeId) {
+        let likely = self.prefetch.missed(id);
         if likely.is_empty() {
             return;
         }
@@ -113,7 +113,7 @@ impl Client {
     pub(super) fn ask_named(&mut self, now: Moment, dir: RnodeId, name: &Name) {
         let leases = &self.cache.leases;
         let is_recalled = |id| leases.get(id).is_some_and(|lease| lease.recall.is_some());
-        if !self.ahead.by_number_alone && !self.cache.recalled.iter().any(is_recalled) {
+        if !self.prefetch.by_number_alone && !self.cache.recalled.iter().any(is_recalled) {
             self.hint(now, RequestBody::AcquireNamed { dir, name: name.clone() });
         }
     }
@@ -126,7 +126,7 @@ impl Client {
     /// Drops all prefetches: the connection has ended.
     pub(super) fn forget_hints(&mut self) {
         self.outstanding.retain(|_, o| !o.hint);
-        self.ahead = Ahead::default();
+        self.prefetch = Prefetch::default();
     }
 }
 
@@ -151,44 +151,44 @@ mod tests {
 
     #[test]
     fn a_listing_that_is_gone_through_is_asked_for_in_growing_windows() {
-        let (mut ahead, entries) = (Ahead::default(), listing(1000));
-        ahead.listed(RnodeId::ROOT, &entries);
+        let (mut prefetch, entries) = (Prefetch::default(), listing(1000));
+        prefetch.listed(RnodeId::ROOT, &entries);
         let (mut have, mut misses) = (BTreeSet::new(), 0);
         for n in 0..1000 {
             if have.insert(id(n)) {
                 misses += 1;
-                let new = ahead.missed(id(n));
+                let new = prefetch.missed(id(n));
                 assert!(new.len() <= WINDOW.1);
                 have.extend(new);
             }
-            ahead.listed(RnodeId::ROOT, &entries);
+            prefetch.listed(RnodeId::ROOT, &entries);
         }
         assert_eq!((misses, have.len()), (6, 1000));
     }
 
     #[test]
     fn what_is_looked_at_here_and_there_is_asked_for_alone() {
-        let mut ahead = Ahead::default();
-        ahead.listed(RnodeId::ROOT, &listing(1000));
+        let mut prefetch = Prefetch::default();
+        prefetch.listed(RnodeId::ROOT, &listing(1000));
         for n in [500, 20, 900, 40, 41 + NEAR] {
-            assert_eq!(ahead.missed(id(n)), &[], "{n}");
+            assert_eq!(prefetch.missed(id(n)), &[], "{n}");
         }
-        assert_eq!(ahead.missed(id(5000)), &[], "not listed");
-        assert_eq!(ahead.missed(id(51)).len(), WINDOW.0);
+        assert_eq!(prefetch.missed(id(5000)), &[], "not listed");
+        assert_eq!(prefetch.missed(id(51)).len(), WINDOW.0);
         // With several callers at once, entries on their way are not requested twice, and the
         // window stays.
-        assert_eq!(ahead.missed(id(52)), &[]);
-        assert_eq!(ahead.missed(id(68)).first(), Some(&id(69)));
+        assert_eq!(prefetch.missed(id(52)), &[]);
+        assert_eq!(prefetch.missed(id(68)).first(), Some(&id(69)));
     }
 
     #[test]
     fn few_listings_of_moderate_length_are_followed() {
-        let mut ahead = Ahead::default();
-        ahead.listed(RnodeId::ROOT, &listing(ENTRIES_MAX + 1));
-        assert_eq!(ahead.missed(id(0)), &[]);
+        let mut prefetch = Prefetch::default();
+        prefetch.listed(RnodeId::ROOT, &listing(ENTRIES_MAX + 1));
+        assert_eq!(prefetch.missed(id(0)), &[]);
         for n in 0..2 * SCANS_MAX {
-            ahead.listed(id(n), &listing(3));
+            prefetch.listed(id(n), &listing(3));
         }
-        assert_eq!(ahead.scans.len(), SCANS_MAX);
+        assert_eq!(prefetch.scans.len(), SCANS_MAX);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cache::touched;
-use super::{Front, FrontAction};
+use super::{Proxy, ProxyAction};
 use crate::error::Refusal;
 use crate::mds::Leases;
 use crate::op::Logged;
@@ -82,7 +82,7 @@ impl Parent {
     }
 }
 
-impl Front {
+impl Proxy {
     pub(super) fn next_request(&mut self) -> RequestId {
         let id = RequestId(self.parent.next_request);
         self.parent.next_request += 1;
@@ -96,7 +96,7 @@ impl Front {
             generation: self.parent.generation,
             request: Request { id, body },
         };
-        self.out.push(FrontAction::ToParent(message));
+        self.out.push(ProxyAction::ToParent(message));
     }
 
     fn request_relayed(
@@ -123,7 +123,7 @@ impl Front {
     /// Returns true if the parent would accept a request now; else it is sent once the parent does.
     fn may_send(&self, body: &RequestBody) -> bool {
         match body {
-            RequestBody::HelloFront { .. }
+            RequestBody::HelloProxy { .. }
             | RequestBody::Reclaim { .. }
             | RequestBody::Renew {} => true,
             RequestBody::Relay { body, .. } if self.parent.phase == Phase::LockClaims => {
@@ -240,12 +240,12 @@ impl Front {
         // A reply to an earlier `Hello` is as good: it counts from the sending of that.
         let keep_micros = self.options.retry_micros * HELLOS;
         self.parent.asked.retain(|_, a| match a.body {
-            RequestBody::HelloFront { .. } => now.0.saturating_sub(a.sent.0) < keep_micros,
+            RequestBody::HelloProxy { .. } => now.0.saturating_sub(a.sent.0) < keep_micros,
             RequestBody::Renew {} | RequestBody::Reclaim { .. } => false,
             _ => true,
         });
         let incarnation = self.parent.incarnation;
-        self.request(now, RequestBody::HelloFront { incarnation });
+        self.request(now, RequestBody::HelloProxy { incarnation });
     }
 
     pub(super) fn tick(&mut self, now: Moment) {
@@ -254,7 +254,7 @@ impl Front {
         self.let_go_of_some();
         if self.parent.phase == Phase::Greeting || !self.is_serving(now) {
             let hellos = self.parent.asked.values();
-            let hellos = hellos.filter(|a| matches!(a.body, RequestBody::HelloFront { .. }));
+            let hellos = hellos.filter(|a| matches!(a.body, RequestBody::HelloProxy { .. }));
             let last = hellos.map(|a| a.sent).max();
             if self.parent.phase != Phase::Greeting
                 || last.is_none_or(|sent| now >= sent.after(self.options.retry_micros))
@@ -288,7 +288,7 @@ impl Front {
         for (id, asked) in &self.parent.asked {
             // The reply to a renewal counts from its first sending.
             let renews =
-                matches!(asked.body, RequestBody::Renew {} | RequestBody::HelloFront { .. });
+                matches!(asked.body, RequestBody::Renew {} | RequestBody::HelloProxy { .. });
             if !renews && now >= asked.sent.after(after_micros) && self.may_send(&asked.body) {
                 again.push((*id, asked.body.clone()));
             }
@@ -338,7 +338,7 @@ impl Front {
     }
 
     fn replied(&mut self, now: Moment, generation: Generation, id: RequestId, reply: Reply) {
-        let greets = |a: &Asked| matches!(a.body, RequestBody::HelloFront { .. });
+        let greets = |a: &Asked| matches!(a.body, RequestBody::HelloProxy { .. });
         if let Reply::Welcome { welcome } = &reply
             && let Some(hello) = self.parent.asked.get(&id).filter(|a| greets(a))
         {
@@ -430,7 +430,7 @@ impl Front {
     }
 
     fn welcomed(&mut self, now: Moment, generation: Generation, sent: Moment, welcome: &Welcome) {
-        let greets = |a: &Asked| matches!(a.body, RequestBody::HelloFront { .. });
+        let greets = |a: &Asked| matches!(a.body, RequestBody::HelloProxy { .. });
         self.parent.asked.retain(|_, a| !greets(a));
         self.parent.generation = generation;
         self.parent.lasts_micros = welcome.lasts_micros;

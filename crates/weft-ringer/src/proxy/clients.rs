@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Front;
+use super::Proxy;
 use super::cache::{Cached, touched};
 use crate::error::Refusal;
 use crate::op::{Logged, Op};
@@ -40,7 +40,7 @@ impl Local {
     }
 }
 
-impl Front {
+impl Proxy {
     /// Returns the duration of a client's epoch by its own clock, and the proxy's count of that, in
     /// microseconds.
     pub(super) fn span(&self) -> (u64, u64) {
@@ -174,7 +174,7 @@ impl Front {
             | RequestBody::Snapshots { .. }) => self.relay(now, client, id, &body),
             // A proxy has no proxies.
             RequestBody::Hello { .. }
-            | RequestBody::HelloFront { .. }
+            | RequestBody::HelloProxy { .. }
             | RequestBody::Enter { .. }
             | RequestBody::Relay { .. } => {
                 self.answer(client, id, Reply::No { why: Refusal::Invalid });

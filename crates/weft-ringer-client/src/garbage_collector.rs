@@ -9,7 +9,7 @@ use weft_ringer::{BlockHash, Mode, RnodeId, Seq};
 use weft_vfs::Error;
 
 use super::engine::{Engine, Superseded, locked};
-use super::fs::Live;
+use super::fs::ClientFs;
 
 const EVERY: Duration = Duration::from_millis(250);
 /// The interval between scans of leases, and of rnodes without a name that other clients may still
@@ -18,46 +18,46 @@ const SELDOM: Duration = Duration::from_secs(5);
 /// The number of leases beyond which those on unused rnodes are released.
 const LEASES_MAX: usize = 100_000;
 /// The maximum number of rnodes without a name checked in one scan.
-const GRAVES_AT_ONCE: usize = 64;
+const ORPHANS_AT_ONCE: usize = 64;
 
-pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
+pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
     let mut seldom = Instant::now();
     // Orphaned rnodes that this client does not use: their blocks are removed after the rnodes.
-    let mut graves = VecDeque::new();
+    let mut orphans = VecDeque::new();
     while !engine.is_stopped() {
         std::thread::sleep(EVERY);
-        let Some(live) = live.upgrade() else { return };
+        let Some(client) = client.upgrade() else { return };
         let mut useless: BTreeMap<RnodeId, Vec<BlockHash>> = BTreeMap::new();
         for (rnode, hash) in engine.useless_blocks() {
             useless.entry(rnode).or_default().push(hash);
         }
         for (rnode, hashes) in useless {
-            live.remove_superseded(rnode, &hashes);
+            client.remove_superseded(rnode, &hashes);
         }
-        bury(&live, &mut graves);
+        reap(&client, &mut orphans);
         if seldom.elapsed() < SELDOM {
             continue;
         }
         seldom = Instant::now();
-        for _ in 0..GRAVES_AT_ONCE.min(graves.len()) {
-            let Some(id) = graves.pop_front() else { break };
-            match live.get_any(id) {
-                Err(Error::Stale(_)) => match live.scrub(id) {
+        for _ in 0..ORPHANS_AT_ONCE.min(orphans.len()) {
+            let Some(id) = orphans.pop_front() else { break };
+            match client.get_any(id) {
+                Err(Error::Stale(_)) => match client.scrub(id) {
                     // Kept versions stay until their time is over.
                     Ok(()) => engine.blocks.remove_cached(id),
-                    Err(_) => graves.push_back(id),
+                    Err(_) => orphans.push_back(id),
                 },
                 Ok(rnode) if rnode.nlink > 0 => {}
                 _ => {
                     let _ = engine.call(Call::Evict { id });
-                    graves.push_back(id);
+                    orphans.push_back(id);
                 }
             }
         }
         let leases = engine.leases();
         let mut excess = leases.len().saturating_sub(LEASES_MAX);
         for (id, mode) in leases {
-            if live.is_used(id) || (mode > Mode::Hold && excess == 0) {
+            if client.is_used(id) || (mode > Mode::Hold && excess == 0) {
                 continue;
             }
             excess = excess.saturating_sub(1);
@@ -66,7 +66,7 @@ pub(super) fn run(engine: &Arc<Engine>, live: &Weak<Live>) {
     }
 }
 
-impl Live {
+impl ClientFs {
     /// Removes blocks that were replaced, and that no snapshot needs. A snapshot made after the
     /// server was asked does not have them: the server knew by then that they were replaced.
     fn remove_superseded(&self, rnode: RnodeId, hashes: &[BlockHash]) {
@@ -77,7 +77,7 @@ impl Live {
                 }
             }
             Err(e) => {
-                tracing::debug!("blocks of rnode {rnode} are not removed: {e}");
+                tracing::debug!("cannot remove the blocks of inode {rnode}: {e}");
                 let again =
                     |hash: &BlockHash| Superseded { seq: Seq::default(), rnode, hash: *hash };
                 locked(&self.engine.superseded).extend(hashes.iter().map(again));
@@ -99,19 +99,20 @@ impl Live {
 }
 
 /// Releases the leases of rnodes that have lost their last name.
-fn bury(live: &Live, graves: &mut VecDeque<RnodeId>) {
+fn reap(client: &ClientFs, orphans: &mut VecDeque<RnodeId>) {
     let dead: BTreeSet<RnodeId> =
-        std::mem::take(&mut *locked(&live.maybe_dead)).into_iter().collect();
+        std::mem::take(&mut *locked(&client.maybe_dead)).into_iter().collect();
     for id in dead {
-        if live.is_used(id) || !live.engine.lost_its_names(id) {
+        if client.is_used(id) || !client.engine.lost_its_names(id) {
             continue;
         }
-        let evicted = live.engine.call(Call::Evict { id }).is_ok() && !live.engine.has_lease(id);
+        let evicted =
+            client.engine.call(Call::Evict { id }).is_ok() && !client.engine.has_lease(id);
         if evicted {
-            graves.push_back(id);
+            orphans.push_back(id);
         } else {
             // The server does not have its last change yet.
-            locked(&live.maybe_dead).push(id);
+            locked(&client.maybe_dead).push(id);
         }
     }
 }

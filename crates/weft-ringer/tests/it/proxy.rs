@@ -1,4 +1,4 @@
-//! A front between clients and a server, without a network: what goes past it, counted, and what it
+//! A proxy between clients and a server, without a network: what goes past it, counted, and what it
 //! refuses.
 
 use std::collections::VecDeque;
@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use weft_ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Outcome,
 };
-use weft_ringer::front::{Front, FrontAction, FrontEvent, FrontOptions};
 use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
 use weft_ringer::op::{Change, Logged, Make, Op};
+use weft_ringer::proxy::{Proxy, ProxyAction, ProxyEvent, ProxyOptions};
 use weft_ringer::store::MemoryStore;
 use weft_ringer::wire::{
     Enclosed, FromServer, Refused, Reply, Request, RequestBody, ToServer, Welcome,
@@ -19,27 +19,27 @@ use weft_ringer::{
 };
 use weft_vfs::Time;
 
-const FRONT: ClientId = ClientId(99);
+const PROXY: ClientId = ClientId(99);
 /// A client that is no state machine: a test speaks for it.
 const STRANGER: ClientId = ClientId(50);
 
 enum Event {
     Server(ToServer),
-    Front(FrontEvent),
+    Proxy(ProxyEvent),
     Client(usize, ClientEvent),
 }
 
 struct Cell {
     store: MemoryStore,
     server: Mds,
-    front: Front,
+    proxy: Proxy,
     clients: Vec<Client>,
     now: Moment,
-    /// Messages between the front and the server.
+    /// Messages between the proxy and the server.
     upstream: usize,
-    /// What the front says to the server is lost.
+    /// What the proxy says to the server is lost.
     cut: bool,
-    /// What the front has given back at the server.
+    /// What the proxy has given back at the server.
     lowered: Vec<RnodeId>,
     calls: u64,
     said: Vec<FromServer>,
@@ -53,7 +53,7 @@ impl Cell {
         let mut cell = Self {
             store,
             server: server.expect("memory"),
-            front: Front::new(FRONT, Incarnation(1), FrontOptions::default()),
+            proxy: Proxy::new(PROXY, Incarnation(1), ProxyOptions::default()),
             clients: (1..=clients).map(new).collect(),
             now,
             upstream: 0,
@@ -62,7 +62,7 @@ impl Cell {
             calls: 0,
             said: Vec::new(),
         };
-        cell.run(Event::Front(FrontEvent::Tick));
+        cell.run(Event::Proxy(ProxyEvent::Tick));
         for i in 0..cell.clients.len() {
             cell.run(Event::Client(i, ClientEvent::Tick));
         }
@@ -77,15 +77,15 @@ impl Cell {
                     let event = MdsEvent::Message(message);
                     let out = self.server.handle(&mut self.store, self.now, event);
                     for send in out.expect("memory") {
-                        assert_eq!(send.client, FRONT, "nobody else is there");
+                        assert_eq!(send.client, PROXY, "nobody else is there");
                         self.upstream += 1;
-                        events.push_back(Event::Front(FrontEvent::FromParent(send.message)));
+                        events.push_back(Event::Proxy(ProxyEvent::FromParent(send.message)));
                     }
                 }
-                Event::Front(event) => {
-                    for action in self.front.handle(self.now, event) {
+                Event::Proxy(event) => {
+                    for action in self.proxy.handle(self.now, event) {
                         match action {
-                            FrontAction::ToParent(message) => {
+                            ProxyAction::ToParent(message) => {
                                 self.upstream += 1;
                                 assert!(self.upstream < 10_000, "they talk without end");
                                 if let RequestBody::Lower { rnode, .. } = message.request.body {
@@ -95,10 +95,10 @@ impl Cell {
                                     events.push_back(Event::Server(message));
                                 }
                             }
-                            FrontAction::ToClient(send) if send.client == STRANGER => {
+                            ProxyAction::ToClient(send) if send.client == STRANGER => {
                                 self.said.push(send.message);
                             }
-                            FrontAction::ToClient(send) => {
+                            ProxyAction::ToClient(send) => {
                                 let to = usize::try_from(send.client.0 - 1).expect("small");
                                 let event = ClientEvent::Message(send.message);
                                 events.push_back(Event::Client(to, event));
@@ -110,8 +110,8 @@ impl Cell {
                     for action in self.clients[i].handle(self.now, Time::default(), event) {
                         match action {
                             ClientAction::Send(message) => {
-                                let event = FrontEvent::FromClient(message);
-                                events.push_back(Event::Front(event));
+                                let event = ProxyEvent::FromClient(message);
+                                events.push_back(Event::Proxy(event));
                             }
                             ClientAction::Return { call, outcome, .. } => {
                                 back.push((call, outcome));
@@ -133,14 +133,14 @@ impl Cell {
         own.expect("answered").1
     }
 
-    /// The messages past the front that a call costs.
+    /// The messages past the proxy that a call costs.
     fn cost(&mut self, i: usize, call: Call) -> usize {
         let before = self.upstream;
         self.call(i, call);
         self.upstream - before
     }
 
-    /// Somebody who makes it up says something to the front.
+    /// Somebody who makes it up says something to the proxy.
     fn say(
         &mut self,
         epoch: Epoch,
@@ -150,7 +150,7 @@ impl Cell {
         self.calls += 1;
         let request = Request { id: RequestId(self.calls), body };
         let message = ToServer { client: STRANGER, epoch, generation, request };
-        self.run(Event::Front(FrontEvent::FromClient(message)))
+        self.run(Event::Proxy(ProxyEvent::FromClient(message)))
     }
 
     /// The stranger begins an epoch, and has the lease to make a file in the root: the first number that
@@ -161,7 +161,7 @@ impl Cell {
             panic!("welcome")
         };
         let (epoch, id) = (welcome.epoch, RnodeId::new(welcome.slot, welcome.last_count + 1));
-        let generation = Generation(u32::try_from(self.front.epoch().0).expect("small"));
+        let generation = Generation(u32::try_from(self.proxy.epoch().0).expect("small"));
         let asks = RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Write };
         let Reply::Granted { rnode: root, .. } = self.strange(epoch, generation, asks) else {
             panic!("a lease")
@@ -169,7 +169,7 @@ impl Cell {
         (epoch, generation, id, root.version)
     }
 
-    /// Says something as the stranger, and returns what the front answers.
+    /// Says something as the stranger, and returns what the proxy answers.
     fn strange(&mut self, epoch: Epoch, generation: Generation, body: RequestBody) -> Reply {
         self.say(epoch, generation, body);
         match self.said.pop() {
@@ -208,7 +208,7 @@ fn what_one_has_looked_at_costs_the_others_nothing() {
         panic!("names")
     };
     assert_eq!(entries.len(), 10);
-    // The front has followed what its clients made: not even the first reader costs a message.
+    // The proxy has followed what its clients made: not even the first reader costs a message.
     for i in [1, 2] {
         for entry in &entries {
             let lookup = Call::Lookup { dir: RnodeId::ROOT, name: entry.name.clone() };
@@ -228,7 +228,7 @@ fn what_one_has_looked_at_costs_the_others_nothing() {
 }
 
 /// Told to give it back, the server could hear of it late: when it was made after all, by the client in
-/// its next epoch, and the front has it.
+/// its next epoch, and the proxy has it.
 #[test]
 fn what_is_not_made_yet_is_not_given_back() {
     let mut cell = Cell::new(1);
@@ -236,12 +236,12 @@ fn what_is_not_made_yet_is_not_given_back() {
     cell.cut = true;
     let made = creation(epoch, id, root);
     cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
-    assert_eq!(cell.front.covers(id), Some(Mode::Write));
+    assert_eq!(cell.proxy.covers(id), Some(Mode::Write));
     // The client begins another life.
     cell.cut = false;
     let hello = RequestBody::Hello { incarnation: Incarnation(2) };
     cell.say(Epoch(0), Generation(0), hello);
-    assert_eq!(cell.front.covers(id), None);
+    assert_eq!(cell.proxy.covers(id), None);
     assert!(!cell.lowered.contains(&id), "{:?}", cell.lowered);
 }
 
@@ -254,10 +254,10 @@ fn nobody_holds_what_its_maker_has_left() {
     cell.say(epoch, generation, RequestBody::Acquire { rnode: id, mode: Mode::Read });
     let made = creation(epoch, id, root);
     cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
-    assert_eq!(cell.front.covers(id), Some(Mode::Write));
+    assert_eq!(cell.proxy.covers(id), Some(Mode::Write));
     cell.cut = false;
     cell.say(Epoch(0), Generation(0), RequestBody::Hello { incarnation: Incarnation(2) });
-    assert_eq!(cell.front.covers(id), None);
+    assert_eq!(cell.proxy.covers(id), None);
 }
 
 #[test]
@@ -275,11 +275,11 @@ fn who_waits_for_what_is_never_made_is_told_so() {
     let mut told = cell.say(Epoch(0), Generation(0), hello);
     for _ in 0..20 {
         cell.now = cell.now.after(600_000);
-        told.extend(cell.run(Event::Front(FrontEvent::Tick)));
+        told.extend(cell.run(Event::Proxy(ProxyEvent::Tick)));
         told.extend(cell.run(Event::Client(0, ClientEvent::Tick)));
     }
     assert_eq!(told, [(CallId(1000), Outcome::Refused(Refusal::Stale))]);
-    assert_eq!(cell.front.covers(id), None);
+    assert_eq!(cell.proxy.covers(id), None);
 }
 
 #[test]
@@ -292,18 +292,18 @@ fn who_makes_what_it_asked_for_before_holds_all_of_it() {
         cell.say(epoch, generation, RequestBody::Acquire { rnode: id, mode });
         let made = creation(epoch, id, root);
         cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
-        let held = cell.front.held(id, STRANGER).map(|(mode, _)| mode);
-        assert_eq!((held, cell.front.covers(id)), (Some(Mode::Write), Some(Mode::Write)));
+        let held = cell.proxy.held(id, STRANGER).map(|(mode, _)| mode);
+        assert_eq!((held, cell.proxy.covers(id)), (Some(Mode::Write), Some(Mode::Write)));
     }
 }
 
 /// A server that ended when it had begun an epoch, and had not said so, waits in its next life for what
 /// is held in that.
 #[test]
-fn a_front_that_holds_nothing_yet_says_so() {
-    let mut front = Front::new(FRONT, Incarnation(1), FrontOptions::default());
+fn a_proxy_that_holds_nothing_yet_says_so() {
+    let mut proxy = Proxy::new(PROXY, Incarnation(1), ProxyOptions::default());
     let now = Moment(1_000_000);
-    let [FrontAction::ToParent(hello)] = &front.handle(now, FrontEvent::Tick)[..] else {
+    let [ProxyAction::ToParent(hello)] = &proxy.handle(now, ProxyEvent::Tick)[..] else {
         panic!("a hello")
     };
     let welcome = Welcome {
@@ -316,39 +316,39 @@ fn a_front_that_holds_nothing_yet_says_so() {
         reclaim: true,
     };
     let (generation, id, reply) = (Generation(2), hello.request.id, Reply::Welcome { welcome });
-    let event = FrontEvent::FromParent(FromServer::Reply { generation, id, reply });
-    let said = front.handle(now, event);
-    let [FrontAction::ToParent(message)] = &said[..] else { panic!("{said:?}") };
+    let event = ProxyEvent::FromParent(FromServer::Reply { generation, id, reply });
+    let said = proxy.handle(now, event);
+    let [ProxyAction::ToParent(message)] = &said[..] else { panic!("{said:?}") };
     let nothing = RequestBody::Reclaim { claims: Vec::new(), last: true };
     assert_eq!((message.epoch, &message.request.body), (Epoch(4), &nothing));
 }
 
 /// So that nobody waits for the end of its epoch.
 #[test]
-fn a_front_that_ends_gives_back_what_no_client_holds() {
+fn a_proxy_that_ends_gives_back_what_no_client_holds() {
     let mut cell = Cell::new(0);
     let (epoch, generation, id, root) = cell.stranger();
     let made = creation(epoch, id, root);
     cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
-    // Who looks at it lets the front know it, and keep it.
+    // Who looks at it lets the proxy know it, and keep it.
     let asks = RequestBody::Acquire { rnode: id, mode: Mode::Write };
     let Reply::Granted { token, .. } = cell.strange(epoch, generation, asks) else {
         panic!("a lease")
     };
     cell.say(epoch, generation, RequestBody::Lower { rnode: id, token, to: None });
     let both = [id, RnodeId::ROOT];
-    assert!(both.iter().all(|id| cell.server.held(*id, FRONT).is_some()));
-    for action in cell.front.leave() {
-        if let FrontAction::ToParent(message) = action {
+    assert!(both.iter().all(|id| cell.server.held(*id, PROXY).is_some()));
+    for action in cell.proxy.leave() {
+        if let ProxyAction::ToParent(message) = action {
             cell.run(Event::Server(message));
         }
     }
-    assert_eq!(cell.server.held(id, FRONT), None);
-    assert!(cell.server.held(RnodeId::ROOT, FRONT).is_some(), "its client may be at work");
+    assert_eq!(cell.server.held(id, PROXY), None);
+    assert!(cell.server.held(RnodeId::ROOT, PROXY).is_some(), "its client may be at work");
 }
 
 #[test]
-fn nobody_gets_past_a_front_what_it_does_not_hold() {
+fn nobody_gets_past_a_proxy_what_it_does_not_hold() {
     let mut cell = Cell::new(1);
     cell.call(0, create(0));
     cell.call(0, Call::Sync);
@@ -356,9 +356,9 @@ fn nobody_gets_past_a_front_what_it_does_not_hold() {
     let Reply::Welcome { welcome } = cell.strange(Epoch(0), Generation(0), hello) else {
         panic!("welcome")
     };
-    let generation = Generation(u32::try_from(cell.front.epoch().0).expect("small"));
+    let generation = Generation(u32::try_from(cell.proxy.epoch().0).expect("small"));
     let before = cell.upstream;
-    // A change without a lease does not leave the front.
+    // A change without a lease does not leave the proxy.
     let (seq, epoch, stamp) = (Seq(1), welcome.epoch, Time::default());
     let change = Change { perm: Some(0o777), ..Change::default() };
     let op = Op::SetAttr { id: RnodeId::ROOT, change };
@@ -367,7 +367,7 @@ fn nobody_gets_past_a_front_what_it_does_not_hold() {
     let refused = Some(Refused { seq, why: Refusal::Fenced });
     let broken = Reply::Broken { applied: Seq(0), refused };
     assert_eq!(cell.strange(epoch, generation, body.clone()), broken);
-    // Nor does what only fronts say.
+    // Nor does what only proxies say.
     for body in [
         RequestBody::Enter { client: ClientId(1), incarnation: Incarnation(2) },
         RequestBody::Relay {
@@ -386,7 +386,7 @@ fn nobody_gets_past_a_front_what_it_does_not_hold() {
         RequestBody::Commit { prev: Seq(0), ops: vec![Logged { base: Vec::new(), ..logged }] };
     let reply = cell.strange(epoch, generation, body);
     assert!(matches!(reply, Reply::Broken { refused: Some(_), .. }), "{reply:?}");
-    // With a lease, but in another epoch, or of another life of the front.
+    // With a lease, but in another epoch, or of another life of the proxy.
     let asks = RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Read };
     let granted = cell.strange(epoch, generation, asks.clone());
     assert!(matches!(granted, Reply::Granted { .. }), "{granted:?}");
@@ -395,7 +395,7 @@ fn nobody_gets_past_a_front_what_it_does_not_hold() {
 }
 
 #[test]
-fn nobody_is_renewed_for_longer_than_the_front_itself() {
+fn nobody_is_renewed_for_longer_than_the_proxy_itself() {
     let mut cell = Cell::new(1);
     let epoch_micros = MdsOptions::default().epoch_micros;
     let hello = RequestBody::Hello { incarnation: Incarnation(1) };
@@ -403,17 +403,17 @@ fn nobody_is_renewed_for_longer_than_the_front_itself() {
         panic!("welcome")
     };
     assert!(welcome.lasts_micros + welcome.lasts_micros / 16 <= epoch_micros);
-    let generation = Generation(u32::try_from(cell.front.epoch().0).expect("small"));
+    let generation = Generation(u32::try_from(cell.proxy.epoch().0).expect("small"));
     let renew = |cell: &mut Cell| {
         cell.calls += 1;
         let request = Request { id: RequestId(cell.calls), body: RequestBody::Renew {} };
         let message = ToServer { client: STRANGER, epoch: welcome.epoch, generation, request };
         // The parent is away.
-        let said = cell.front.handle(cell.now, FrontEvent::FromClient(message));
+        let said = cell.proxy.handle(cell.now, ProxyEvent::FromClient(message));
         said.iter().any(|action| {
             let renewed =
                 |m: &FromServer| matches!(m, FromServer::Reply { reply: Reply::Renewed {}, .. });
-            matches!(action, FrontAction::ToClient(send) if renewed(&send.message))
+            matches!(action, ProxyAction::ToClient(send) if renewed(&send.message))
         })
     };
     let began = cell.now;
@@ -424,10 +424,10 @@ fn nobody_is_renewed_for_longer_than_the_front_itself() {
             renewed_at = cell.now;
         }
     }
-    // By then the client has renewed some times, and is over before the front is.
+    // By then the client has renewed some times, and is over before the proxy is.
     assert!(renewed_at > began);
     let ends = renewed_at.after(welcome.lasts_micros + welcome.lasts_micros / 16);
     assert!(ends <= began.after(epoch_micros), "{ends:?}");
-    assert!(!cell.front.is_serving(cell.now));
-    assert_eq!(cell.front.held(RnodeId::ROOT, STRANGER), None::<(Mode, Token)>);
+    assert!(!cell.proxy.is_serving(cell.now));
+    assert_eq!(cell.proxy.held(RnodeId::ROOT, STRANGER), None::<(Mode, Token)>);
 }

@@ -44,7 +44,7 @@ use crate::wire::{FromServer, Reply, ToServer};
 
 /// Options of a proxy.
 #[derive(Debug, Clone)]
-pub struct FrontOptions {
+pub struct ProxyOptions {
     /// The time after which an unanswered request to the parent is sent again, in microseconds.
     pub retry_micros: u64,
     /// The time after which an unanswered recall is sent to a client again, in microseconds.
@@ -53,7 +53,7 @@ pub struct FrontOptions {
     pub kept_max: usize,
 }
 
-impl Default for FrontOptions {
+impl Default for ProxyOptions {
     fn default() -> Self {
         Self { retry_micros: 500_000, recall_retry_micros: 1_000_000, kept_max: 200_000 }
     }
@@ -61,7 +61,7 @@ impl Default for FrontOptions {
 
 /// An event for the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FrontEvent {
+pub enum ProxyEvent {
     /// A message from the parent.
     FromParent(FromServer),
     /// A message from a client.
@@ -74,7 +74,7 @@ pub enum FrontEvent {
 
 /// A message to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FrontAction {
+pub enum ProxyAction {
     /// To the parent.
     ToParent(ToServer),
     /// To a client.
@@ -83,9 +83,9 @@ pub enum FrontAction {
 
 /// A proxy of one cell.
 #[derive(Debug)]
-pub struct Front {
+pub struct Proxy {
     id: ClientId,
-    options: FrontOptions,
+    options: ProxyOptions,
     parent: Parent,
     /// The table of the clients' leases. The parent is in it as the proxy itself: it waits for the
     /// leases that it has recalled.
@@ -94,13 +94,13 @@ pub struct Front {
     rnodes: BTreeMap<RnodeId, Cached>,
     /// Grows with every event that must be told from earlier ones.
     stamp: u64,
-    out: Vec<FrontAction>,
+    out: Vec<ProxyAction>,
 }
 
-impl Front {
+impl Proxy {
     /// Returns a proxy that begins incarnation `incarnation`, which must be larger than all before.
     #[must_use]
-    pub fn new(id: ClientId, incarnation: Incarnation, options: FrontOptions) -> Self {
+    pub fn new(id: ClientId, incarnation: Incarnation, options: ProxyOptions) -> Self {
         Self {
             leases: Leases::new(Generation(0), options.recall_retry_micros),
             parent: Parent::new(incarnation),
@@ -115,20 +115,20 @@ impl Front {
 
     /// Handles an event at the moment `now`, which never goes back. Returns the messages to send,
     /// in order.
-    pub fn handle(&mut self, now: Moment, event: FrontEvent) -> Vec<FrontAction> {
+    pub fn handle(&mut self, now: Moment, event: ProxyEvent) -> Vec<ProxyAction> {
         self.end_due(now);
         match event {
-            FrontEvent::FromParent(message) => self.parent_says(now, message),
-            FrontEvent::FromClient(message) => self.client_says(now, message),
-            FrontEvent::Connected => self.greet(now),
-            FrontEvent::Tick => self.tick(now),
+            ProxyEvent::FromParent(message) => self.parent_says(now, message),
+            ProxyEvent::FromClient(message) => self.client_says(now, message),
+            ProxyEvent::Connected => self.greet(now),
+            ProxyEvent::Tick => self.tick(now),
         }
         std::mem::take(&mut self.out)
     }
 
     /// Returns the messages to send before the proxy stops: it releases the leases that no client
     /// holds, so that no client of the parent has to wait for the end of the proxy's epoch.
-    pub fn leave(&mut self) -> Vec<FrontAction> {
+    pub fn leave(&mut self) -> Vec<ProxyAction> {
         self.let_go_of_unused();
         std::mem::take(&mut self.out)
     }
@@ -221,6 +221,6 @@ impl Front {
     }
 
     fn tell(&mut self, client: ClientId, message: FromServer) {
-        self.out.push(FrontAction::ToClient(ToClient { client, message }));
+        self.out.push(ProxyAction::ToClient(ToClient { client, message }));
     }
 }

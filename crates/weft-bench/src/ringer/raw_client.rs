@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection with a session.
-pub struct Desk {
+pub struct RawClient {
     link: Conversation,
     client: ClientId,
     epoch: Epoch,
@@ -38,7 +38,7 @@ pub struct Granted {
     pub token: Token,
 }
 
-impl Desk {
+impl RawClient {
     /// Joins the cell at `server` as the client of `secret`.
     pub fn join(server: &Address, secret: u8) -> Result<Self> {
         let mut link = Conversation::connect(server, None, PATIENCE)?;
@@ -51,7 +51,7 @@ impl Desk {
                 other => bail!("the server said {other:?}"),
             }
         };
-        let mut desk = Self {
+        let mut raw_client = Self {
             link,
             client,
             epoch: Epoch(0),
@@ -61,10 +61,10 @@ impl Desk {
             seq: 0,
             renewed: Instant::now(),
         };
-        let welcome = desk.greet()?;
+        let welcome = raw_client.greet()?;
         let Welcome { epoch, slot, applied, .. } = welcome;
-        (desk.epoch, desk.slot, desk.seq) = (epoch, slot, applied.0);
-        Ok(desk)
+        (raw_client.epoch, raw_client.slot, raw_client.seq) = (epoch, slot, applied.0);
+        Ok(raw_client)
     }
 
     /// Sends Hello until it is answered: a proxy that has no session of its own yet does not

@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 /// machine needs.
 const HELD_UP: Duration = Duration::from_secs(EPOCH.as_secs() * 2 + 10);
 
-pub struct Front {
+pub struct Proxy {
     pub cell: Cell,
 }
 
-impl Front {
+impl Proxy {
     pub fn new() -> Self {
-        let front = Self { cell: Cell::new() };
-        front.begin();
-        front
+        let proxy = Self { cell: Cell::new() };
+        proxy.begin();
+        proxy
     }
 
     fn address(&self) -> String {
@@ -30,8 +30,8 @@ impl Front {
     fn begin(&self) {
         let parent = format!("unix:{}", self.cell.bench.path("s").display());
         let address = self.address();
-        let args = ["ringer", "serve", "front", "--front", &parent, "--listen", &address];
-        let more = ["--background", "--pid-file", "front.pid"];
+        let args = ["ringer", "serve", "proxy", "--upstream", &parent, "--listen", &address];
+        let more = ["--background", "--pid-file", "proxy.pid"];
         let out = self.cell.bench.json(&[&args[..], &more].concat());
         assert_eq!(out["addresses"][0], address);
     }
@@ -41,9 +41,9 @@ impl Front {
     }
 }
 
-impl Drop for Front {
+impl Drop for Proxy {
     fn drop(&mut self) {
-        self.cell.kill("front");
+        self.cell.kill("proxy");
     }
 }
 
@@ -79,12 +79,12 @@ fn sync(dir: &Path) {
 }
 
 #[test]
-fn mounts_behind_a_front_are_the_same_folder() {
+fn mounts_behind_a_proxy_are_the_same_folder() {
     if !can_mount() {
         return;
     }
-    let front = Front::new();
-    let mounts = [front.mount("a"), front.mount("b"), front.cell.mount("c")];
+    let proxy = Proxy::new();
+    let mounts = [proxy.mount("a"), proxy.mount("b"), proxy.cell.mount("c")];
     let [a, b, c] = &mounts;
     fs::create_dir_all(a.join("d/e")).unwrap();
     fs::write(a.join("d/e/big"), vec![7; 1 << 20]).unwrap();
@@ -106,10 +106,10 @@ fn mounts_behind_a_front_are_the_same_folder() {
     fs::write(b.join("shared"), [0; 4096]).unwrap();
     is_one_file(&mounts, "shared");
     // Questions are passed on, and answered by who has the records.
-    let bench = &front.cell.bench;
-    let found = bench.json(&["ringer", "search", &front.address(), "big"]);
+    let bench = &proxy.cell.bench;
+    let found = bench.json(&["ringer", "search", &proxy.address(), "big"]);
     assert!(found.to_string().contains("d/e/big"), "{found}");
-    assert_eq!(bench.run(&["ringer", "doctor", &front.address()]).code, 0);
+    assert_eq!(bench.run(&["ringer", "doctor", &proxy.address()]).code, 0);
     // A lock that one has nobody else gets.
     let locked = File::open(a.join("shared")).unwrap();
     rustix::fs::flock(&locked, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -120,13 +120,13 @@ fn mounts_behind_a_front_are_the_same_folder() {
     }
 }
 
-/// The front calls the cell's server over TCP and TLS, as one at another site does.
+/// The proxy calls the cell's server over TCP and TLS, as one at another site does.
 #[test]
-fn a_front_over_tls_is_the_same_folder() {
+fn a_proxy_over_tls_is_the_same_folder() {
     if !can_mount() {
         return;
     }
-    let two = Front { cell: Cell { bench: Bench::new() } };
+    let two = Proxy { cell: Cell { bench: Bench::new() } };
     let bench = &two.cell.bench;
     bench.ok(&["ringer", "init", "pki", "--host", "127.0.0.1"]);
     let background = |name| ["--background", "--pid-file", name];
@@ -136,9 +136,10 @@ fn a_front_over_tls_is_the_same_folder() {
         out["addresses"][0].as_str().unwrap().to_owned()
     };
     let server = serve(&["cell"], "server.pid");
-    let front = serve(&["front", "--front", &server, "--front-certificates", "pki"], "front.pid");
+    let proxy =
+        serve(&["proxy", "--upstream", &server, "--upstream-certificates", "pki"], "proxy.pid");
     let certificates = ["--tls-certificates", "pki"];
-    let a = mount(bench, "a", &front, &certificates);
+    let a = mount(bench, "a", &proxy, &certificates);
     let b = mount(bench, "b", &server, &certificates);
     fs::write(a.join("file"), "from a").unwrap();
     assert_eq!(fs::read_to_string(b.join("file")).unwrap(), "from a");
@@ -147,25 +148,25 @@ fn a_front_over_tls_is_the_same_folder() {
 }
 
 #[test]
-fn a_front_that_dies_holds_up_nobody_for_long() {
+fn a_proxy_that_dies_holds_up_nobody_for_long() {
     if !can_mount() {
         return;
     }
-    let front = Front::new();
-    let mounts = [front.mount("a"), front.mount("b"), front.cell.mount("c")];
+    let proxy = Proxy::new();
+    let mounts = [proxy.mount("a"), proxy.mount("b"), proxy.cell.mount("c")];
     let [a, b, c] = &mounts;
     fs::write(a.join("synced"), b"s").unwrap();
     sync(a);
     fs::write(a.join("later"), b"l").unwrap();
     assert_eq!(fs::read(b.join("synced")).unwrap(), b"s");
-    front.cell.kill("front");
-    // What is held is read on, and what a front gave away is its clients' until its epoch ends.
+    proxy.cell.kill("proxy");
+    // What is held is read on, and what a proxy gave away is its clients' until its epoch ends.
     assert_eq!(fs::read(b.join("synced")).unwrap(), b"s");
     let waited = in_time("a change elsewhere", || fs::write(c.join("synced"), b"t"));
-    println!("a change of what was held behind the dead front took {waited:?}");
-    front.begin();
-    let waited = in_time("the front's clients", || fs::write(b.join("back"), b"b"));
-    println!("behind the new front a change took {waited:?}");
+    println!("a change of what was held behind the dead proxy took {waited:?}");
+    proxy.begin();
+    let waited = in_time("the proxy's clients", || fs::write(b.join("back"), b"b"));
+    println!("behind the new proxy a change took {waited:?}");
     in_time("what was not sent yet", || fs::metadata(c.join("later")).map(|_| ()));
     for dir in &mounts {
         in_time("the change", || {
@@ -184,22 +185,22 @@ fn a_parent_that_is_away_for_a_while_is_gone_on_with() {
     if !can_mount() {
         return;
     }
-    let front = Front::new();
-    let mounts = [front.mount("a"), front.mount("b"), front.cell.mount("c")];
+    let proxy = Proxy::new();
+    let mounts = [proxy.mount("a"), proxy.mount("b"), proxy.cell.mount("c")];
     let [a, b, _] = &mounts;
     fs::write(a.join("f"), vec![1; 4096]).unwrap();
     sync(a);
     assert_eq!(fs::read(b.join("f")).unwrap().len(), 4096);
-    front.cell.kill("server");
+    proxy.cell.kill("server");
     // Under leases all goes on.
     assert_eq!(fs::read(b.join("f")).unwrap().len(), 4096);
     assert_eq!(fs::metadata(a.join("f")).unwrap().len(), 4096);
-    front.cell.serve();
+    proxy.cell.serve();
     is_one_file(&mounts, "f");
     // For longer than anybody may vouch for anything: nothing is answered that might not be so.
-    front.cell.kill("server");
+    proxy.cell.kill("server");
     std::thread::sleep(EPOCH * 2);
-    front.cell.serve();
+    proxy.cell.serve();
     in_time("after the epoch", || fs::write(a.join("g"), b"g"));
     for dir in &mounts {
         in_time("the other's change", || {

@@ -52,7 +52,7 @@ pub enum Next {
 
 /// The state of the option negotiation on one connection.
 #[derive(Debug)]
-pub struct Haggler {
+pub struct Negotiator {
     exports: Arc<[Arc<Export>]>,
     tls: TlsMode,
     under_tls: bool,
@@ -63,7 +63,7 @@ pub struct Haggler {
     chosen: Option<String>,
 }
 
-impl Haggler {
+impl Negotiator {
     /// Begins a negotiation. `no_zeroes`: the zeroes after `EXPORT_NAME` are left out.
     #[must_use]
     pub fn new(exports: Arc<[Arc<Export>]>, tls: TlsMode, no_zeroes: bool) -> Self {
@@ -102,7 +102,7 @@ impl Haggler {
                 return if ends { Next::End } else { self.export_name(data, reply.out) };
             }
             _ if locked => {
-                reply.error(OptionReplyType::ERR_TLS_REQD, "this server wants TLS first");
+                reply.error(OptionReplyType::ERR_TLS_REQD, "this server requires TLS first");
             }
             OptionType::LIST => self.list(data, &mut reply),
             OptionType::INFO | OptionType::GO => {
@@ -122,13 +122,13 @@ impl Haggler {
                     self.extended = option == OptionType::EXTENDED_HEADERS;
                     reply.ack();
                 } else {
-                    reply.invalid("it takes no data, and only once");
+                    reply.invalid("the option has no data and may be sent only once");
                 }
             }
             OptionType::LIST_META_CONTEXT | OptionType::SET_META_CONTEXT => {
                 self.meta_context(data, &mut reply);
             }
-            _ => reply.error(OptionReplyType::ERR_UNSUP, "this option is not known here"),
+            _ => reply.error(OptionReplyType::ERR_UNSUP, "unknown option"),
         }
         Next::Option
     }
@@ -151,14 +151,14 @@ impl Haggler {
     /// Answers an option whose data is too long to be read.
     pub fn too_big(option: OptionType, out: &mut Vec<u8>) {
         let mut reply = Replies { option, out };
-        reply.error(OptionReplyType::ERR_TOO_BIG, "its data is too long");
+        reply.error(OptionReplyType::ERR_TOO_BIG, "the data of the option are too long");
     }
 
     fn start_tls(&mut self, data: &[u8], reply: &mut Replies<'_>) -> Next {
         if self.tls == TlsMode::Off {
             reply.error(OptionReplyType::ERR_POLICY, "this server is not set up for TLS");
         } else if !data.is_empty() || self.under_tls {
-            reply.invalid("it takes no data, and only once");
+            reply.invalid("the option has no data and may be sent only once");
         } else {
             reply.ack();
             return Next::Tls;
@@ -176,7 +176,7 @@ impl Haggler {
 
     fn list(&self, data: &[u8], reply: &mut Replies<'_>) {
         if !data.is_empty() {
-            return reply.invalid("it takes no data");
+            return reply.invalid("the option has no data");
         }
         for export in self.exports.iter() {
             let mut entry = Vec::new();
@@ -196,7 +196,7 @@ impl Haggler {
             }
         };
         let Some(export) = self.find(&request.name) else {
-            reply.error(OptionReplyType::ERR_UNKNOWN, "there is no such export");
+            reply.error(OptionReplyType::ERR_UNKNOWN, "no such export");
             return None;
         };
         let flags = export.flags(self.structured);
@@ -233,10 +233,10 @@ impl Haggler {
             Err(e) => return reply.invalid(&e.0),
         };
         if !self.structured {
-            return reply.invalid("structured replies come first");
+            return reply.invalid("structured replies must be negotiated first");
         }
         if self.find(&queries.name).is_none() {
-            return reply.error(OptionReplyType::ERR_UNKNOWN, "there is no such export");
+            return reply.error(OptionReplyType::ERR_UNKNOWN, "no such export");
         }
         let asked = |text: &str| queries.queries.iter().any(|q| q == text);
         let found =

@@ -24,7 +24,7 @@ enum Way {
     /// Through this process, in the kernel's page cache.
     Through,
     /// Passthrough, with the file that the kernel registered under this number.
-    Past(u32),
+    Passthrough(u32),
 }
 
 /// All open files.
@@ -37,7 +37,7 @@ struct State {
 }
 
 /// The passthrough state of a mount, see the module page.
-pub(crate) struct Past {
+pub(crate) struct Passthrough {
     device: OwnedFd,
     state: Mutex<State>,
     /// The kernel has not refused passthrough yet.
@@ -51,7 +51,7 @@ pub(crate) struct Past {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mixed;
 
-impl Past {
+impl Passthrough {
     pub(crate) fn new(device: OwnedFd) -> Self {
         Self {
             device,
@@ -74,18 +74,20 @@ impl Past {
     ) -> Result<Option<u32>, Mixed> {
         let mut state = self.state();
         let way = match state.nodes.get(&node) {
-            Some((Way::Past(_), _)) if opened.direct_io => return Err(Mixed),
+            Some((Way::Passthrough(_), _)) if opened.direct_io => return Err(Mixed),
             // Bypassing the page cache, through this process: compatible with `Through`, and not
-            // with `Past`, as the file may still be mapped.
+            // with `Passthrough`, as the file may still be mapped.
             _ if opened.direct_io => Way::Through,
-            Some((Way::Past(id), _)) => backing().map(|_| Way::Past(*id)).ok_or(Mixed)?,
+            Some((Way::Passthrough(id), _)) => {
+                backing().map(|_| Way::Passthrough(*id)).ok_or(Mixed)?
+            }
             Some((Way::Through, _)) => Way::Through,
             None => self.register(backing)?,
         };
         state.nodes.entry(node).or_insert((way, 0)).1 += 1;
         state.handles.insert(opened.handle.0, node);
         Ok(match way {
-            Way::Past(id) => Some(id),
+            Way::Passthrough(id) => Some(id),
             Way::Through => None,
         })
     }
@@ -98,18 +100,18 @@ impl Past {
         match BackingId::create_raw(&self.device, &*backing) {
             Ok(id) => {
                 self.used.store(true, Ordering::Relaxed);
-                Ok(Way::Past(id))
+                Ok(Way::Passthrough(id))
             }
             Err(e) => match Errno::from_io_error(&e) {
                 // Passthrough is impossible for all files of that file system: it is a stacked one
                 // itself, or does not support it.
                 Some(Errno::LOOP | Errno::INVAL | Errno::OPNOTSUPP) => Ok(Way::Through),
                 _ if self.used.load(Ordering::Relaxed) => {
-                    tracing::error!("the kernel does not take a file: {e}");
+                    tracing::error!("the kernel rejects a file for passthrough: {e}");
                     Err(Mixed)
                 }
                 _ => {
-                    tracing::debug!("files are not read past this process: {e}");
+                    tracing::debug!("passthrough is off: {e}");
                     self.usable.store(false, Ordering::Relaxed);
                     Ok(Way::Through)
                 }
@@ -128,11 +130,11 @@ impl Past {
         }
         let way = *way;
         state.nodes.remove(&node);
-        if let Way::Past(id) = way {
+        if let Way::Passthrough(id) = way {
             // SAFETY: the kernel reads four bytes, and checks whether the number is one of its own.
             let closed = unsafe { ioctl(&self.device, Setter::<CLOSE, u32>::new(id)) };
             if let Err(e) = closed {
-                tracing::warn!("the kernel keeps a file that nobody has open: {e}");
+                tracing::warn!("cannot close a passthrough file in the kernel: {e}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Front;
+use super::Proxy;
 use crate::error::Refusal;
 use crate::mds::{note_writer, same_base};
 use crate::op::{Logged, Op, View, execute};
@@ -115,7 +115,7 @@ impl View for Sight<'_> {
     }
 }
 
-impl Front {
+impl Proxy {
     /// Notes an event on an rnode: replies to earlier requests about it are ignored.
     pub(super) fn touch(&mut self, id: RnodeId) {
         let stamp = self.next_stamp();

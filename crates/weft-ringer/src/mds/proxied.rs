@@ -1,4 +1,4 @@
-//! Clients of a [proxy](crate::front): the proxy holds the leases, the client has its own position
+//! Clients of a [proxy](crate::proxy): the proxy holds the leases, the client has its own position
 //! in its log, its rnode numbers and its locks.
 //!
 //! Invariants:
@@ -20,8 +20,8 @@ use crate::wire::{FromServer, Reply, RequestBody, Welcome, encode};
 
 /// A proxied client.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Brought {
-    front: ClientId,
+pub(super) struct ProxiedClient {
+    proxy: ClientId,
     /// The request that began its epoch, so that a repeated one begins no other; unknown after a
     /// restart.
     entered: Option<RequestId>,
@@ -30,7 +30,7 @@ pub(super) struct Brought {
 /// The origin of a request that a proxy relays.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Relayed {
-    pub(super) front: ClientId,
+    pub(super) proxy: ClientId,
     pub(super) client: ClientId,
     pub(super) epoch: Epoch,
     pub(super) id: RequestId,
@@ -39,21 +39,21 @@ pub(super) struct Relayed {
 impl Mds {
     /// Returns true if a client's epoch may be going on.
     pub(super) fn is_here(&self, client: ClientId) -> bool {
-        self.sessions.get(&client).is_some_and(|s| s.live) || self.brought.contains_key(&client)
+        self.sessions.get(&client).is_some_and(|s| s.live) || self.proxied.contains_key(&client)
     }
 
     /// Ends the proxying of a client whose epoch has ended; if it is a proxy, of its clients too.
-    pub(super) fn forget_brought(
+    pub(super) fn forget_proxied(
         &mut self,
         now: Moment,
         client: ClientId,
         out: &mut Vec<ToClient>,
     ) {
-        self.brought.remove(&client);
-        let theirs = self.brought.iter().filter(|(_, brought)| brought.front == client);
+        self.proxied.remove(&client);
+        let theirs = self.proxied.iter().filter(|(_, proxied)| proxied.proxy == client);
         let theirs: Vec<ClientId> = theirs.map(|(client, _)| *client).collect();
         for client in theirs {
-            self.brought.remove(&client);
+            self.proxied.remove(&client);
             self.drop_locks(now, client, out);
         }
     }
@@ -63,12 +63,12 @@ impl Mds {
         &mut self,
         store: &mut dyn Store,
         now: Moment,
-        (front, request): (ClientId, RequestId),
+        (proxy, request): (ClientId, RequestId),
         client: ClientId,
         incarnation: Incarnation,
         out: &mut Vec<ToClient>,
     ) -> StoreResult<()> {
-        let before = self.brought.get(&client).filter(|b| b.front == front);
+        let before = self.proxied.get(&client).filter(|b| b.proxy == proxy);
         let entered = before.and_then(|b| b.entered);
         let old = self.sessions.get(&client);
         if entered.is_some_and(|entered| request < entered) {
@@ -78,9 +78,9 @@ impl Mds {
         let is_elsewhere = old.is_some_and(|s| {
             incarnation < s.incarnation || (s.live && s.incarnation == incarnation)
         });
-        if is_elsewhere || client == front {
+        if is_elsewhere || client == proxy {
             let reply = Reply::No { why: Refusal::Fenced };
-            out.push(self.reply(front, request, reply));
+            out.push(self.reply(proxy, request, reply));
             return Ok(());
         }
         if entered != Some(request) {
@@ -90,11 +90,11 @@ impl Mds {
             transaction.put(records::NUMBERS.to_vec(), encode(&numbers));
             self.end_session(store, now, client, session, transaction, out)?;
             self.numbers = numbers;
-            self.brought.insert(client, Brought { front, entered: Some(request) });
+            self.proxied.insert(client, ProxiedClient { proxy, entered: Some(request) });
         }
         let Some(session) = self.sessions.get(&client) else { return Ok(()) };
         let welcome = self.welcome(session, false);
-        out.push(self.reply(front, request, Reply::Welcome { welcome }));
+        out.push(self.reply(proxy, request, Reply::Welcome { welcome }));
         Ok(())
     }
 
@@ -141,9 +141,9 @@ impl Mds {
 
     /// Returns the refusal for a client that is not in the epoch that its proxy believes.
     fn fenced(&self, relayed: Relayed) -> ToClient {
-        let Relayed { front, client, id, .. } = relayed;
+        let Relayed { proxy, client, id, .. } = relayed;
         let (generation, reply) = (self.generation, Reply::No { why: Refusal::Fenced });
-        ToClient { client: front, message: FromServer::Relayed { generation, client, id, reply } }
+        ToClient { client: proxy, message: FromServer::Relayed { generation, client, id, reply } }
     }
 
     /// Handles a client's request that a proxy relays. The proxy is in its epoch.
@@ -155,24 +155,24 @@ impl Mds {
         body: RequestBody,
         out: &mut Vec<ToClient>,
     ) -> StoreResult<()> {
-        let Relayed { front, client, epoch, id } = relayed;
-        let is_current = client != front
+        let Relayed { proxy, client, epoch, id } = relayed;
+        let is_current = client != proxy
             && self.sessions.get(&client).is_some_and(|s| !s.live && s.epoch == epoch)
-            && self.brought.get(&client).is_none_or(|b| b.front == front);
+            && self.proxied.get(&client).is_none_or(|b| b.proxy == proxy);
         if !is_current {
             out.push(self.fenced(relayed));
             return Ok(());
         }
         // After a restart the client is known only by its session record.
-        self.brought.entry(client).or_insert(Brought { front, entered: None });
+        self.proxied.entry(client).or_insert(ProxiedClient { proxy, entered: None });
         let reply = match body {
             RequestBody::Commit { prev, ops } => {
-                Some(self.commit_ops(store, front, client, prev, &ops)?)
+                Some(self.commit_ops(store, proxy, client, prev, &ops)?)
             }
             RequestBody::ReclaimLocks { claims } => {
                 let mut said = Vec::new();
                 self.reclaim_locks(store, now, client, id, claims, &mut said)?;
-                if !self.brought.contains_key(&client) {
+                if !self.proxied.contains_key(&client) {
                     // It claims a lock that conflicts with another: its epoch is over.
                     said.retain(|send| send.client != client);
                     said.push(self.fenced(relayed));
@@ -200,7 +200,7 @@ impl Mds {
     /// Redirects a message for a proxied client to its proxy.
     pub(super) fn address(&self, send: ToClient) -> Option<ToClient> {
         let ToClient { client, message } = send;
-        let Some(Brought { front, .. }) = self.brought.get(&client).copied() else {
+        let Some(ProxiedClient { proxy, .. }) = self.proxied.get(&client).copied() else {
             return Some(ToClient { client, message });
         };
         let message = match message {
@@ -215,6 +215,6 @@ impl Mds {
             }
             _ => return None,
         };
-        Some(ToClient { client: front, message })
+        Some(ToClient { client: proxy, message })
     }
 }

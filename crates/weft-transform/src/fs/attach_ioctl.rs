@@ -38,14 +38,14 @@ const fn number(nr: u8) -> u32 {
 
 /// The networks pushed on a file.
 #[derive(Default)]
-pub(super) struct Pushed {
+pub(super) struct RuntimeStages {
     /// The file's own network; `None` while nothing is pushed.
     below: Option<Attached>,
     /// The pushed networks, from the stored file up, each with the descriptor that pushed it.
     stack: Vec<(Handle, Text)>,
 }
 
-impl Pushed {
+impl RuntimeStages {
     pub(super) fn is_empty(&self) -> bool {
         self.stack.is_empty()
     }
@@ -135,60 +135,65 @@ impl TransformFs {
         if !open.past {
             self.wait_not_past(node.ino);
         }
-        let mut pushed = locked(&node.pushed);
-        let below = match &pushed.below {
+        let mut stages = locked(&node.runtime_stages);
+        let below = match &stages.below {
             Some(below) => below.clone(),
             None => locked(&node.file).attached.clone(),
         };
-        let texts = pushed.stack.iter().map(|(_, text)| text).chain([&text]);
+        let texts = stages.stack.iter().map(|(_, text)| text).chain([&text]);
         let attached = self.with_on_top(&below, texts)?;
         self.check_for_handles(node.ino, &attached)?;
         self.with(node, |file, around| {
             self.check_not_past(node.ino)?;
             file.attach(around, attached)
         })?;
-        pushed.below = Some(below);
-        pushed.stack.push((handle, text));
-        drop(pushed);
+        stages.below = Some(below);
+        stages.stack.push((handle, text));
+        drop(stages);
         self.reattached(node);
         Ok(())
     }
 
     fn pop(&self, node: &Node, handle: Handle) -> Result<()> {
-        let mut pushed = locked(&node.pushed);
-        let at = pushed.stack.iter().rposition(|(by, _)| *by == handle);
+        let mut stages = locked(&node.runtime_stages);
+        let at = stages.stack.iter().rposition(|(by, _)| *by == handle);
         let at = at.ok_or_else(|| Error::Io {
             errno: Error::NoAttribute.errno(),
             message: "this descriptor has pushed nothing".to_owned(),
         })?;
-        let mut left = Vec::clone(&pushed.stack);
+        let mut left = Vec::clone(&stages.stack);
         left.remove(at);
-        self.leave(node, &mut pushed, left)?;
-        drop(pushed);
+        self.leave(node, &mut stages, left)?;
+        drop(stages);
         self.reattached(node);
         Ok(())
     }
 
     /// Removes all networks that a closed descriptor pushed.
     pub(super) fn pop_all(&self, node: &Node, handle: Handle) -> Result<()> {
-        let mut pushed = locked(&node.pushed);
-        let left: Vec<_> = pushed.stack.iter().filter(|(by, _)| *by != handle).cloned().collect();
-        if left.len() == pushed.stack.len() {
+        let mut stages = locked(&node.runtime_stages);
+        let left: Vec<_> = stages.stack.iter().filter(|(by, _)| *by != handle).cloned().collect();
+        if left.len() == stages.stack.len() {
             return Ok(());
         }
-        self.leave(node, &mut pushed, left)?;
-        drop(pushed);
+        self.leave(node, &mut stages, left)?;
+        drop(stages);
         self.reattached(node);
         Ok(())
     }
 
     /// Reduces the pushed networks to `left`.
-    fn leave(&self, node: &Node, pushed: &mut Pushed, left: Vec<(Handle, Text)>) -> Result<()> {
-        let Some(below) = pushed.below.clone() else { return Ok(()) };
+    fn leave(
+        &self,
+        node: &Node,
+        stages: &mut RuntimeStages,
+        left: Vec<(Handle, Text)>,
+    ) -> Result<()> {
+        let Some(below) = stages.below.clone() else { return Ok(()) };
         let attached = self.with_on_top(&below, left.iter().map(|(_, text)| text))?;
         self.with(node, |file, around| file.attach(around, attached))?;
-        pushed.below = (!left.is_empty()).then_some(below);
-        pushed.stack = left;
+        stages.below = (!left.is_empty()).then_some(below);
+        stages.stack = left;
         Ok(())
     }
 

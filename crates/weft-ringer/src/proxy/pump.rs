@@ -1,7 +1,7 @@
 //! Between the two tables: waiting clients are answered under the parent's grants, and leases that
 //! the parent has recalled are released when clients have released theirs.
 
-use super::Front;
+use super::Proxy;
 use super::cache::{Cached, Waiting, Want};
 use crate::error::Refusal;
 use crate::mds::Step;
@@ -14,7 +14,7 @@ const LISTING_MAX: usize = 1000;
 /// The most requests that wait for one rnode; a client repeats a request beyond that.
 const WAITING_MAX: usize = 4096;
 
-impl Front {
+impl Proxy {
     /// Carries out the grants and recalls of the lease table.
     pub(super) fn take(&mut self, now: Moment, steps: Vec<Step>) {
         for step in steps {
