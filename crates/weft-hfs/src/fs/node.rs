@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use weft_patch::PatchId;
-use weft_vfs::OpenFlags;
+use weft_vfs::{HandleTable, OpenFlags};
 
 /// A file or folder in memory.
 #[derive(Debug)]
@@ -100,8 +100,7 @@ pub(super) struct State {
     pub vol: HfsVolume,
     pub nodes: HashMap<u32, Node>,
     pub changes: Changes,
-    pub handles: HashMap<u64, OpenFile>,
-    pub next_handle: u64,
+    pub handles: HandleTable<OpenFile>,
     /// The names that the cursors of listings stand for.
     pub cursors: BTreeMap<u32, HashMap<u32, Name>>,
     /// The damage that was found.
@@ -123,8 +122,7 @@ impl State {
             vol,
             nodes: HashMap::new(),
             changes: Changes::default(),
-            handles: HashMap::new(),
-            next_handle: 1,
+            handles: HandleTable::default(),
             cursors: BTreeMap::new(),
             damage: None,
             at_opening: Vec::new(),
@@ -288,7 +286,7 @@ mod tests {
         fs.delete_item(ROOT_ID, &name).unwrap();
         // Closes the handle, the last use of the file.
         let mut st = fs.lock();
-        st.handles.remove(&open.0);
+        st.handles.close(open).unwrap();
         st.nodes.get_mut(&id).unwrap().opens = 0;
         drop(st);
         let released = fs.operate(0, |st, s| Ok(st.release(s, id, false))).unwrap();

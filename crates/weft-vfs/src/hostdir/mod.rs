@@ -26,17 +26,15 @@ mod handle;
 mod inodes;
 mod numbers;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags, openat, statx};
 use rustix::io::Errno;
 
-use crate::{Entry, Error, FileKind, Handle, Ino, Result, check_name};
+use crate::{Entry, Error, FileKind, Handle, HandleTable, Ino, Result, check_name};
 use descriptors::{Descriptor, Descriptors};
 use errno::os;
 use handle::FileHandle;
@@ -60,8 +58,7 @@ pub struct HostDir {
     by_handle: bool,
     descriptors: Descriptors,
     inodes: Mutex<Inodes>,
-    handles: Mutex<HashMap<Handle, Opened>>,
-    next_handle: AtomicU64,
+    handles: Mutex<HandleTable<Opened>>,
 }
 
 /// How a directory of the host is opened.
@@ -166,7 +163,6 @@ impl HostDir {
             descriptors,
             inodes: Mutex::new(inodes),
             handles: Mutex::default(),
-            next_handle: AtomicU64::new(1),
         })
     }
 
@@ -344,11 +340,9 @@ impl HostDir {
 
     fn new_handle(&self, inode: Arc<Inode>, file: OwnedFd) -> Result<Handle> {
         let named = self.named(&inode)?;
-        let handle = Handle(self.next_handle.fetch_add(1, Ordering::Relaxed));
         locked(&self.inodes).add_uses(&inode, 1);
         let opened = Opened { inode, _named: named, file: Arc::new(file) };
-        locked(&self.handles).insert(handle, opened);
-        Ok(handle)
+        Ok(locked(&self.handles).open(opened))
     }
 
     /// Gives back uses of an inode.
