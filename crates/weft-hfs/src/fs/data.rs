@@ -1,4 +1,4 @@
-//! Reading and writing forks.
+//! Opening, writing and resizing forks.
 
 use super::Hfs;
 use super::STEP_ALLOC_BLOCKS;
@@ -47,21 +47,6 @@ impl Hfs {
         };
         self.end_life(id);
         Ok(())
-    }
-
-    pub(super) fn do_read(
-        &self,
-        id: u32,
-        fork: Fork,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<usize> {
-        if let Some(file) = self.lock().nodes.get_mut(&id).and_then(|node| node.file.as_mut())
-            && let Some(got) = file.ahead.read(fork, offset, buf)
-        {
-            return Ok(got);
-        }
-        self.look(|st, s| st.with_file(s, id, |vol, s, file| vol.read(s, file, fork, offset, buf)))
     }
 
     /// Writes, or appends at the end. On a volume too full for all of `data`, writes as much as

@@ -17,6 +17,7 @@ mod names;
 mod node;
 mod open;
 mod plug;
+mod read;
 mod store;
 mod streams;
 mod xattr;

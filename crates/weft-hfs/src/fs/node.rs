@@ -22,11 +22,19 @@ pub(super) struct Node {
     pub opens: u32,
     /// The change that removed the item's name, if it is removed.
     pub gone: Option<PatchId>,
+    /// The number of the node, of all that were made: another node of the same id has another.
+    made: u64,
 }
 
 impl Node {
-    fn new(file: Option<File>) -> Self {
-        Self { file, refs: 0, opens: 0, gone: None }
+    fn new(file: Option<File>, made: u64) -> Self {
+        Self { file, refs: 0, opens: 0, gone: None, made }
+    }
+
+    /// Returns a value that differs after each change of the content of a file, and if the file was
+    /// removed. While it stays the same, the file's blocks are its own.
+    pub fn content_version(&self) -> (u64, u64) {
+        (self.made, self.file.as_ref().map_or(0, |file| file.changes))
     }
 }
 
@@ -99,6 +107,8 @@ pub(super) struct OpenFile {
 pub(super) struct State {
     pub vol: HfsVolume,
     pub nodes: HashMap<u32, Node>,
+    /// The number of nodes made.
+    made: u64,
     pub changes: Changes,
     pub handles: HandleTable<OpenFile>,
     /// The names that the cursors of listings stand for.
@@ -121,6 +131,7 @@ impl State {
         Self {
             vol,
             nodes: HashMap::new(),
+            made: 0,
             changes: Changes::default(),
             handles: HandleTable::default(),
             cursors: BTreeMap::new(),
@@ -142,10 +153,12 @@ impl State {
     ) -> Result<&mut Node> {
         let Some(id) = record.id() else { return Err(Error::NotFound) };
         let node = self.nodes.entry(id).or_insert_with(|| {
-            Node::new(match record {
+            self.made += 1;
+            let file = match record {
                 CatalogRecord::File(record) => Some(File::new(parent, name, *record)),
                 _ => None,
-            })
+            };
+            Node::new(file, self.made)
         });
         Ok(node)
     }
