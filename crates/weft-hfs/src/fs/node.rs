@@ -8,7 +8,7 @@ use crate::{Error, Result};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use weft_patch::PatchId;
+use weft_patch::{PatchId, Pending};
 use weft_vfs::{HandleTable, OpenFlags};
 
 /// A file or folder in memory.
@@ -106,6 +106,10 @@ pub(super) struct OpenFile {
 #[derive(Debug)]
 pub(super) struct State {
     pub vol: HfsVolume,
+    /// Freed allocation blocks whose freeing may not be durable.
+    pub pending: Pending,
+    /// Changes that were made: by it a thread that finds no space sees that others took some.
+    pub changed: u64,
     pub nodes: HashMap<u32, Node>,
     /// The number of nodes made.
     made: u64,
@@ -130,6 +134,8 @@ impl State {
     pub fn new(vol: HfsVolume) -> Self {
         Self {
             vol,
+            pending: Pending::default(),
+            changed: 0,
             nodes: HashMap::new(),
             made: 0,
             changes: Changes::default(),
@@ -233,6 +239,13 @@ impl State {
         f(&mut self.vol, s, file.ok_or(Error::IsADirectory)?)
     }
 
+    /// Returns the removed files without a user whose blocks another thread is about to free.
+    pub fn ending(&self) -> Vec<u32> {
+        let unused = |node: &Node| node.refs == 0 && node.opens == 0;
+        let ends = |node: &Node| node.file.is_some() && node.gone.is_some() && unused(node);
+        self.nodes.iter().filter(|(_, node)| ends(node)).map(|(id, _)| *id).collect()
+    }
+
     /// Drops the node of an unused item, and frees its blocks. Returns false if blocks must be
     /// freed and `may_free` is not set: the node is kept then.
     pub fn release<S: Store<Patch = PatchId>>(
@@ -251,7 +264,10 @@ impl State {
         let Some(node) = self.nodes.remove(&id) else { return true };
         self.cursors.remove(&id);
         match (&node.file, node.gone) {
-            (Some(file), Some(gone)) => self.vol.drop_file(s, file, gone),
+            (Some(file), Some(gone)) => {
+                self.vol.drop_file(s, file, gone);
+                self.changed += 1;
+            }
             (Some(_), None) => self.vol.close_file(id),
             (None, _) => {}
         }

@@ -5,7 +5,7 @@ use crate::store::{Device, Store};
 use crate::{Error, Result};
 use smallvec::SmallVec;
 use weft_block::BlockDevice;
-use weft_patch::{BlockNr, Engine, Op, Owner, PatchId, Policy};
+use weft_patch::{BlockNr, Engine, Op, Owner, PatchId, Pending, Policy};
 
 /// From this number on, fresh blocks are zeroed on the device, past the cache.
 const ZERO_BLOCKS: u64 = 2048;
@@ -18,6 +18,8 @@ pub(super) struct OpStore<'a, 'e> {
     op: &'a mut Op<'e>,
     engine: &'e Engine,
     device: &'e dyn BlockDevice,
+    /// Freed allocation blocks whose freeing may not be durable.
+    pending: &'a mut Pending,
     /// The number of the volume's blocks in one of the engine's.
     per: u64,
     atomic: bool,
@@ -32,11 +34,12 @@ impl<'a, 'e> OpStore<'a, 'e> {
         op: &'a mut Op<'e>,
         engine: &'e Engine,
         device: &'e dyn BlockDevice,
+        pending: &'a mut Pending,
         geometry: (u64, u64),
     ) -> Self {
         let per = u64::from(engine.block_bytes()) / BLOCK_BYTES as u64;
         let atomic = matches!(engine.policy(), Policy::Journal(_));
-        Self { op, engine, device, per, atomic, geometry, loose_data: false }
+        Self { op, engine, device, pending, per, atomic, geometry, loose_data: false }
     }
 
     /// Makes no change wait for the data of files. A sync of a file still writes its data: the file
@@ -210,6 +213,16 @@ impl Store for OpStore<'_, '_> {
         for nr in block.div_ceil(self.per)..(block + count) / self.per {
             self.op.free(BlockNr(nr), cleared);
         }
+    }
+
+    fn keep_freed(&mut self, start: u32, count: u32, cleared: PatchId) {
+        self.pending.add(start.into(), count.into(), cleared);
+    }
+
+    fn pop_freed(&mut self) -> Option<(u32, u32)> {
+        let (start, count) = self.pending.pop_durable(self.op)?;
+        // Both were added as such.
+        Some((u32::try_from(start).ok()?, u32::try_from(count).ok()?))
     }
 
     fn join(&mut self, patches: &[PatchId]) -> Result<PatchId> {
