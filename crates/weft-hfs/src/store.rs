@@ -81,6 +81,14 @@ pub trait Store {
     /// Records that `cleared` removed the last pointer to `count` blocks.
     fn free(&mut self, block: u64, count: u64, cleared: Self::Patch);
 
+    /// Keeps `count` freed allocation blocks from `start` on until `cleared`, which freed them, is
+    /// durable: until [`pop_freed`](Self::pop_freed) returns them.
+    fn keep_freed(&mut self, start: u32, count: u32, cleared: Self::Patch);
+
+    /// Removes and returns the kept allocation blocks that were freed first, if their freeing is
+    /// durable: the first one and their number.
+    fn pop_freed(&mut self) -> Option<(u32, u32)>;
+
     /// Returns a change that is durable when all of `patches` are.
     fn join(&mut self, patches: &[Self::Patch]) -> Result<Self::Patch>;
 
@@ -215,6 +223,13 @@ impl<D: Device> Store for Bare<D> {
     }
 
     fn free(&mut self, _block: u64, _count: u64, _cleared: ()) {}
+
+    // Every change is durable: nothing is kept.
+    fn keep_freed(&mut self, _start: u32, _count: u32, _cleared: ()) {}
+
+    fn pop_freed(&mut self) -> Option<(u32, u32)> {
+        None
+    }
 
     fn join(&mut self, _patches: &[()]) -> Result<()> {
         Ok(())

@@ -4,7 +4,6 @@ mod arguments;
 mod references;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
 use weft_ringer::client::{Call, Outcome};
@@ -13,8 +12,8 @@ use weft_ringer::{Body, Bytes, Epoch, Refusal, Rnode, RnodeId, Seq, Version};
 use weft_ringer_net::wall;
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileLock, FileSystem,
-    Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened, RenameFlags, Result,
-    SeekFrom, SetAttr, SetTime, StatFs, XattrSet,
+    Handle, HandleTable, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened, RenameFlags,
+    Result, SeekFrom, SetAttr, SetTime, StatFs, XattrSet,
 };
 
 use self::arguments::{changeable, id, name, new_name};
@@ -55,8 +54,7 @@ pub(super) struct ClientFs {
     references: Mutex<HashMap<RnodeId, u64>>,
     /// For each referenced rnode, a directory in which it was found.
     above: Mutex<HashMap<RnodeId, RnodeId>>,
-    pub(super) handles: Mutex<HashMap<u64, OpenFile>>,
-    next_handle: AtomicU64,
+    pub(super) handles: Mutex<HandleTable<OpenFile>>,
     pub(super) writers: [Mutex<()>; WRITERS],
     /// Files that this client changed.
     pub(super) changing: Mutex<HashMap<RnodeId, Changing>>,
@@ -217,7 +215,6 @@ impl RingerFs {
             references: Mutex::default(),
             above: Mutex::default(),
             handles: Mutex::default(),
-            next_handle: AtomicU64::new(1),
             writers: std::array::from_fn(|_| Mutex::default()),
             changing: Mutex::default(),
             seen: Mutex::default(),
@@ -483,12 +480,8 @@ impl FileSystem for RingerFs {
         if is_of_folders(ino) {
             return Ok(());
         }
-        let opened = {
-            let mut handles = locked(&self.client.handles);
-            let is_its = handles.get(&handle.0).is_some_and(|open| open.id.0 == ino.0);
-            is_its.then(|| handles.remove(&handle.0)).flatten()
-        };
-        let OpenFile { id, flags, .. } = opened.ok_or(Error::Invalid("no such open file"))?;
+        let opened = locked(&self.client.handles).close_if(handle, |open| open.id.0 == ino.0);
+        let OpenFile { id, flags, .. } = opened?;
         if flags.contains(OpenFlags::WRITE) {
             self.client.is_left(id);
         }
@@ -503,7 +496,7 @@ impl FileSystem for RingerFs {
 
     fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         self.client.check_locks(handle)?;
-        let flags = locked(&self.client.handles).get(&handle.0).map(|open| open.flags);
+        let flags = locked(&self.client.handles).get(handle).map(|open| open.flags);
         let append = flags.is_some_and(|f| f.contains(OpenFlags::APPEND));
         self.known(ino)?;
         self.client.write(changeable(ino)?, (!append).then_some(offset), data)

@@ -79,14 +79,14 @@ impl ClientFs {
     }
 
     fn set_locked(&self, handle: Handle, epoch: Option<Epoch>) {
-        if let Some(open) = locked(&self.handles).get_mut(&handle.0) {
+        if let Some(open) = locked(&self.handles).get_mut(handle) {
             open.locked_in = epoch;
         }
     }
 
     /// Checks that a handle has lost no lock, so that it may be used to read and write.
     pub(super) fn check_locks(&self, handle: Handle) -> Result<()> {
-        let locked_in = locked(&self.handles).get(&handle.0).and_then(|open| open.locked_in);
+        let locked_in = locked(&self.handles).get(handle).and_then(|open| open.locked_in);
         match locked_in {
             Some(epoch) if epoch != self.engine.epoch() => {
                 let message =

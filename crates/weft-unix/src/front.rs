@@ -13,32 +13,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weft_block::BlockDevice;
-use weft_patch::{Engine, Op, Policy};
+use weft_patch::{Engine, Op, Policy, ROOM_ATTEMPTS, Shortage};
 use weft_vfs::Error as FsError;
 
 /// Below this many blocks or inodes that can be taken at once, freed ones are waited for.
 const TIGHT_BLOCKS: u64 = 64;
 const TIGHT_INODES: u64 = 4;
-/// How often a change is tried, at most, while other threads take the space that is made.
-const ROOM_ATTEMPTS: usize = 32;
-
-/// The state of free space at the end of a change that found too little.
-#[derive(Default)]
-struct Shortage {
-    /// Whether freed blocks or inodes, or inodes without a name, were still to become free space.
-    waits: bool,
-    /// The number of changes made since the volume was opened.
-    changes: u64,
-}
-
-impl Shortage {
-    /// Reports whether another attempt can find space. `last` is the number of changes at the last
-    /// attempt, behind which this thread made room; `None`: this was the first. If others have made
-    /// changes since, they may have taken that space, and what they freed may come.
-    fn can_end(&self, last: Option<u64>) -> bool {
-        last.map_or(self.waits, |changes| changes != self.changes)
-    }
-}
 
 /// The condition under which reading a file changes its access time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -27,7 +27,7 @@
 //! - a name follows its inode; a count goes up before the name, and down after the name is gone;
 //! - an old name goes after the new one can be reached from the root;
 //! - a freed block or inode is allocated again only when the change that freed it is durable: the
-//!   format keeps it in a list of [`Pending`] ones until then.
+//!   format keeps it in a list of [`Pending`](weft_patch::Pending) ones until then.
 //!
 //! A format adds the order that its own structures need: a record follows the lengths that lead to
 //! it, for example. With a journal the engine makes each operation one transaction, and the same
@@ -46,7 +46,6 @@ mod life;
 mod moved;
 mod names;
 mod node;
-mod pending;
 mod plug;
 mod readdir;
 mod rename;
@@ -62,5 +61,4 @@ pub use format::{
 };
 pub use front::{Atime, UnixFs};
 pub use node::{Attribute, Inode, Node, Patches, push_patch};
-pub use pending::Pending;
 pub use state::{Nodes, State};

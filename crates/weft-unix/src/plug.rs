@@ -60,10 +60,7 @@ impl<F: Format> UnixFs<F> {
                 st.check_mutable(ino, append && !flags.contains(OpenFlags::TRUNCATE))?;
             }
             st.node(ino)?.opens += 1;
-            let handle = st.next_handle;
-            st.next_handle += 1;
-            st.handles.insert(handle, OpenFile { ino, flags });
-            Ok(handle)
+            Ok(st.handles.open(OpenFile { ino, flags }))
         })?;
         if flags.contains(OpenFlags::TRUNCATE)
             && let Err(e) = self.do_truncate(ino, 0)
@@ -71,15 +68,13 @@ impl<F: Format> UnixFs<F> {
             self.do_release(handle)?;
             return Err(e);
         }
-        Ok(Opened { handle: Handle(handle), keep_cache: true, direct_io: false })
+        Ok(Opened { handle, keep_cache: true, direct_io: false })
     }
 
-    fn do_release(&self, handle: u64) -> Result<()> {
+    fn do_release(&self, handle: Handle) -> Result<()> {
         {
             let mut st = self.lock();
-            let Some(open) = st.handles.remove(&handle) else {
-                return Err(FsError::Invalid("no such handle").into());
-            };
+            let open = st.handles.close(handle).map_err(FsError::from)?;
             if let Some(node) = st.nodes.get_mut(&open.ino) {
                 node.opens = node.opens.saturating_sub(1);
             }
@@ -96,7 +91,7 @@ impl<F: Format> UnixFs<F> {
         if handle == Handle::NONE {
             return OpenFlags::empty();
         }
-        self.lock().handles.get(&handle.0).map_or(OpenFlags::empty(), |open| open.flags)
+        self.lock().handles.get(handle).map_or(OpenFlags::empty(), |open| open.flags)
     }
 }
 
@@ -224,7 +219,7 @@ impl<F: Format> FileSystem for UnixFs<F> {
 
     fn release(&self, _ino: Ino, handle: Handle) -> FsResult<()> {
         if handle != Handle::NONE {
-            self.do_release(handle.0)?;
+            self.do_release(handle)?;
         }
         Ok(())
     }

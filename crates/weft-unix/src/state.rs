@@ -6,7 +6,7 @@ use crate::{Error, Result};
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 use weft_patch::{Op, PatchId, Policy};
-use weft_vfs::{Error as FsError, FileKind, Ino, OpenFlags, Time};
+use weft_vfs::{Error as FsError, FileKind, HandleTable, Ino, OpenFlags, Time};
 
 /// Inodes without references kept in memory.
 const MAX_IDLE: usize = 16_384;
@@ -28,8 +28,7 @@ pub struct State<F: Format> {
     pub format: F,
     /// The inodes in memory.
     pub nodes: Nodes<F>,
-    pub(crate) handles: HashMap<u64, OpenFile>,
-    pub(crate) next_handle: u64,
+    pub(crate) handles: HandleTable<OpenFile>,
     idle: VecDeque<Ino>,
     /// Inodes with [`Node::lazy`] changes.
     pub(crate) lazy: HashSet<Ino>,
@@ -52,8 +51,7 @@ impl<F: Format> State<F> {
         Self {
             format,
             nodes: HashMap::new(),
-            handles: HashMap::new(),
-            next_handle: 1,
+            handles: HandleTable::default(),
             idle: VecDeque::new(),
             lazy: HashSet::new(),
             doomed: Vec::new(),

@@ -32,9 +32,9 @@ use crate::layout::{Geometry, GroupDesc, SUPERBLOCK_BYTES, Superblock, bytes};
 use bits::Bits;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
-use weft_patch::{BlockNr, Op, PatchId};
+use weft_patch::{BlockNr, Op, PatchId, Pending};
 use weft_unix::{Error, Result};
-use weft_unix::{Patches, Pending, push_patch};
+use weft_unix::{Patches, push_patch};
 use weft_vfs::Ino;
 
 /// One block group: its descriptor, and its bitmaps once they were needed.

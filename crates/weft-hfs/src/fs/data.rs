@@ -1,4 +1,4 @@
-//! Reading and writing forks.
+//! Opening, writing and resizing forks.
 
 use super::Hfs;
 use super::STEP_ALLOC_BLOCKS;
@@ -22,10 +22,7 @@ impl Hfs {
                 return Err(Error::IsADirectory);
             }
             node.opens += 1;
-            let handle = st.next_handle;
-            st.next_handle += 1;
-            st.handles.insert(handle, OpenFile { id, flags, fork });
-            Ok(handle)
+            Ok(st.handles.open(OpenFile { id, flags, fork }))
         })?;
         if flags.contains(OpenFlags::TRUNCATE)
             && let Err(e) = self.do_set_len(id, fork, 0)
@@ -33,15 +30,13 @@ impl Hfs {
             self.do_release(handle)?;
             return Err(e);
         }
-        Ok(Opened { handle: Handle(handle), keep_cache: true, direct_io: false })
+        Ok(Opened { handle, keep_cache: true, direct_io: false })
     }
 
-    pub(super) fn do_release(&self, handle: u64) -> Result<()> {
+    pub(super) fn do_release(&self, handle: Handle) -> Result<()> {
         let id = {
             let mut st = self.lock();
-            let Some(open) = st.handles.remove(&handle) else {
-                return Err(Error::Refused("no such handle"));
-            };
+            let open = st.handles.close(handle).map_err(|_| Error::Refused("no such handle"))?;
             if let Some(node) = st.nodes.get_mut(&open.id) {
                 node.opens = node.opens.saturating_sub(1);
                 if node.opens == 0 && node.gone.is_none() {
@@ -52,21 +47,6 @@ impl Hfs {
         };
         self.end_life(id);
         Ok(())
-    }
-
-    pub(super) fn do_read(
-        &self,
-        id: u32,
-        fork: Fork,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<usize> {
-        if let Some(file) = self.lock().nodes.get_mut(&id).and_then(|node| node.file.as_mut())
-            && let Some(got) = file.ahead.read(fork, offset, buf)
-        {
-            return Ok(got);
-        }
-        self.look(|st, s| st.with_file(s, id, |vol, s, file| vol.read(s, file, fork, offset, buf)))
     }
 
     /// Writes, or appends at the end. On a volume too full for all of `data`, writes as much as

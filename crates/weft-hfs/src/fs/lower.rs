@@ -103,7 +103,7 @@ impl Hfs {
     /// # Errors
     /// [`Error::Invalid`] if `handle` is not an open handle of this volume.
     pub fn close_fork(&self, handle: Handle) -> Result<()> {
-        self.do_release(handle.0)
+        self.do_release(handle)
     }
 
     /// Makes a node for a file, and returns its id.

@@ -147,6 +147,6 @@ impl Drop for MacFile {
         if let Err(e) = self.flush() {
             tracing::error!("what was written last to file {} is lost: {e}", self.id);
         }
-        let _ = self.fs.do_release(self.handle.0);
+        let _ = self.fs.do_release(self.handle);
     }
 }

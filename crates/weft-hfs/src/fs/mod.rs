@@ -17,6 +17,7 @@ mod names;
 mod node;
 mod open;
 mod plug;
+mod read;
 mod store;
 mod streams;
 mod xattr;
@@ -37,7 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::OpStore;
 use weft_block::BlockDevice;
-use weft_patch::{Engine, Op, PatchId};
+use weft_patch::{Engine, Op, PatchId, ROOM_ATTEMPTS, Shortage};
 use weft_vfs::Time;
 
 #[cfg(doc)]
@@ -135,58 +136,100 @@ impl Hfs {
     ) -> Result<R> {
         let mut op = self.engine.begin(max_blocks).map_err(|e| store::engine_error(&e))?;
         let mut st = self.lock();
-        f(&mut st, &mut self.store(&mut op))
+        self.with_store(&mut st, &mut op, f)
     }
 
-    /// Runs `f` as one operation. If space is short because its freeing is not durable, makes the
-    /// freeing durable and runs `f` again: a failed `f` must not have changed anything.
+    /// Runs `f` as one operation. A failed `f` must not have changed anything: if space is short
+    /// while some is being freed, makes room and runs `f` again.
+    ///
+    /// # Errors
+    /// Those of `f`; [`Error::NoSpace`] only if no space would come by waiting.
     fn change<R>(
         &self,
         mut f: impl FnMut(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        match self.change_once(&mut f) {
-            Err(Error::NoSpace) if self.settle_pending()? => self.change_once(&mut f),
-            other => other,
+        let mut last = None;
+        for _ in 0..ROOM_ATTEMPTS {
+            let (result, shortage) = self.attempt(&mut f);
+            if !matches!(result, Err(Error::NoSpace)) || !shortage.can_end(last) {
+                return result;
+            }
+            self.make_room()?;
+            last = Some(shortage.changes);
         }
+        Err(Error::NoSpace)
     }
 
+    /// Runs `f` as one operation, once.
     fn change_once<R>(
         &self,
         f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
     ) -> Result<R> {
+        self.attempt(f).0
+    }
+
+    /// Runs `f` as one operation, and returns how short space was at its end.
+    fn attempt<R>(
+        &self,
+        f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
+    ) -> (Result<R>, Shortage) {
         if self.is_read_only() {
-            return Err(Error::ReadOnly);
+            return (Err(Error::ReadOnly), Shortage::default());
         }
-        let mut op = self.engine.begin(BLOCKS).map_err(|e| store::engine_error(&e))?;
+        let mut op = match self.engine.begin(BLOCKS) {
+            Ok(op) => op,
+            Err(e) => return (Err(store::engine_error(&e)), Shortage::default()),
+        };
         let mut st = self.lock();
-        let mut s = self.store(&mut op);
         st.vol.set_now(self.date(self.now()));
-        let result = f(&mut st, &mut s);
-        let finished = st.vol.finish(&mut s);
-        if let Err(e @ Error::Corrupt { .. }) = &result {
-            st.found_damage(e);
-            self.read_only.store(true, Ordering::Relaxed);
-            tracing::error!("the volume is damaged and now read-only: {e}");
+        let (result, finished) = self.with_store(&mut st, &mut op, |st, s| {
+            let result = f(st, s);
+            (result, st.vol.finish(s))
+        });
+        match &result {
+            Ok(_) => st.changed += 1,
+            Err(e @ Error::Corrupt { .. }) => {
+                st.found_damage(e);
+                self.read_only.store(true, Ordering::Relaxed);
+                tracing::error!("the volume is damaged and now read-only: {e}");
+            }
+            Err(_) => {}
         }
-        finished?;
+        let short = matches!(result, Err(Error::NoSpace));
+        let waits = short && (!st.pending.is_empty() || !st.ending().is_empty());
+        (finished.and(result), Shortage { waits, changes: st.changed })
+    }
+
+    /// Runs `f` with the state and a store of the operation.
+    fn with_store<'e, R>(
+        &'e self,
+        st: &mut State,
+        op: &mut Op<'e>,
+        f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> R,
+    ) -> R {
+        // The store lists the freed blocks meanwhile. If `f` panics they are lost to this mount.
+        let mut pending = std::mem::take(&mut st.pending);
+        let store = OpStore::new(op, &self.engine, &*self.device, &mut pending, self.geometry);
+        let mut store = if self.loose_data { store.with_loose_data() } else { store };
+        let result = f(st, &mut store);
+        st.pending = pending;
         result
     }
 
-    fn store<'a, 'e>(&'e self, op: &'a mut Op<'e>) -> OpStore<'a, 'e> {
-        let store = OpStore::new(op, &self.engine, &*self.device, self.geometry);
-        if self.loose_data { store.with_loose_data() } else { store }
-    }
-
-    /// Makes the changes that freed space durable, so that it can be used. Returns true if there
-    /// was any.
-    fn settle_pending(&self) -> Result<bool> {
-        if !self.lock().vol.has_pending() {
-            return Ok(false);
+    /// Makes the space of removed files available: frees their blocks, and makes the changes that
+    /// freed space durable.
+    fn make_room(&self) -> Result<()> {
+        let ending = self.lock().ending();
+        for id in ending {
+            self.end_life(id);
+        }
+        if self.lock().pending.is_empty() {
+            return Ok(());
         }
         self.engine.sync().map_err(|e| store::engine_error(&e))?;
         self.look(|st, s| {
             st.vol.settle(s);
-            Ok(true)
+            Ok(())
         })
     }
 }

@@ -8,8 +8,8 @@ use crate::{Error, Result};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use weft_patch::PatchId;
-use weft_vfs::OpenFlags;
+use weft_patch::{PatchId, Pending};
+use weft_vfs::{HandleTable, OpenFlags};
 
 /// A file or folder in memory.
 #[derive(Debug)]
@@ -22,11 +22,19 @@ pub(super) struct Node {
     pub opens: u32,
     /// The change that removed the item's name, if it is removed.
     pub gone: Option<PatchId>,
+    /// The number of the node, of all that were made: another node of the same id has another.
+    made: u64,
 }
 
 impl Node {
-    fn new(file: Option<File>) -> Self {
-        Self { file, refs: 0, opens: 0, gone: None }
+    fn new(file: Option<File>, made: u64) -> Self {
+        Self { file, refs: 0, opens: 0, gone: None, made }
+    }
+
+    /// Returns a value that differs after each change of the content of a file, and if the file was
+    /// removed. While it stays the same, the file's blocks are its own.
+    pub fn content_version(&self) -> (u64, u64) {
+        (self.made, self.file.as_ref().map_or(0, |file| file.changes))
     }
 }
 
@@ -98,10 +106,15 @@ pub(super) struct OpenFile {
 #[derive(Debug)]
 pub(super) struct State {
     pub vol: HfsVolume,
+    /// Freed allocation blocks whose freeing may not be durable.
+    pub pending: Pending,
+    /// Changes that were made: by it a thread that finds no space sees that others took some.
+    pub changed: u64,
     pub nodes: HashMap<u32, Node>,
+    /// The number of nodes made.
+    made: u64,
     pub changes: Changes,
-    pub handles: HashMap<u64, OpenFile>,
-    pub next_handle: u64,
+    pub handles: HandleTable<OpenFile>,
     /// The names that the cursors of listings stand for.
     pub cursors: BTreeMap<u32, HashMap<u32, Name>>,
     /// The damage that was found.
@@ -121,10 +134,12 @@ impl State {
     pub fn new(vol: HfsVolume) -> Self {
         Self {
             vol,
+            pending: Pending::default(),
+            changed: 0,
             nodes: HashMap::new(),
+            made: 0,
             changes: Changes::default(),
-            handles: HashMap::new(),
-            next_handle: 1,
+            handles: HandleTable::default(),
             cursors: BTreeMap::new(),
             damage: None,
             at_opening: Vec::new(),
@@ -144,10 +159,12 @@ impl State {
     ) -> Result<&mut Node> {
         let Some(id) = record.id() else { return Err(Error::NotFound) };
         let node = self.nodes.entry(id).or_insert_with(|| {
-            Node::new(match record {
+            self.made += 1;
+            let file = match record {
                 CatalogRecord::File(record) => Some(File::new(parent, name, *record)),
                 _ => None,
-            })
+            };
+            Node::new(file, self.made)
         });
         Ok(node)
     }
@@ -222,6 +239,13 @@ impl State {
         f(&mut self.vol, s, file.ok_or(Error::IsADirectory)?)
     }
 
+    /// Returns the removed files without a user whose blocks another thread is about to free.
+    pub fn ending(&self) -> Vec<u32> {
+        let unused = |node: &Node| node.refs == 0 && node.opens == 0;
+        let ends = |node: &Node| node.file.is_some() && node.gone.is_some() && unused(node);
+        self.nodes.iter().filter(|(_, node)| ends(node)).map(|(id, _)| *id).collect()
+    }
+
     /// Drops the node of an unused item, and frees its blocks. Returns false if blocks must be
     /// freed and `may_free` is not set: the node is kept then.
     pub fn release<S: Store<Patch = PatchId>>(
@@ -240,7 +264,10 @@ impl State {
         let Some(node) = self.nodes.remove(&id) else { return true };
         self.cursors.remove(&id);
         match (&node.file, node.gone) {
-            (Some(file), Some(gone)) => self.vol.drop_file(s, file, gone),
+            (Some(file), Some(gone)) => {
+                self.vol.drop_file(s, file, gone);
+                self.changed += 1;
+            }
             (Some(_), None) => self.vol.close_file(id),
             (None, _) => {}
         }
@@ -288,7 +315,7 @@ mod tests {
         fs.delete_item(ROOT_ID, &name).unwrap();
         // Closes the handle, the last use of the file.
         let mut st = fs.lock();
-        st.handles.remove(&open.0);
+        st.handles.close(open).unwrap();
         st.nodes.get_mut(&id).unwrap().opens = 0;
         drop(st);
         let released = fs.operate(0, |st, s| Ok(st.release(s, id, false))).unwrap();

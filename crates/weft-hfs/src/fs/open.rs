@@ -11,7 +11,7 @@ use crate::{Error, Permissions, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_block::{BlockDevice, Overlay};
-use weft_patch::{Engine, JournalMode, Options as EngineOptions, Policy};
+use weft_patch::{Engine, JournalMode, Options as EngineOptions, Pending, Policy};
 use weft_vfs::Time;
 
 /// Options for opening a volume.
@@ -63,7 +63,8 @@ fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32, read_only: bool)
         .map_err(|e| engine_error(&e))?;
     let (mut volume, done) = {
         let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
-        let mut s = OpStore::new(&mut op, &engine, &**device, (0, 0));
+        let mut pending = Pending::default();
+        let mut s = OpStore::new(&mut op, &engine, &**device, &mut pending, (0, 0));
         let mut volume = Volume::open(&mut s, Raw(&**device).len_blocks())?;
         if volume.mdb().attributes.contains(Attributes::INCONSISTENT) {
             if read_only {
@@ -82,7 +83,10 @@ fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32, read_only: bool)
     engine.sync().map_err(|e| engine_error(&e))?;
     let done = {
         let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
-        volume.recover_rest(&mut OpStore::new(&mut op, &engine, &**device, (0, 0)), done)?
+        // As the volume is not used any more, its freed blocks need not become available.
+        let mut pending = Pending::default();
+        let mut s = OpStore::new(&mut op, &engine, &**device, &mut pending, (0, 0));
+        volume.recover_rest(&mut s, done)?
     };
     if done.changes() > 0 {
         tracing::info!("recovered the volume, which was not unmounted: {done}");
@@ -198,7 +202,11 @@ impl Hfs {
         let blocks = Raw(&*device).len_blocks();
         let volume = {
             let mut op = engine.begin(0).map_err(|e| engine_error(&e))?;
-            Volume::open(&mut OpStore::new(&mut op, &engine, &*device, (0, 0)), blocks)?
+            let mut pending = Pending::default();
+            Volume::open(
+                &mut OpStore::new(&mut op, &engine, &*device, &mut pending, (0, 0)),
+                blocks,
+            )?
         };
         let locked = volume.is_locked();
         let geometry = (u64::from(volume.mdb().first_block), volume.mdb().blocks_per_alloc());

@@ -13,14 +13,14 @@ impl Hfs {
         if handle == Handle::NONE {
             return OpenFlags::empty();
         }
-        self.lock().handles.get(&handle.0).map_or(OpenFlags::empty(), |open| open.flags)
+        self.lock().handles.get(handle).map_or(OpenFlags::empty(), |open| open.flags)
     }
 
     fn fork_of(&self, handle: Handle) -> Fork {
         if handle == Handle::NONE {
             return Fork::Data;
         }
-        self.lock().handles.get(&handle.0).map_or(Fork::Data, |open| open.fork)
+        self.lock().handles.get(handle).map_or(Fork::Data, |open| open.fork)
     }
 }
 
@@ -128,7 +128,7 @@ impl FileSystem for Hfs {
 
     fn release(&self, _ino: Ino, handle: Handle) -> Result<()> {
         if handle != Handle::NONE {
-            self.do_release(handle.0)?;
+            self.do_release(handle)?;
         }
         Ok(())
     }

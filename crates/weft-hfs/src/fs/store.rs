@@ -5,7 +5,7 @@ use crate::store::{Device, Store};
 use crate::{Error, Result};
 use smallvec::SmallVec;
 use weft_block::BlockDevice;
-use weft_patch::{BlockNr, Engine, Op, Owner, PatchId, Policy};
+use weft_patch::{BlockNr, Engine, Op, Owner, PatchId, Pending, Policy};
 
 /// From this number on, fresh blocks are zeroed on the device, past the cache.
 const ZERO_BLOCKS: u64 = 2048;
@@ -18,6 +18,8 @@ pub(super) struct OpStore<'a, 'e> {
     op: &'a mut Op<'e>,
     engine: &'e Engine,
     device: &'e dyn BlockDevice,
+    /// Freed allocation blocks whose freeing may not be durable.
+    pending: &'a mut Pending,
     /// The number of the volume's blocks in one of the engine's.
     per: u64,
     atomic: bool,
@@ -32,11 +34,12 @@ impl<'a, 'e> OpStore<'a, 'e> {
         op: &'a mut Op<'e>,
         engine: &'e Engine,
         device: &'e dyn BlockDevice,
+        pending: &'a mut Pending,
         geometry: (u64, u64),
     ) -> Self {
         let per = u64::from(engine.block_bytes()) / BLOCK_BYTES as u64;
         let atomic = matches!(engine.policy(), Policy::Journal(_));
-        Self { op, engine, device, per, atomic, geometry, loose_data: false }
+        Self { op, engine, device, pending, per, atomic, geometry, loose_data: false }
     }
 
     /// Makes no change wait for the data of files. A sync of a file still writes its data: the file
@@ -201,37 +204,25 @@ impl Store for OpStore<'_, '_> {
     }
 
     fn read_data(&mut self, block: u64, offset: usize, buf: &mut [u8]) -> Result<()> {
-        let (nr, at) = self.place(block + (offset / BLOCK_BYTES) as u64);
-        let size = self.engine_bytes();
-        let first = nr.0 * size as u64 + (at + offset % BLOCK_BYTES) as u64;
-        let end = first + buf.len() as u64;
-        // Blocks that are not in the cache are read in long pieces.
-        let mut done = first;
-        let mut missing = first;
-        while done < end {
-            let nr = BlockNr(done / size as u64);
-            let next = ((nr.0 + 1) * size as u64).min(end);
-            if let Some(content) = self.op.cached(nr) {
-                let from = usize::try_from(done % size as u64).unwrap_or(0);
-                let len = usize::try_from(next - done).unwrap_or(0);
-                let to = usize::try_from(done - first).unwrap_or(0);
-                if let (Some(to), Some(from)) =
-                    (buf.get_mut(to..to + len), content.get(from..from + len))
-                {
-                    to.copy_from_slice(from);
-                }
-                self.read_missing(buf, first, missing, done)?;
-                missing = next;
-            }
-            done = next;
-        }
-        self.read_missing(buf, first, missing, end)
+        let mut misses = Misses::new();
+        self.read_cached(block, offset, buf, 0, &mut misses);
+        read_misses(self.device, &misses, buf)
     }
 
     fn free(&mut self, block: u64, count: u64, cleared: PatchId) {
         for nr in block.div_ceil(self.per)..(block + count) / self.per {
             self.op.free(BlockNr(nr), cleared);
         }
+    }
+
+    fn keep_freed(&mut self, start: u32, count: u32, cleared: PatchId) {
+        self.pending.add(start.into(), count.into(), cleared);
+    }
+
+    fn pop_freed(&mut self) -> Option<(u32, u32)> {
+        let (start, count) = self.pending.pop_durable(self.op)?;
+        // Both were added as such.
+        Some((u32::try_from(start).ok()?, u32::try_from(count).ok()?))
     }
 
     fn join(&mut self, patches: &[PatchId]) -> Result<PatchId> {
@@ -254,18 +245,67 @@ impl Store for OpStore<'_, '_> {
 }
 
 impl OpStore<'_, '_> {
-    /// Reads bytes `from` to `to` of the device into a buffer that begins at byte `first`.
-    fn read_missing(&self, buf: &mut [u8], first: u64, from: u64, to: u64) -> Result<()> {
-        if from >= to {
-            return Ok(());
+    /// Reads file data as [`read_data`](Store::read_data) does, as far as it is in the cache. Adds
+    /// the other parts to `misses`, where `buf` begins at byte `start` of the caller's buffer.
+    pub fn read_cached(
+        &self,
+        block: u64,
+        offset: usize,
+        buf: &mut [u8],
+        start: usize,
+        misses: &mut Misses,
+    ) {
+        let (nr, at) = self.place(block + (offset / BLOCK_BYTES) as u64);
+        let size = self.engine_bytes();
+        let first = nr.0 * size as u64 + (at + offset % BLOCK_BYTES) as u64;
+        let mut done = 0;
+        while done < buf.len() {
+            let byte = first + done as u64;
+            let within = usize::try_from(byte % size as u64).unwrap_or(0);
+            let len = (size - within).min(buf.len() - done);
+            if let Some(content) = self.op.cached(BlockNr(byte / size as u64)) {
+                if let (Some(to), Some(from)) =
+                    (buf.get_mut(done..done + len), content.get(within..within + len))
+                {
+                    to.copy_from_slice(from);
+                }
+            } else {
+                match misses.last_mut() {
+                    // Blocks that follow each other are read at once.
+                    Some(last)
+                        if last.byte + last.len as u64 == byte
+                            && last.at + last.len == start + done =>
+                    {
+                        last.len += len;
+                    }
+                    _ => misses.push(Miss { byte, at: start + done, len }),
+                }
+            }
+            done += len;
         }
-        let start = usize::try_from(from - first).unwrap_or(usize::MAX);
-        let end = usize::try_from(to - first).unwrap_or(usize::MAX);
-        let Some(part) = buf.get_mut(start..end) else { return Ok(()) };
-        self.device
-            .read_at(part, from)
-            .map_err(|e| Error::Device { errno: e.errno(), message: e.to_string() })
     }
+}
+
+/// A part of a read that is not in the cache.
+#[derive(Debug)]
+pub(super) struct Miss {
+    /// Its first byte on the device.
+    byte: u64,
+    /// The place in the caller's buffer, and the number of bytes.
+    at: usize,
+    len: usize,
+}
+
+/// The parts of a read that are not in the cache.
+pub(super) type Misses = SmallVec<[Miss; 4]>;
+
+/// Reads the parts of a read that were not in the cache.
+pub(super) fn read_misses(device: &dyn BlockDevice, misses: &Misses, buf: &mut [u8]) -> Result<()> {
+    for miss in misses {
+        let Some(part) = buf.get_mut(miss.at..miss.at + miss.len) else { continue };
+        device.read_at(part, miss.byte).map_err(|e| device_error(&e))?;
+    }
+    Ok(())
 }
 
 /// A device of weft as a device of the core.

@@ -8,14 +8,13 @@ use super::state::{FIRST_INO, File, State, engine_error};
 use super::volume::Volume;
 use crate::Permissions;
 use crate::macroman::{name_from_unix, name_to_unix};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_block::{BlockDevice, Overlay};
 use weft_patch::{Engine, Op, Options as EngineOptions, Policy};
 use weft_vfs::{
-    Attr, DirCursor, Entry, Error, FileKind, FileSystem, Handle, Ino, NAME_MAX_BYTES, OpenFlags,
-    Opened, Result, Time,
+    Attr, DirCursor, Entry, Error, FileKind, FileSystem, HandleTable, Ino, NAME_MAX_BYTES,
+    OpenFlags, Opened, Result, Time,
 };
 
 /// The inode number of the directory.
@@ -45,18 +44,12 @@ pub struct OpenOptions {
 /// An open MFS volume.
 pub struct Mfs {
     pub(super) state: Mutex<State>,
-    pub(super) handles: Mutex<Handles>,
+    pub(super) handles: Mutex<HandleTable<OpenFlags>>,
     pub(super) engine: Arc<Engine>,
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) read_only: bool,
     pub(super) damage: Vec<String>,
     pub(super) options: OpenOptions,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Handles {
-    pub open: BTreeMap<u64, OpenFlags>,
-    pub next: u64,
 }
 
 impl fmt::Debug for Mfs {
@@ -170,7 +163,7 @@ impl Mfs {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn handles(&self) -> MutexGuard<'_, Handles> {
+    pub(super) fn handles(&self) -> MutexGuard<'_, HandleTable<OpenFlags>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -301,11 +294,8 @@ impl Mfs {
             self.set_len(ino, DATA, 0)?;
         }
         self.lock().file_mut(ino)?.opens += 1;
-        let mut handles = self.handles();
-        handles.next += 1;
-        let handle = handles.next;
-        handles.open.insert(handle, flags);
-        Ok(Opened { handle: Handle(handle), keep_cache: true, direct_io: false })
+        let handle = self.handles().open(flags);
+        Ok(Opened { handle, keep_cache: true, direct_io: false })
     }
 }
 

@@ -178,7 +178,7 @@ impl FileSystem for Mfs {
     }
 
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
-        if self.handles().open.remove(&handle.0).is_none() {
+        if self.handles().close(handle).is_err() {
             return Ok(());
         }
         let last = {
@@ -196,7 +196,7 @@ impl FileSystem for Mfs {
 
     fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
         let ino = Self::of_file(ino)?;
-        let flags = self.handles().open.get(&handle.0).copied().unwrap_or(OpenFlags::empty());
+        let flags = self.handles().get(handle).copied().unwrap_or(OpenFlags::empty());
         let at = (!flags.contains(OpenFlags::APPEND)).then_some(offset);
         let done = self.write_fork(ino, DATA, at, data)?;
         if flags.intersects(OpenFlags::SYNC | OpenFlags::DSYNC) {

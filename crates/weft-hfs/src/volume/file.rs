@@ -107,9 +107,9 @@ impl Ahead {
         Some(buf.len())
     }
 
-    /// Records a read of `len` bytes. Returns a buffer to be filled from `offset` on if reads are
-    /// sequential and short.
-    pub fn plan(&mut self, fork: Fork, offset: u64, len: usize, left: u64) -> Option<&mut Vec<u8>> {
+    /// Records a read of `len` bytes. If reads are sequential and short, returns a buffer to be
+    /// filled from `offset` on and [kept](Self::keep).
+    pub fn plan(&mut self, fork: Fork, offset: u64, len: usize, left: u64) -> Option<Vec<u8>> {
         let in_a_row = self.fork == fork && self.next == Some(offset);
         self.fork = fork;
         self.next = Some(offset + len as u64);
@@ -117,10 +117,16 @@ impl Ahead {
         if !in_a_row || len > Self::BYTES / 4 {
             return None;
         }
-        self.start = offset;
         let fill = usize::try_from(left).unwrap_or(usize::MAX).min(Self::BYTES);
-        self.bytes.resize(fill.max(len), 0);
-        Some(&mut self.bytes)
+        let mut bytes = core::mem::take(&mut self.bytes);
+        bytes.resize(fill.max(len), 0);
+        Some(bytes)
+    }
+
+    /// Keeps the content of a fork from `offset` on, of which `used` bytes have been read. The fork
+    /// must not have changed since.
+    pub fn keep(&mut self, fork: Fork, offset: u64, used: usize, bytes: Vec<u8>) {
+        *self = Self { bytes, fork, start: offset, next: Some(offset + used as u64) };
     }
 
     /// Discards the buffer, as the fork changes.
@@ -146,6 +152,9 @@ pub struct File {
     /// The file has lost its name: nothing of it is on the disk any more.
     pub(crate) deleted: bool,
     pub(crate) ahead: Ahead,
+    /// The number of changes of content or length: a read of the device without the lock compares
+    /// it.
+    pub(crate) changes: u64,
 }
 
 impl File {
@@ -159,7 +168,14 @@ impl File {
             stored: CatalogRecord::File(record).encode().0,
             deleted: false,
             ahead: Ahead { next: Some(0), ..Ahead::default() },
+            changes: 0,
         }
+    }
+
+    /// Records that the content or the length of a fork changes.
+    pub(crate) fn content_changes(&mut self) {
+        self.ahead.forget();
+        self.changes += 1;
     }
 
     /// Sets the new folder and name of a file that was moved.
@@ -184,6 +200,12 @@ impl File {
     #[must_use]
     pub fn len_bytes(&self, fork: Fork) -> u32 {
         self.record.fork(fork).len_bytes
+    }
+
+    /// Returns how many of `want` bytes a read from `offset` on gets.
+    pub(crate) fn readable(&self, fork: Fork, offset: u64, want: usize) -> usize {
+        let left = u64::from(self.len_bytes(fork)).saturating_sub(offset);
+        usize::try_from(left).unwrap_or(usize::MAX).min(want)
     }
 
     /// Returns true if the last name of the file is gone.

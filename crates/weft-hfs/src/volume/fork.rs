@@ -46,44 +46,39 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        let len = file.len_bytes(fork);
-        let Some(offset) = u32::try_from(offset).ok().filter(|&o| o < len) else { return Ok(0) };
-        let want = usize::try_from(len - offset).unwrap_or(usize::MAX).min(buf.len());
-        let Some(buf) = buf.get_mut(..want) else { return Ok(0) };
-        if let Some(n) = file.ahead.read(fork, offset.into(), buf) {
+        let want = file.readable(fork, offset, buf.len());
+        let Some(buf) = buf.get_mut(..want).filter(|buf| !buf.is_empty()) else { return Ok(0) };
+        if let Some(n) = file.ahead.read(fork, offset, buf) {
             return Ok(n);
         }
         self.map(s, file, fork)?;
-        let left = u64::from(len - offset);
-        let mut ahead = core::mem::take(&mut file.ahead);
-        match ahead.plan(fork, offset.into(), want, left) {
-            Some(more) => match self.read_all(s, file, fork, offset, more) {
-                Ok(()) => {
-                    if let Some(part) = more.get(..want) {
-                        buf.copy_from_slice(part);
-                    }
-                }
-                // The part that is read ahead may be damaged, and the requested part not.
-                Err(_) => {
-                    ahead.forget();
-                    self.read_all(s, file, fork, offset, buf)?;
-                }
-            },
-            None => self.read_all(s, file, fork, offset, buf)?,
+        let left = u64::from(file.len_bytes(fork)).saturating_sub(offset);
+        if let Some(mut more) = file.ahead.plan(fork, offset, want, left)
+            // The part that is read ahead may be damaged, and the requested part not.
+            && self.read_pieces(s, file, fork, offset, &mut more, S::read_data).is_ok()
+        {
+            if let Some(part) = more.get(..want) {
+                buf.copy_from_slice(part);
+            }
+            file.ahead.keep(fork, offset, want, more);
+            return Ok(want);
         }
-        file.ahead = ahead;
+        self.read_pieces(s, file, fork, offset, buf, S::read_data)?;
         Ok(want)
     }
 
-    /// Fills `buf` with bytes within the fork's length.
-    fn read_all<S: Store<Patch = P>>(
+    /// Fills `buf` with bytes within the fork's length: calls `read` with each contiguous part of
+    /// it, and the volume block and the byte within it at which the part begins.
+    pub(crate) fn read_pieces<S: Store<Patch = P>>(
         &self,
         s: &mut S,
         file: &mut File,
         fork: Fork,
-        offset: u32,
+        offset: u64,
         buf: &mut [u8],
+        mut read: impl FnMut(&mut S, u64, usize, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
+        let offset = u32::try_from(offset).map_err(|_| Error::TooLarge)?;
         let map = self.map(s, file, fork)?;
         let mut done = 0_u32;
         let mut rest = buf;
@@ -93,7 +88,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                 return Err(Error::corrupt("a fork", 0, "it ends before its length"));
             };
             let (now, later) = rest.split_at_mut(n as usize);
-            s.read_data(block, within, now)?;
+            read(s, block, within, now)?;
             rest = later;
             done += n;
         }
@@ -120,7 +115,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let Some(end) = end.filter(|&e| e <= FORK_MAX_BYTES) else { return Err(Error::TooLarge) };
         let Ok(offset) = u32::try_from(offset) else { return Err(Error::TooLarge) };
         self.check_writable()?;
-        file.ahead.forget();
+        file.content_changes();
         self.map(s, file, fork)?;
         let mut waits = Befores::new();
         let len = file.len_bytes(fork);
@@ -189,7 +184,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let new = u32::try_from(len_bytes).ok().filter(|&n| n <= FORK_MAX_BYTES);
         let Some(new) = new else { return Err(Error::TooLarge) };
         self.check_writable()?;
-        file.ahead.forget();
+        file.content_changes();
         self.map(s, file, fork)?;
         let len = file.len_bytes(fork);
         let mut waits = Befores::new();

@@ -71,7 +71,7 @@ pub struct Volume<P> {
     /// The folder that was read last, as the catalog has it.
     recent: Cell<Option<(u32, CatalogKey, DirectoryRecord)>>,
     pub(crate) device_blocks: u64,
-    pub(crate) space: Space<P>,
+    pub(crate) space: Space,
     pub(crate) catalog: Tree<P>,
     pub(crate) extents: Tree<P>,
     catalog_map: ForkMap,
@@ -330,7 +330,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
 
     /// Drops the records of changes that have become durable, and makes the blocks they freed
     /// available.
-    pub fn settle<S: Store<Patch = P>>(&mut self, s: &S) {
+    pub fn settle<S: Store<Patch = P>>(&mut self, s: &mut S) {
         self.space.settle(s);
         self.catalog.settle(s);
         self.extents.settle(s);
@@ -354,12 +354,6 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     #[must_use]
     pub fn free_now(&self) -> u32 {
         self.space.free_now()
-    }
-
-    /// Returns true if freed blocks wait until their freeing is durable.
-    #[must_use]
-    pub fn has_pending(&self) -> bool {
-        self.space.has_pending()
     }
 
     /// Returns the change that removed the old record of an item, if it may not be durable.

@@ -1,9 +1,8 @@
-//! Free space: the bitmap, blocks that wait to be free, and windows reserved for files that grow.
+//! Free space: the bitmap, and windows reserved for files that grow.
 
 use crate::layout::{BLOCK_BYTES, Extent, Fork};
 use crate::store::Store;
 use crate::{Error, Result};
-use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use hashbrown::HashMap;
@@ -11,19 +10,17 @@ use hashbrown::HashMap;
 /// The allocation blocks of a volume.
 ///
 /// Two bitmaps: one as it is on the disk, and one of the blocks that cannot be allocated now. The
-/// second also has the blocks whose freeing is not durable yet, those of deleted files that are
+/// second also has the blocks whose freeing is not durable yet (the [`Store`] lists them), those of deleted files that are
 /// still open, the windows, and always the volume's last block: by an off-by-one that every Mac
 /// shares, Apple's checker reports a file that has this block as damaged.
 #[derive(Debug)]
-pub(crate) struct Space<P> {
+pub(crate) struct Space {
     count: u32,
     disk: Vec<u8>,
     /// The number of clear bits in `disk`.
     disk_free: u32,
     busy: Vec<u64>,
     free: u32,
-    /// Blocks freed by a change that may not be durable.
-    pending: VecDeque<(P, Extent)>,
     /// Blocks reserved after a growing fork, so that it stays contiguous.
     windows: HashMap<(u32, Fork), Extent>,
     /// Blocks of the bitmap that must be written.
@@ -33,7 +30,7 @@ pub(crate) struct Space<P> {
     pub hint: u32,
 }
 
-impl<P: Copy> Space<P> {
+impl Space {
     /// Makes the map from the bytes of a bitmap of `count` allocation blocks.
     pub fn new(count: u16, mut bytes: Vec<u8>) -> Self {
         let count = u32::from(count);
@@ -45,7 +42,6 @@ impl<P: Copy> Space<P> {
             disk_free: 0,
             busy: vec![0; count.div_ceil(64) as usize],
             free: count,
-            pending: VecDeque::new(),
             windows: HashMap::new(),
             dirty: vec![false; blocks],
             any_dirty: false,
@@ -133,19 +129,12 @@ impl<P: Copy> Space<P> {
         self.free + self.windows.values().map(|w| u32::from(w.count)).sum::<u32>()
     }
 
-    /// Returns true if freed blocks wait until their freeing is durable.
-    pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
     /// Makes durably freed blocks available.
-    pub fn settle<S: Store<Patch = P>>(&mut self, s: &S) {
-        while let Some(&(patch, extent)) = self.pending.front() {
-            if !s.is_durable(patch) {
-                break;
+    pub fn settle<S: Store>(&mut self, s: &mut S) {
+        while let Some((start, count)) = s.pop_freed() {
+            for nr in start..start.saturating_add(count) {
+                self.set_busy(nr, false);
             }
-            self.pending.pop_front();
-            self.set_all_busy(extent, false);
         }
     }
 
@@ -251,12 +240,12 @@ impl<P: Copy> Space<P> {
     }
 
     /// Makes blocks available once `cleared`, which freed them, is durable.
-    pub fn release<S: Store<Patch = P>>(&mut self, s: &S, extents: &[Extent], cleared: P) {
+    pub fn release<S: Store>(&mut self, s: &mut S, extents: &[Extent], cleared: S::Patch) {
         for &extent in extents.iter().filter(|e| e.count > 0) {
-            if s.is_durable(cleared) && self.pending.is_empty() {
+            if s.is_durable(cleared) {
                 self.set_all_busy(extent, false);
             } else {
-                self.pending.push_back((cleared, extent));
+                s.keep_freed(extent.start.into(), extent.count.into(), cleared);
             }
         }
     }
@@ -288,7 +277,7 @@ impl<P: Copy> Space<P> {
 
     /// Writes the changed parts of the bitmap, which begins in volume block `first`. Without order:
     /// after a cut the bitmap is rebuilt from the trees.
-    pub fn write<S: Store<Patch = P>>(&mut self, s: &mut S, first: u64) -> Result<()> {
+    pub fn write<S: Store>(&mut self, s: &mut S, first: u64) -> Result<()> {
         if !self.any_dirty {
             return Ok(());
         }

@@ -6,6 +6,7 @@ mod conformance;
 mod crash;
 mod damage;
 mod forwarding;
+mod full;
 mod hfsplus;
 mod hfsutils;
 mod interchange;

@@ -1,10 +1,8 @@
 //! Rnodes of a cell in use here: references held by the front end, and open files.
 
-use std::sync::atomic::Ordering;
-
 use weft_ringer::RnodeId;
 use weft_ringer::op::{Change, Op};
-use weft_vfs::{Entry, Error, FileKind, Handle, OpenFlags, Opened, Result};
+use weft_vfs::{Entry, Error, FileKind, OpenFlags, Opened, Result};
 
 use super::{ClientFs, OpenFile};
 use crate::engine::locked;
@@ -110,14 +108,13 @@ impl ClientFs {
             rnode = self.get(id)?;
         }
         let seen = locked(&self.seen).insert(id, rnode.version);
-        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        locked(&self.handles).insert(handle, OpenFile { id, flags, locked_in: None });
+        let handle = locked(&self.handles).open(OpenFile { id, flags, locked_in: None });
         let keep_cache = seen == Some(rnode.version);
         // Bypasses the kernel's page cache. It would show written data to others on this machine
         // before it is known whether the write can be done. And while one process writes here, it
         // discards the attributes by which another would see that a third has changed the cached
         // content.
         let direct_io = true;
-        Ok(Opened { handle: Handle(handle), keep_cache, direct_io })
+        Ok(Opened { handle, keep_cache, direct_io })
     }
 }

@@ -7,7 +7,9 @@
 //!
 //! Lock order: the lock of a node's pushed stages is taken before that of its file.
 
-use weft_vfs::{Caller, CommandAnswer, Error, FileKind, Handle, Ino, OpenFlags, Result};
+use weft_vfs::{
+    Caller, CommandAnswer, Error, FileKind, Handle, Ino, OpenFlags, Result, StaleHandle,
+};
 
 use super::base::locked;
 use super::file::{Attached, again};
@@ -92,7 +94,7 @@ impl TransformFs {
             return Err(Error::UnknownCommand);
         }
         let open = self.open_flags(handle).filter(|open| open.ino == ino);
-        let open = open.ok_or(Error::Invalid("no such handle"))?;
+        let open = open.ok_or(StaleHandle)?;
         let result = match request {
             PUSH_COMMAND => {
                 decode(data).and_then(|text| self.push(caller, &node, open, handle, text))

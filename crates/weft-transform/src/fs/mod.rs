@@ -34,13 +34,13 @@ mod snapshot;
 mod trees;
 mod views;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_vfs::{
-    Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, Invalidate, OpenFlags, Result,
+    Attr, Entry, Error, FileKind, FileSystem, Handle, HandleTable, Ino, Invalidate, OpenFlags,
+    Result,
 };
 
 use crate::store::Limits;
@@ -127,8 +127,7 @@ pub struct TransformFs {
     registry: Registry,
     options: TransformOptions,
     rules: Mutex<RulesCache>,
-    handles: Mutex<HashMap<Handle, Open>>,
-    next_handle: AtomicU64,
+    handles: Mutex<HandleTable<Open>>,
     /// The sink for invalidations of the front end's caches.
     sink: Mutex<Option<Arc<dyn Invalidate>>>,
     /// Held while a view is attached to a file that is already known, so that no cycle of links
@@ -192,7 +191,6 @@ impl TransformFs {
             options,
             rules: Mutex::default(),
             handles: Mutex::default(),
-            next_handle: AtomicU64::new(1),
             sink: Mutex::default(),
             linking: Mutex::default(),
             link_changes: AtomicU64::new(0),
@@ -350,9 +348,7 @@ impl TransformFs {
     }
 
     fn new_handle(&self, open: Open) -> Handle {
-        let handle = Handle(self.next_handle.fetch_add(1, Ordering::Relaxed));
-        locked(&self.handles).insert(handle, open);
-        handle
+        locked(&self.handles).open(open)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft_vfs::{
     Caller, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Opened, Result, SetAttr,
+    StaleHandle,
 };
 
 use super::base::locked;
@@ -21,7 +22,7 @@ const RELEASED_WITHIN: Duration = Duration::from_millis(250);
 
 impl TransformFs {
     pub(super) fn open_flags(&self, handle: Handle) -> Option<Open> {
-        locked(&self.handles).get(&handle).copied()
+        locked(&self.handles).get(handle).copied()
     }
 
     pub(super) fn below_handle(&self, handle: Handle) -> Handle {
@@ -139,7 +140,7 @@ impl TransformFs {
             return None;
         }
         let mut handles = locked(&self.handles);
-        let open = handles.get_mut(&handle).filter(|open| open.ino == ino)?;
+        let open = handles.get_mut(handle).filter(|open| open.ino == ino)?;
         let (below, below_handle) = open.below?;
         let backing = self.ground.below.backing(below, below_handle)?;
         open.past = true;
@@ -227,7 +228,7 @@ impl TransformFs {
             return self.shown_attr(ino).map(drop);
         }
         let open = self.open_flags(handle).filter(|open| open.ino == ino);
-        let open = open.ok_or(Error::Invalid("no such handle"))?;
+        let open = open.ok_or(StaleHandle)?;
         if let Some((ino, below)) = open.below {
             self.ground.below.flush(ino, below)?;
         }
@@ -245,14 +246,7 @@ impl TransformFs {
         if is_shown(ino) {
             return self.shown_release(ino, handle);
         }
-        let open = {
-            let mut handles = locked(&self.handles);
-            match handles.get(&handle) {
-                Some(open) if open.ino == ino => handles.remove(&handle),
-                _ => None,
-            }
-        };
-        let open = open.ok_or(Error::Invalid("no such handle"))?;
+        let open = locked(&self.handles).close_if(handle, |open| open.ino == ino)?;
         let node = self.node(ino)?;
         let mut result = Ok(());
         if let Some((ino, below)) = open.below {

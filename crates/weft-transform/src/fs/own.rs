@@ -9,7 +9,7 @@ use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, FileKind, Handle, Ino, O
 use super::base::locked;
 use super::{Open, TransformFs};
 use crate::Meters;
-use weft_vfs::{FileSystem, OpenFlags};
+use weft_vfs::{FileSystem, OpenFlags, StaleHandle};
 
 /// The name of the directory.
 pub(super) const NAME: &[u8] = b".weft";
@@ -83,7 +83,7 @@ impl TransformFs {
     pub(super) fn own_read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let own = self.own.as_ref().ok_or(Error::NotFound)?;
         let open = locked(&own.open);
-        let text = open.get(&handle).ok_or(Error::Invalid("no such handle"))?.as_bytes();
+        let text = open.get(&handle).ok_or(StaleHandle)?.as_bytes();
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
         let len = buf.len().min(text.len() - from);
         buf[..len].copy_from_slice(&text[from..from + len]);
@@ -91,7 +91,8 @@ impl TransformFs {
     }
 
     pub(super) fn own_release(&self, handle: Handle) -> Result<()> {
-        locked(&self.handles).remove(&handle);
+        // As with the files of a tree, closing one of these twice is no error.
+        let _ = locked(&self.handles).close(handle);
         if let Some(own) = &self.own {
             locked(&own.open).remove(&handle);
         }

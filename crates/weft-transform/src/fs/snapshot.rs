@@ -75,7 +75,7 @@ impl TransformFs {
         }
         let there = snapshot.as_mut()?;
         let mut handles = locked(&self.handles);
-        let open = handles.get_mut(&handle).filter(|open| open.ino == node.ino)?;
+        let open = handles.get_mut(handle).filter(|open| open.ino == node.ino)?;
         open.past = true;
         there.open += 1;
         locked(&node.file).count(|meter| meter.opens_past.add(1));

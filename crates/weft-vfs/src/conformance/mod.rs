@@ -34,6 +34,9 @@ mod trees;
 mod unlinked;
 mod xattrs;
 
+#[cfg(test)]
+pub(crate) use random::Random;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 

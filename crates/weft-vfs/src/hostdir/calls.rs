@@ -294,17 +294,12 @@ impl FileSystem for HostDir {
     }
 
     fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
-        let opened = locked(&self.handles).get(&handle).cloned();
+        let opened = locked(&self.handles).get(handle).cloned();
         opened.filter(|opened| opened.inode.ino == ino).map(|opened| opened.file)
     }
 
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
-        let mut handles = locked(&self.handles);
-        if handles.get(&handle).is_none_or(|opened| opened.inode.ino != ino) {
-            return Err(Error::Invalid("no such handle"));
-        }
-        handles.remove(&handle);
-        drop(handles);
+        locked(&self.handles).close_if(handle, |opened| opened.inode.ino == ino)?;
         self.give_back(ino, 1);
         Ok(())
     }

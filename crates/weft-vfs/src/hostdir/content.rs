@@ -36,7 +36,7 @@ impl HostDir {
     /// Returns the descriptor for the content of a file: that of the handle, or else the inode's.
     fn content(&self, ino: Ino, handle: Handle, write: bool) -> Result<Content> {
         let inode = self.inode(ino)?;
-        let opened = locked(&self.handles).get(&handle).cloned();
+        let opened = locked(&self.handles).get(handle).cloned();
         match opened {
             Some(opened) if opened.inode.ino == ino => Ok(Content::Opened(opened.file)),
             _ => self.own_content(&inode, write).map(Content::Own),

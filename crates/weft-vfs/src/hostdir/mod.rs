@@ -28,17 +28,15 @@ mod handle;
 mod inodes;
 mod numbers;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags, openat, statx};
 use rustix::io::Errno;
 
-use crate::{Entry, Error, FileKind, Handle, Ino, Result, check_name};
+use crate::{Entry, Error, FileKind, Handle, HandleTable, Ino, Result, check_name};
 use descriptors::{Descriptor, Descriptors};
 use errno::os;
 use handle::FileHandle;
@@ -62,8 +60,7 @@ pub struct HostDir {
     by_handle: bool,
     descriptors: Descriptors,
     inodes: Mutex<Inodes>,
-    handles: Mutex<HashMap<Handle, Opened>>,
-    next_handle: AtomicU64,
+    handles: Mutex<HandleTable<Opened>>,
 }
 
 /// Options for a directory of the host.
@@ -168,7 +165,6 @@ impl HostDir {
             descriptors,
             inodes: Mutex::new(inodes),
             handles: Mutex::default(),
-            next_handle: AtomicU64::new(1),
         })
     }
 
@@ -348,11 +344,9 @@ impl HostDir {
 
     fn new_handle(&self, inode: Arc<Inode>, file: OwnedFd) -> Result<Handle> {
         let named = self.named(&inode)?;
-        let handle = Handle(self.next_handle.fetch_add(1, Ordering::Relaxed));
         locked(&self.inodes).add_uses(&inode, 1);
         let opened = Opened { inode, _named: named, file: Arc::new(file) };
-        locked(&self.handles).insert(handle, opened);
-        Ok(handle)
+        Ok(locked(&self.handles).open(opened))
     }
 
     /// Releases uses of an inode.

@@ -10,8 +10,8 @@ use super::file::Content;
 use super::node::{Data, Names, Node};
 use crate::acl::{self, Acl};
 use crate::{
-    Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, Handle, Ino, OpenFlags,
-    Opened, RenameFlags, Result, Time, check_name,
+    Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, Handle, HandleTable, Ino,
+    OpenFlags, Opened, RenameFlags, Result, Time, check_name,
 };
 
 pub(super) const ROOT: u64 = 1;
@@ -20,9 +20,8 @@ pub(super) const ROOT: u64 = 1;
 pub(super) struct State {
     limits: MemLimits,
     nodes: HashMap<u64, Node>,
-    handles: HashMap<u64, (u64, OpenFlags)>,
+    handles: HandleTable<(u64, OpenFlags)>,
     next_ino: u64,
-    next_handle: u64,
     pages: u64,
 }
 
@@ -31,9 +30,8 @@ impl State {
         let mut state = Self {
             limits,
             nodes: HashMap::new(),
-            handles: HashMap::new(),
+            handles: HandleTable::default(),
             next_ino: ROOT + 1,
-            next_handle: 1,
             pages: 0,
         };
         let names = Data::Directory(Names::new(ROOT));
@@ -323,18 +321,12 @@ impl State {
             self.resize(ino, 0)?;
             self.node_mut(ino)?.modified();
         }
-        let handle = self.next_handle;
-        self.next_handle += 1;
-        self.handles.insert(handle, (ino, flags));
-        Ok(Opened { handle: Handle(handle), keep_cache: true, direct_io: false })
+        let handle = self.handles.open((ino, flags));
+        Ok(Opened { handle, keep_cache: true, direct_io: false })
     }
 
     pub(super) fn release(&mut self, ino: u64, handle: Handle) -> Result<()> {
-        match self.handles.get(&handle.0) {
-            Some((of, _)) if *of == ino => {}
-            _ => return Err(Error::Invalid("no such handle")),
-        }
-        self.handles.remove(&handle.0);
+        self.handles.close_if(handle, |(of, _)| *of == ino)?;
         self.node_mut(ino)?.opens -= 1;
         self.reap(ino);
         Ok(())
@@ -347,8 +339,7 @@ impl State {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
-        let append =
-            self.handles.get(&handle.0).is_some_and(|(_, f)| f.contains(OpenFlags::APPEND));
+        let append = self.handles.get(handle).is_some_and(|(_, f)| f.contains(OpenFlags::APPEND));
         let longest = self.limits.file_bytes;
         if data.is_empty() {
             return self.node(ino)?.content().map(|_| 0);

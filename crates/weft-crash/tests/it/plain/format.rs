@@ -2,10 +2,8 @@
 
 use super::layout::{BLOCK_BITS, DIRECT, FIRST_DATA, INODE_BITS, MAGIC, inodes};
 use std::collections::HashSet;
-use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::{
-    Discard, Error, Format, Limits, Orphans, Patches, Pending, Result, Space, push_patch,
-};
+use weft_patch::{BlockNr, Op, PatchId, Pending};
+use weft_unix::{Discard, Error, Format, Limits, Orphans, Patches, Result, Space, push_patch};
 use weft_vfs::{Error as FsError, Ino};
 
 #[derive(Debug)]

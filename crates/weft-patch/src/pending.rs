@@ -1,8 +1,9 @@
 //! Numbers freed by changes that may not be durable: on the disk a pointer or an entry may still
-//! name them, so they are not allocated again before these changes are durable.
+//! name them, so they are not allocated again before these changes are durable. A change that finds
+//! no space waits for them.
 
+use crate::{Op, PatchId};
 use std::collections::VecDeque;
-use weft_patch::{Op, PatchId};
 
 /// Numbers (of blocks, of inodes) in runs, each with the patch that freed it.
 #[derive(Debug, Default)]
@@ -57,12 +58,34 @@ impl Pending {
     }
 }
 
+/// The attempts of a change, at most, while other threads take the space that is made.
+pub const ROOM_ATTEMPTS: usize = 32;
+
+/// The state of free space at the end of a change that found too little.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Shortage {
+    /// Whether freed numbers, or files without a name, were still to become free space.
+    pub waits: bool,
+    /// The number of changes made since the volume was opened.
+    pub changes: u64,
+}
+
+impl Shortage {
+    /// Reports whether another attempt can find space. `last` is the number of changes at the last
+    /// attempt, behind which this thread made room; `None`: this was the first. If others have made
+    /// changes since, they may have taken that space, and what they freed may come.
+    #[must_use]
+    pub fn can_end(&self, last: Option<u64>) -> bool {
+        last.map_or(self.waits, |changes| changes != self.changes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{BlockNr, Engine, Options};
     use std::sync::Arc;
     use weft_block::MemoryDevice;
-    use weft_patch::{BlockNr, Engine, Options};
 
     fn engine() -> Arc<Engine> {
         let options = Options { background: false, ..Options::default() };
