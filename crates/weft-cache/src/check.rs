@@ -13,9 +13,11 @@ use crate::format::log::BlockHeader;
 use crate::format::record::Record;
 use crate::format::superblock::{STATE_EMPTY, STATE_UNTRUSTED, Superblock};
 use crate::loading::Loading;
+use crate::log::LogPosition;
 use crate::open::Found;
+use crate::pins::Pins;
 use crate::policy::{BlockKey, PolicyKind};
-use crate::state::{Pins, State};
+use crate::state::CacheState;
 use crate::stats::Counters;
 use crate::tail::{self, Cut};
 use crate::{Error, OpenOptions, Result, SUB_BLOCK_BYTES};
@@ -119,7 +121,7 @@ impl Finding {
     }
 
     /// Returns a finding for each block that an incomplete last commit leaves out.
-    pub(crate) fn last_commit(st: &State, cut: &Cut) -> Vec<Self> {
+    pub(crate) fn last_commit(st: &CacheState, cut: &Cut) -> Vec<Self> {
         let mut findings = Vec::new();
         for (key, mask) in &cut.lost {
             for sub in (0..16).filter(|sub| mask >> sub & 1 != 0) {
@@ -203,7 +205,7 @@ pub fn check(device: &dyn BlockDevice, data: bool) -> Result<Report> {
     if data {
         findings.extend(check_data(device, &mut state, false)?);
     }
-    let (blocks, dirty_bytes) = (u64::from(state.index.len()), state.dirty_bytes());
+    let (blocks, dirty_bytes) = (u64::from(state.residency.used()), state.dirty.bytes());
     Ok(Report { findings, blocks, dirty_bytes })
 }
 
@@ -218,9 +220,9 @@ pub fn repair(device: Arc<dyn BlockDevice>) -> Result<Report> {
     }
     let (mut state, mut findings) = salvage(&*device)?;
     findings.extend(check_data(&*device, &mut state, true)?);
-    let (blocks, dirty_bytes) = (u64::from(state.index.len()), state.dirty_bytes());
-    state.sb.state &= !(STATE_UNTRUSTED | STATE_EMPTY);
-    state.sb.life += 1;
+    let (blocks, dirty_bytes) = (u64::from(state.residency.used()), state.dirty.bytes());
+    state.log.sb.state &= !(STATE_UNTRUSTED | STATE_EMPTY);
+    state.log.sb.life += 1;
     let options = OpenOptions { background: false, ..OpenOptions::default() };
     let cache = Cache::assemble(device, options, state);
     // Starts a new life before the first block of the log, and writes everything to a new
@@ -251,7 +253,7 @@ pub(crate) fn superblock_copies(
 }
 
 /// Recovers as much of a cache's state as possible, with the findings.
-fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
+fn salvage(device: &dyn BlockDevice) -> Result<(CacheState, Vec<Finding>)> {
     let (mut sb, doubt) = Superblock::load_any(device)?;
     let mut findings = superblock_copies(device, &sb)?;
     let kind = PolicyKind::from_code(sb.policy)
@@ -266,16 +268,14 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
     }
     sb.life = sb.life.max(found.life());
     let layout = AreaLayout::new(sb.slots, sb.subs());
-    let mut st = State::new(
+    let mut st = CacheState::new(
         sb.clone(),
         kind.build(sb.slots),
         Arc::new(Pins::new()),
         Arc::new(Counters::default()),
     );
-    st.log.next = found.unused_number();
-    st.log.tail = st.log.next;
-    st.log.durable = st.log.next;
-    st.log.checkpoint = found.newest().map_or(1, |header| header.sequence);
+    let newest = found.newest().map_or(1, |header| header.sequence);
+    st.log.at = LogPosition::empty(found.unused_number(), newest);
     if sb.state & STATE_EMPTY != 0 {
         free_the_rest(&mut st);
         return Ok((st, findings));
@@ -320,7 +320,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
             }
         }
     }
-    st.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
+    st.residency.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
     let mut behind =
         found.ring.iter().flatten().map(|h| h.number).filter(|n| *n >= end).collect::<Vec<_>>();
     behind.sort_unstable();
@@ -339,7 +339,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
     }
     let last = tail::take(device, &mut st, last..end)?;
     let mut slot = 0;
-    while let Some(known) = st.loading.as_ref().and_then(|l| l.known.next_set(slot..sb.slots)) {
+    while let Some(known) = st.residency.next_known(slot) {
         st.drop_unbelieved(known, untrusted);
         slot = known + 1;
     }
@@ -348,16 +348,18 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
         let cut = last.take(device, &mut st);
         findings.extend(Finding::last_commit(&st, &cut));
     }
-    st.loading = None;
+    st.residency.loading = None;
     free_the_rest(&mut st);
-    if st.orphans > 0 {
-        let bytes = st.orphans * SUB_BLOCK_BYTES as u64;
+    if st.dirty.orphans() > 0 {
+        let bytes = st.dirty.orphans() * SUB_BLOCK_BYTES as u64;
         let problem = format!("it does not know an origin of which {bytes} bytes are dirty");
         findings.push(Finding::SuperblockOld { problem });
     }
     if gap {
-        for slot in 0..st.slots.len() {
-            if let Some(key) = st.slots.key(slot).filter(|_| st.slots.masks(slot).dirty != 0) {
+        for slot in 0..st.residency.len() {
+            if let Some(key) =
+                st.residency.key(slot).filter(|_| st.residency.masks(slot).dirty != 0)
+            {
                 let (origin, offset) = place_of(&st, key, 0);
                 let len_bytes = u64::from(sb.block_bytes);
                 findings.push(Finding::MaybeOutOfDate { origin, offset, len_bytes });
@@ -369,12 +371,12 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
 
 fn load_entries(
     device: &dyn BlockDevice,
-    st: &mut State,
+    st: &mut CacheState,
     findings: &mut Vec<Finding>,
     area: u64,
 ) -> Result<()> {
     let Some((pages, dirty_pages, header, layout)) =
-        st.loading.as_ref().map(|l| (l.pages, l.dirty_pages(), l.header, l.layout))
+        st.residency.loading.as_ref().map(|l| (l.pages, l.dirty_pages(), l.header, l.layout))
     else {
         return Ok(());
     };
@@ -385,7 +387,8 @@ fn load_entries(
         let parsed = parse_page(&page, PageKind::Entries, header.sequence, index as u32);
         match parsed.filter(|_| whole) {
             Some((count, payload)) => {
-                let records: Vec<Option<Record>> = entries(payload, count, st.sb.subs()).collect();
+                let records: Vec<Option<Record>> =
+                    entries(payload, count, st.log.sb.subs()).collect();
                 st.take_entries(records.into_iter());
             }
             None => {
@@ -398,40 +401,39 @@ fn load_entries(
 }
 
 /// Frees all slots that are not used, and clears what is pending or held.
-fn free_the_rest(st: &mut State) {
-    st.pending.clear();
-    st.must_commit = false;
-    st.clear_limbo();
-    for slot in 0..st.slots.len() {
-        st.slots.set_touched(slot, false);
-        if st.slots.key(slot).is_none() {
+fn free_the_rest(st: &mut CacheState) {
+    st.log.take_pending();
+    st.residency.clear_limbo();
+    for slot in 0..st.residency.len() {
+        st.residency.set_touched(slot, false);
+        if st.residency.key(slot).is_none() {
             st.set_masks(slot, crate::slots::Masks::default());
-            st.slots.free.set(slot);
+            st.residency.set_free(slot);
         }
     }
 }
 
-fn place_of(st: &State, key: BlockKey, sub: u64) -> (String, u64) {
-    let entry = st.sb.origins.get(usize::from(key.origin())).and_then(Option::as_ref);
+fn place_of(st: &CacheState, key: BlockKey, sub: u64) -> (String, u64) {
+    let entry = st.log.sb.origins.get(usize::from(key.origin())).and_then(Option::as_ref);
     let label = entry.map_or_else(|| format!("origin {}", key.origin()), |e| e.id.label.clone());
-    let offset = key.block() * u64::from(st.sb.block_bytes) + sub * SUB_BLOCK_BYTES as u64;
+    let offset = key.block() * u64::from(st.log.sb.block_bytes) + sub * SUB_BLOCK_BYTES as u64;
     (label, offset)
 }
 
 /// Compares all data with its checksums; with `drop`, damaged sub-blocks are dropped from the
 /// cache.
-fn check_data(device: &dyn BlockDevice, st: &mut State, drop: bool) -> Result<Vec<Finding>> {
+fn check_data(device: &dyn BlockDevice, st: &mut CacheState, drop: bool) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let subs = st.sb.subs();
+    let subs = st.log.sb.subs();
     let mut data = vec![0; SUB_BLOCK_BYTES];
-    for slot in 0..st.slots.len() {
-        let Some(key) = st.slots.key(slot) else { continue };
-        let masks = st.slots.masks(slot);
+    for slot in 0..st.residency.len() {
+        let Some(key) = st.residency.key(slot) else { continue };
+        let masks = st.residency.masks(slot);
         let mut bad = 0_u16;
         for sub in (0..subs).filter(|sub| masks.valid & !masks.zero & 1 << sub != 0) {
-            let at = st.sb.slot_offset(slot) + (sub * SUB_BLOCK_BYTES) as u64;
+            let at = st.log.sb.slot_offset(slot) + (sub * SUB_BLOCK_BYTES) as u64;
             let read = device.read_at(&mut data, at);
-            if read.is_err() || crc32c(&data) != st.slots.crc(slot, sub) {
+            if read.is_err() || crc32c(&data) != st.residency.crc(slot, sub) {
                 bad |= 1 << sub;
                 let (origin, offset) = place_of(st, key, sub as u64);
                 let (len_bytes, dirty) = (SUB_BLOCK_BYTES as u64, masks.dirty >> sub & 1 != 0);
@@ -491,8 +493,8 @@ pub fn dump(device: &dyn BlockDevice, mut slot: impl FnMut(SlotInfo)) -> Result<
     let found = Found::scan(device, &sb)?;
     let (start, life) = found.newest().map_or((0, 0), |header| (header.log_start, header.life));
     let (st, findings) = salvage(device)?;
-    for nr in 0..st.slots.len() {
-        let record = st.slots.record(nr);
+    for nr in 0..st.residency.len() {
+        let record = st.residency.slots().record(nr);
         let Some(key) = record.key else { continue };
         let (origin, offset) = place_of(&st, key, 0);
         let crcs = (0..16).filter(|sub| record.valid >> sub & 1 != 0).map(|sub| record.crcs[sub]);

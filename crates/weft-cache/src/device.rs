@@ -96,12 +96,12 @@ impl CachedDevice {
         let cache = &*self.cache;
         let must = {
             let st = cache.lock();
-            if st.closed {
+            if st.health.closed {
                 return Err(crate::Error::Closed);
             }
-            st.must_commit || st.commit_running
+            st.log.flush_needs_commit()
         };
-        if must || cache.lock().failed.is_some() {
+        if must || cache.lock().health.failed.is_some() {
             cache.commit().or_else(|error| self.pass_if_failed(error))?;
         }
         if self.origin.flush_needed_by_user() {
@@ -122,13 +122,13 @@ impl CachedDevice {
         let mut at = offset;
         while at < end {
             let to = (at + RANGE_BYTES_MAX).min(end);
-            let block_bytes = u64::from(cache.lock().sb.block_bytes);
+            let block_bytes = u64::from(cache.lock().log.sb.block_bytes);
             let blocks = at / block_bytes..to.div_ceil(block_bytes);
             let Some((mut st, id)) = cache.enter_writer(&self.origin, &blocks, |_| true)? else {
                 return change(at, end - at).map_err(|e| self.origin.failed(cache, e));
             };
             // No write-back of these blocks begins from here on.
-            let changing = st.changing.enter(self.origin.nr, blocks);
+            let changing = st.requests.changing.enter(self.origin.nr, blocks);
             drop(st);
             let changed = self.enter_origin(at, to).and_then(|announced| {
                 let changed = change(at, to - at).map_err(|e| self.origin.failed(cache, e));
@@ -139,7 +139,7 @@ impl CachedDevice {
                 self.leave_origin(&announced, epoch);
                 changed
             });
-            cache.lock().changing.leave(changing);
+            cache.lock().requests.changing.leave(changing);
             cache.leave_writer(id);
             changed?;
             at = to;
@@ -196,7 +196,7 @@ impl BlockDevice for CachedDevice {
         }
         // Whole blocks only: a discard may leave its ends alone, and their blocks are shared with
         // other data.
-        let block = u64::from(self.cache.lock().sb.block_bytes);
+        let block = u64::from(self.cache.lock().log.sb.block_bytes);
         let start = offset.next_multiple_of(block);
         let end = offset + len_bytes;
         let end = if end == self.origin.id.len_bytes { end } else { end / block * block };
@@ -218,7 +218,7 @@ impl BlockDevice for CachedDevice {
             return Ok(self.write(Data::Zeroes(len_bytes), offset)?);
         }
         // The blocks at the ends also hold data that is not zeroed.
-        let block = u64::from(self.cache.lock().sb.block_bytes);
+        let block = u64::from(self.cache.lock().log.sb.block_bytes);
         let (start, end) = (offset.next_multiple_of(block), (offset + len_bytes) / block * block);
         self.write(Data::Zeroes(start - offset), offset)?;
         let origin = &self.origin.device;

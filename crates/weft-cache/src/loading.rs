@@ -11,7 +11,7 @@ use crate::format::checkpoint::{AreaLayout, Header, PageKind, entries, parse_pag
 use crate::format::record::Record;
 use crate::policy::{BlockKey, SlotNr};
 use crate::regions::Intent;
-use crate::state::State;
+use crate::state::CacheState;
 use crate::stats::Count;
 use crate::{Error, Result};
 use hashbrown::HashSet;
@@ -70,21 +70,21 @@ impl Loading {
     }
 }
 
-impl State {
+impl CacheState {
     /// Drops the sub-blocks of a slot that may be older than the origin.
     pub(crate) fn drop_unbelieved(&mut self, slot: u32, untrusted: bool) {
-        let Some(key) = self.slots.key(slot) else { return };
-        let masks = self.slots.masks(slot);
+        let Some(key) = self.residency.key(slot) else { return };
+        let masks = self.residency.masks(slot);
         let clean = masks.valid & !masks.dirty;
-        let known = self.origins[usize::from(key.origin() & 15)].known;
+        let known = self.origins.of(key.origin()).known;
         let drop = if known {
             let believed = !untrusted && self.intent(key) == Intent::None;
             if believed { 0 } else { clean }
         } else {
             // Before a number is given to another origin or to none, no durable record refers to
             // it.
-            if self.sb.origins.get(usize::from(key.origin())).is_none_or(Option::is_none) {
-                self.orphans += u64::from(masks.dirty.count_ones());
+            if self.log.sb.origins.get(usize::from(key.origin())).is_none_or(Option::is_none) {
+                self.dirty.count_orphans(masks.dirty.count_ones());
             }
             masks.valid
         };
@@ -102,24 +102,24 @@ impl State {
     pub(crate) fn take_entries(&mut self, records: impl Iterator<Item = Option<Record>>) {
         for record in records {
             let Some(record) = record else { continue };
-            let Some(loading) = &mut self.loading else { return };
             // A slot that the map does not mark as used has a record in the log.
-            let there = record.slot < self.slots.len() && !self.slots.free.get(record.slot);
+            let there = record.slot < self.residency.len() && !self.residency.is_free(record.slot);
+            let Some(loading) = &mut self.residency.loading else { return };
             if !there || !loading.known.set(record.slot) {
                 continue;
             }
             let untrusted = loading.untrusted;
             let superseded = record.key.is_none_or(|key| loading.superseded.contains(&key));
             match record.key {
-                Some(key) if !superseded && self.lookup(key).is_none() => {
+                Some(key) if !superseded && self.residency.lookup(key).is_none() => {
                     self.recover(&record, key);
-                    self.policy.restore(SlotNr(record.slot), record.policy, key);
+                    self.residency.policy.restore(SlotNr(record.slot), record.policy, key);
                     self.drop_unbelieved(record.slot, untrusted);
                 }
                 // Superseded, as in any other recovery: no log record is needed.
                 _ => {
-                    self.unlogged_drops += 1;
-                    self.release(record.slot);
+                    self.log.count_unlogged_drop();
+                    self.residency.release(record.slot);
                 }
             }
         }
@@ -127,12 +127,12 @@ impl State {
 
     /// Frees the slots that are used according to the checkpoint's map, and have no entry.
     fn end_loading(&mut self) {
-        let Some(loading) = self.loading.take() else { return };
-        for slot in 0..self.slots.len() {
-            let lost = !loading.known.get(slot) && !self.slots.free.get(slot);
-            if lost && self.slots.key(slot).is_none() {
-                self.unlogged_drops += 1;
-                self.release(slot);
+        let Some(loading) = self.residency.loading.take() else { return };
+        for slot in 0..self.residency.len() {
+            let lost = !loading.known.get(slot) && !self.residency.is_free(slot);
+            if lost && self.residency.key(slot).is_none() {
+                self.log.count_unlogged_drop();
+                self.residency.release(slot);
             }
         }
     }
@@ -147,7 +147,7 @@ impl Cache {
         let _one = self.loader.lock();
         let (first, count, offset, header, subs, dirty_pages) = {
             let st = self.lock();
-            let Some(loading) = &st.loading else { return Ok(false) };
+            let Some(loading) = &st.residency.loading else { return Ok(false) };
             let first = loading.next_page;
             let count = (loading.pages - first).min(PAGES_AT_ONCE);
             (
@@ -155,7 +155,7 @@ impl Cache {
                 count,
                 loading.page_offset(first),
                 loading.header,
-                st.sb.subs(),
+                st.log.sb.subs(),
                 loading.dirty_pages(),
             )
         };
@@ -186,7 +186,7 @@ impl Cache {
             self.lock().take_entries(entries(payload, count, subs));
         }
         let mut st = self.lock();
-        if let Some(loading) = &mut st.loading {
+        if let Some(loading) = &mut st.residency.loading {
             loading.next_page = first + count;
             if loading.next_page < loading.pages {
                 return Ok(true);

@@ -16,9 +16,9 @@ use crate::device::CachedDevice;
 use crate::format::record::ORIGIN_BLOCKS_MAX;
 use crate::format::superblock::{ORIGIN_LABEL_MAX, OriginEntry, REGIONS_MAX};
 use crate::lock::{Lock, Rank};
+use crate::origins::OriginState;
 use crate::policy::BlockKey;
 use crate::regions::Intent;
-use crate::state::{OriginState, State};
 use crate::stats::Count;
 use crate::{AttachOptions, Error, Mode, ORIGINS_MAX, OriginId, Result, SUB_BLOCK_BYTES};
 use crc32c::{crc32c, crc32c_append};
@@ -107,7 +107,8 @@ impl Origin {
         }
     }
 
-    fn set_link(&self, _st: &mut State, link: Link) {
+    /// Changes the link; for [`Origins::set_link`](crate::origins::Origins::set_link).
+    pub(crate) fn set_link(&self, link: Link) {
         self.link.store(link as u8, Ordering::Release);
     }
 
@@ -206,22 +207,6 @@ impl Origin {
     }
 }
 
-impl State {
-    /// Returns true if a device that was detached from this origin is still in use.
-    fn is_used_without_cache(&self, id: &OriginId) -> bool {
-        self.without_cache.iter().any(|(used, held)| held.strong_count() > 0 && same(used, id))
-    }
-}
-
-/// Returns true if both identities are of one origin.
-fn same(a: &OriginId, b: &OriginId) -> bool {
-    match (a.uuid, b.uuid) {
-        (Some(a), Some(b)) => a == b,
-        (None, None) => a.label == b.label,
-        _ => false,
-    }
-}
-
 impl Cache {
     /// Handles a failed flush of an origin: drops the cached content of the writes since the last
     /// successful one, and keeps it from being trusted after this life. Returns the range of those
@@ -232,22 +217,22 @@ impl Cache {
         let lost = origin.flushes.lost.load(Ordering::Acquire);
         let flushed = origin.flushed.load(Ordering::Acquire).max(lost);
         let mut st = self.lock();
-        let shift = st.origins[usize::from(nr)].region_shift;
+        let shift = st.origins.of(nr).region_shift;
         // Without intents, the written regions are unknown.
-        let all = !self.options.persistence || st.failed.is_some();
+        let all = !self.options.persistence || st.health.failed.is_some();
         let regions = if all {
             let any = origin.written.load(Ordering::Acquire) > flushed;
             let last = (origin.id.len_bytes.max(1) - 1) >> shift;
             if any { (0..=last as u32).collect() } else { Vec::new() }
         } else {
-            st.regions.doubt(nr, flushed)
+            st.dirty.regions.doubt(nr, flushed)
         };
-        let per_region = (1_u64 << shift) / u64::from(st.sb.block_bytes);
-        let subs = st.sb.subs() as u64;
+        let per_region = (1_u64 << shift) / u64::from(st.log.sb.block_bytes);
+        let subs = st.log.sb.subs() as u64;
         for region in &regions {
             // The lock is taken for each region anew, so that requests can run in between.
             let first = u64::from(*region) * per_region;
-            st.fills.cancel(nr, &(first * subs..(first + per_region) * subs));
+            st.requests.fills.cancel(nr, &(first * subs..(first + per_region) * subs));
             st.drop_clean_blocks(nr, first..first + per_region);
             drop(st);
             st = self.lock();
@@ -279,11 +264,11 @@ impl Cache {
             Some(nr) => nr,
             None => self.free_origin_nr()?,
         };
-        if self.origin(nr as u16).is_some() || self.lock().is_used_without_cache(id) {
+        if self.origin(nr as u16).is_some() || self.lock().origins.is_used_without_cache(id) {
             return Err(Error::OriginBusy(id.label.clone()));
         }
         let quota_slots = options.quota_bytes.map_or(0, |bytes| {
-            let block = u64::from(self.lock().sb.block_bytes);
+            let block = u64::from(self.lock().log.sb.block_bytes);
             (bytes / block).max(1)
         });
         let origin = Arc::new(Origin {
@@ -311,9 +296,10 @@ impl Cache {
             region_shift += 1;
         }
         if known.is_some() {
-            region_shift = self.lock().origins[nr].region_shift;
+            region_shift = self.lock().origins.of(nr as u16).region_shift;
             if let Err(why) = self.compare_origin(&origin, options)? {
-                let dirty_bytes = self.lock().origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64;
+                let dirty_bytes =
+                    self.lock().origins.of(nr as u16).dirty_subs * SUB_BLOCK_BYTES as u64;
                 let changed = Error::OriginChanged { label: id.label.clone(), why, dirty_bytes };
                 if !options.invalidate {
                     return Err(changed);
@@ -334,10 +320,15 @@ impl Cache {
         self.write_superblock(|sb| sb.origins[nr] = Some(entry))?;
         {
             let mut st = self.lock();
-            let counts = if known.is_some() { st.origins[nr] } else { OriginState::default() };
-            st.origins[nr] = OriginState { region_shift, quota_slots, known: true, ..counts };
-            debug_assert!(!st.fills.staging.any_of(nr as u16), "nothing was left at its detach");
-            st.attached[nr] = Some(Arc::clone(&origin));
+            let counts =
+                if known.is_some() { *st.origins.of(nr as u16) } else { OriginState::default() };
+            *st.origins.of_mut(nr as u16) =
+                OriginState { region_shift, quota_slots, known: true, ..counts };
+            debug_assert!(
+                !st.requests.fills.staging.any_of(nr as u16),
+                "nothing was left at its detach"
+            );
+            st.origins.attach(Arc::clone(&origin));
         }
         Ok(CachedDevice::new(Arc::clone(self), origin))
     }
@@ -367,7 +358,7 @@ impl Cache {
                 "the origin has {len_bytes} bytes, and not {said}"
             )));
         }
-        let blocks = id.len_bytes.div_ceil(u64::from(self.lock().sb.block_bytes));
+        let blocks = id.len_bytes.div_ceil(u64::from(self.lock().log.sb.block_bytes));
         if blocks > ORIGIN_BLOCKS_MAX {
             return Err(Error::Invalid(format!("an origin of {blocks} blocks is too large")));
         }
@@ -378,10 +369,10 @@ impl Cache {
     fn find_origin(&self, id: &OriginId, options: &AttachOptions) -> Result<Option<usize>> {
         let st = self.lock();
         let entries =
-            st.sb.origins.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
+            st.log.sb.origins.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
         let mut others = Vec::new();
         for (nr, entry) in entries {
-            if !same(&entry.id, id) {
+            if !entry.id.is_same_origin(id) {
                 if !entry.forgetting {
                     others.push(name(&entry.id));
                 }
@@ -403,14 +394,14 @@ impl Cache {
     /// refers to it; if there is no other, this function forgets those blocks first.
     fn free_origin_nr(&self) -> Result<usize> {
         loop {
-            if let Some(nr) = self.lock().sb.origins.iter().position(Option::is_none) {
+            if let Some(nr) = self.lock().log.sb.origins.iter().position(Option::is_none) {
                 return Ok(nr);
             }
             if !self.forget_some()? {
                 break;
             }
         }
-        let free = self.lock().sb.origins.iter().position(Option::is_none);
+        let free = self.lock().log.sb.origins.iter().position(Option::is_none);
         free.ok_or_else(|| Error::Invalid(format!("a cache has at most {ORIGINS_MAX} origins")))
     }
 
@@ -421,7 +412,7 @@ impl Cache {
         origin: &Origin,
         options: &AttachOptions,
     ) -> Result<Result<(), String>> {
-        let entry = self.lock().sb.origins[usize::from(origin.nr)].clone();
+        let entry = self.lock().log.sb.origins[usize::from(origin.nr)].clone();
         let Some(entry) = entry else { return Ok(Ok(())) };
         if entry.id.len_bytes != origin.id.len_bytes {
             let (was, is) = (entry.id.len_bytes, origin.id.len_bytes);
@@ -429,8 +420,7 @@ impl Cache {
             return Err(Error::OriginChanged {
                 label: origin.id.label.clone(),
                 why: format!("it had {was} bytes and has {is}; detach it and attach it anew"),
-                dirty_bytes: self.lock().origins[usize::from(origin.nr)].dirty_subs
-                    * SUB_BLOCK_BYTES as u64,
+                dirty_bytes: self.lock().origins.of(origin.nr).dirty_subs * SUB_BLOCK_BYTES as u64,
             });
         }
         if entry.id.generation != origin.id.generation {
@@ -463,15 +453,17 @@ impl Cache {
         }
         self.load_some()?;
         let st = self.lock();
-        let step = (st.slots.len() / count.saturating_mul(4)).max(1);
+        let step = (st.residency.len() / count.saturating_mul(4)).max(1);
         let mut found = Vec::new();
-        for slot in (0..st.slots.len()).step_by(step as usize) {
-            let Some(key) = st.slots.key(slot).filter(|key| key.origin() == nr) else { continue };
-            let masks = st.slots.masks(slot);
+        for slot in (0..st.residency.len()).step_by(step as usize) {
+            let Some(key) = st.residency.key(slot).filter(|key| key.origin() == nr) else {
+                continue;
+            };
+            let masks = st.residency.masks(slot);
             let clean = masks.valid & !masks.dirty & !masks.held;
             if clean != 0 && st.intent(key) == Intent::None {
                 let sub = clean.trailing_zeros();
-                found.push((key, u64::from(sub), st.slots.crc(slot, sub as usize)));
+                found.push((key, u64::from(sub), st.residency.crc(slot, sub as usize)));
             }
         }
         let keep = found.len().div_ceil(count as usize).max(1);
@@ -481,11 +473,11 @@ impl Cache {
     /// Drops the clean blocks of an origin; dirty ones stay.
     fn drop_clean(&self, nr: u16) -> Result<()> {
         self.load_all()?;
-        let slots = self.lock().slots.len();
+        let slots = self.lock().residency.len();
         for slot in 0..slots {
             let mut st = self.lock();
-            if st.slots.key(slot).is_some_and(|key| key.origin() == nr) {
-                let masks = st.slots.masks(slot);
+            if st.residency.key(slot).is_some_and(|key| key.origin() == nr) {
+                let masks = st.residency.masks(slot);
                 st.invalidate(slot, masks.valid & !masks.dirty);
             }
             if slot % 64 == 0 {
@@ -524,8 +516,8 @@ impl Cache {
         {
             // From here on, no write begins; this waits for those in progress.
             let mut st = self.lock();
-            origin.set_link(&mut st, Link::Leaving);
-            while st.writers.overlaps(nr, &(0..u64::MAX)) || st.fills.any_of(nr) {
+            st.origins.set_link(origin, Link::Leaving);
+            while st.requests.writers.overlaps(nr, &(0..u64::MAX)) || st.requests.fills.any_of(nr) {
                 st = self.wait(st);
             }
         }
@@ -534,15 +526,12 @@ impl Cache {
         let left = left.and_then(|()| self.forget_origin(nr));
         let mut st = self.lock();
         if left.is_ok() {
-            st.attached[usize::from(nr)] = None;
-            st.fills.staging.forget(nr);
-            st.without_cache.retain(|(_, held)| held.strong_count() > 0);
-            st.without_cache.push((origin.id.clone(), Arc::downgrade(&device.held)));
-            origin.set_link(&mut st, Link::Gone);
+            st.requests.fills.staging.forget(nr);
+            st.origins.detach(origin, Arc::downgrade(&device.held));
         } else {
             origin.is_told();
             origin.set_mode(mode);
-            origin.set_link(&mut st, Link::Attached);
+            st.origins.set_link(origin, Link::Attached);
         }
         drop(st);
         self.notify();
@@ -556,23 +545,23 @@ impl Cache {
     pub fn origins(&self) -> Vec<OriginInfo> {
         let st = self.lock();
         let entries =
-            st.sb.origins.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
+            st.log.sb.origins.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
         entries
             .filter(|(_, entry)| !entry.forgetting)
             .map(|(nr, entry)| OriginInfo {
                 id: entry.id.clone(),
-                used_slots: u64::from(st.origins[nr].used_slots),
-                dirty_bytes: st.origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64,
+                used_slots: u64::from(st.origins.of(nr as u16).used_slots),
+                dirty_bytes: st.origins.of(nr as u16).dirty_subs * SUB_BLOCK_BYTES as u64,
                 quota_bytes: (entry.quota_slots != 0)
-                    .then(|| entry.quota_slots * u64::from(st.sb.block_bytes)),
-                attached: st.attached[nr].is_some(),
+                    .then(|| entry.quota_slots * u64::from(st.log.sb.block_bytes)),
+                attached: st.origins.attached(nr as u16).is_some(),
             })
             .collect()
     }
 
     /// Returns the number of sub-blocks in a block.
     pub(crate) fn subs(&self) -> u64 {
-        self.lock().sb.subs() as u64
+        self.lock().log.sb.subs() as u64
     }
 }
 

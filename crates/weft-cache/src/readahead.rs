@@ -30,7 +30,7 @@ use crate::fills::{FILL_SUBS_MAX, FillId, Purpose};
 use crate::origin::{Link, Origin};
 use crate::policy::BlockKey;
 use crate::staging::{Piece, Progress};
-use crate::state::State;
+use crate::state::CacheState;
 use crate::stats::Count;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -324,17 +324,17 @@ impl Cache {
     fn stage(&self, origin: &Origin, id: FillId, stream: u64, data: Arc<Vec<u8>>) {
         let mut guard = self.lock();
         let st = &mut *guard;
-        let usable = !st.closed
-            && st.failed.is_none()
+        let usable = !st.health.closed
+            && st.health.failed.is_none()
             && origin.link() == Link::Attached
             && st.readahead.progress(stream).is_some();
-        let Some(fill) = st.fills.get(id).filter(|_| usable) else { return };
+        let Some(fill) = st.requests.fills.get(id).filter(|_| usable) else { return };
         let subs = fill.subs.clone();
         let staged = |sub: u64| !fill.cancelled(sub) && !st.is_valid(origin.nr, sub);
         let live: Vec<bool> = subs.clone().map(staged).collect();
         let piece = Piece { first: subs.start, data };
         let live = |sub: u64| live[(sub - subs.start) as usize];
-        st.fills.staging.put(origin.nr, stream, piece, st.now_ms, live);
+        st.requests.fills.staging.put(origin.nr, stream, piece, st.now_ms, live);
     }
 
     /// Begins the fills for the blocks of a job that are missing in the cache.
@@ -343,8 +343,8 @@ impl Cache {
         let mut st = self.lock();
         // A detach waits for fills, so the origin may be kept alive only while one is entered.
         let origin = job.origin.upgrade()?;
-        let usable = !st.closed
-            && st.failed.is_none()
+        let usable = !st.health.closed
+            && st.health.failed.is_none()
             && origin.link() == Link::Attached
             && origin.mode().fills();
         if !usable || !st.readahead.wants(stream, subs) {
@@ -356,34 +356,34 @@ impl Cache {
             return None;
         };
         let begin = |(subs, purpose): (Range<u64>, Purpose)| {
-            (st.fills.begin_for(purpose, origin.nr, subs.clone()), subs, purpose)
+            (st.requests.fills.begin_for(purpose, origin.nr, subs.clone()), subs, purpose)
         };
         let fills = missing.into_iter().map(begin).collect();
         Some((origin, Entered { fills, room }))
     }
 }
 
-impl State {
+impl CacheState {
     /// Returns true if a stream may stage `len_bytes` more.
     fn has_room_to_stage(&mut self, stream: u64, len_bytes: u64) -> bool {
         let progress = |stream| self.readahead.progress(stream);
-        self.fills.staging.has_room(stream, len_bytes, SLACK_SUBS, progress)
+        self.requests.fills.staging.has_room(stream, len_bytes, SLACK_SUBS, progress)
     }
 
     /// Drops staged data that has no reader any more.
     pub(crate) fn recycle_staged(&mut self) {
-        if !self.fills.staging.is_empty() {
+        if !self.requests.fills.staging.is_empty() {
             let progress = |stream| self.readahead.progress(stream);
-            self.fills.staging.drop_passed(SLACK_SUBS, progress);
-            self.fills.staging.drop_older(self.now_ms.saturating_sub(STAGED_MS));
+            self.requests.fills.staging.drop_passed(SLACK_SUBS, progress);
+            self.requests.fills.staging.drop_older(self.now_ms.saturating_sub(STAGED_MS));
         }
     }
 
     /// Returns true if a sub-block is in the cache.
     fn is_valid(&self, nr: u16, sub: u64) -> bool {
-        let per_block = self.sb.subs() as u64;
-        let slot = self.lookup(BlockKey::new(nr, sub / per_block));
-        slot.is_some_and(|slot| self.slots.masks(slot).valid >> (sub % per_block) & 1 != 0)
+        let per_block = self.log.sb.subs() as u64;
+        let slot = self.residency.lookup(BlockKey::new(nr, sub / per_block));
+        slot.is_some_and(|slot| self.residency.masks(slot).valid >> (sub % per_block) & 1 != 0)
     }
 
     /// Returns the runs of a range that are neither cached nor staged nor being fetched: those for
@@ -396,25 +396,27 @@ impl State {
         long: bool,
         room: bool,
     ) -> Option<Missing> {
-        let per_block = self.sb.subs() as u64;
+        let per_block = self.log.sb.subs() as u64;
         let mut all_there = true;
         let mut runs: Missing = Vec::new();
         let mut at = subs.start;
         while at < subs.end {
             let block = at / per_block;
             let block_end = ((block + 1) * per_block).min(subs.end);
-            let valid =
-                self.lookup(BlockKey::new(nr, block)).map_or(0, |s| self.slots.masks(s).valid);
+            let valid = self
+                .residency
+                .lookup(BlockKey::new(nr, block))
+                .map_or(0, |s| self.residency.masks(s).valid);
             let free = |st: &Self, sub: u64| {
                 valid >> (sub % per_block) & 1 == 0
-                    && st.fills.covering(nr, sub).is_none()
-                    && st.fills.staging.get(nr, sub).is_none()
+                    && st.requests.fills.covering(nr, sub).is_none()
+                    && st.requests.fills.staging.get(nr, sub).is_none()
             };
             let from = (at..block_end).find(|sub| free(self, *sub)).unwrap_or(block_end);
             let to = (from..block_end).find(|sub| !free(self, *sub)).unwrap_or(block_end);
             if from < to {
                 all_there = false;
-                let written = self.writers.overlaps(nr, &(block..block + 1));
+                let written = self.requests.writers.overlaps(nr, &(block..block + 1));
                 let len = (to - from) as u32;
                 let purpose = if written {
                     None

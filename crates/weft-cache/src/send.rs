@@ -147,7 +147,7 @@ impl Cache {
         self.counters.dirty_damaged.add(1);
         let origin = &origin.id.label;
         tracing::error!(origin, at, slot, "a dirty block is damaged, and stays in the cache");
-        self.lock().damaged.insert(slot);
+        self.lock().dirty.mark_damaged(slot);
     }
 }
 

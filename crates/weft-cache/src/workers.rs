@@ -107,7 +107,7 @@ impl Cache {
         }
         let much = {
             let st = self.lock();
-            st.dirty_bytes() > self.dirty_limit(&st) / 2
+            st.dirty.bytes() > self.dirty_limit(&st) / 2
         };
         if much {
             let mut due = self.workers.write_back.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +139,7 @@ impl Cache {
             let mut st = self.lock();
             st.now_ms = st.now_ms.max(now_ms);
             st.recycle_staged();
-            if st.closed || st.failed.is_some() || self.options.read_only {
+            if st.health.closed || st.health.failed.is_some() || self.options.read_only {
                 return Ok(());
             }
         }
@@ -149,11 +149,12 @@ impl Cache {
         let unlogged;
         let (due, half) = {
             let st = self.lock();
-            let due = st.now_ms >= st.last_commit_ms + self.options.commit_interval_ms;
-            let any =
-                !st.pending.is_empty() || !st.regions.pending.is_empty() || st.regions.durable > 0;
-            let half = st.log.next - st.log.tail >= st.sb.log_blocks / 2;
-            unlogged = st.unlogged_drops > 0 && st.loading.is_none();
+            let due = st.log.is_due(st.now_ms, self.options.commit_interval_ms);
+            let any = !st.log.pending().is_empty()
+                || !st.dirty.regions.pending.is_empty()
+                || st.dirty.regions.durable > 0;
+            let half = st.log.at.used_blocks() >= st.log.sb.log_blocks / 2;
+            unlogged = st.log.unlogged_drops() > 0 && st.residency.loading.is_none();
             (due && any, half)
         };
         if due {
@@ -174,7 +175,7 @@ impl Cache {
                 let st = self.lock();
                 let before = st.now_ms.checked_sub(self.options.intent_idle_ms);
                 let flushed = origin.flushed.load(Ordering::Acquire);
-                st.regions.of(origin.nr).any(|(_, region)| {
+                st.dirty.regions.of(origin.nr).any(|(_, region)| {
                     region.intent == Intent::Durable
                         && region.writers == 0
                         && region.written > flushed
@@ -196,19 +197,19 @@ impl Cache {
     pub fn close(&self) -> Result<()> {
         {
             let mut st = self.lock();
-            if st.closed {
+            if st.health.closed {
                 return Ok(());
             }
-            st.closed = true;
+            st.health.closed = true;
         }
         self.notify();
         self.stop_workers();
         let mut st = self.lock();
-        while !st.writers.is_empty() {
+        while !st.requests.writers.is_empty() {
             st = self.wait(st);
         }
-        let failed = st.failed.clone();
-        let dirty_bytes = st.dirty_bytes();
+        let failed = st.health.failed.clone();
+        let dirty_bytes = st.dirty.bytes();
         drop(st);
         if self.options.read_only {
             return Ok(());
@@ -231,13 +232,13 @@ impl Cache {
             return Ok(());
         }
         self.load_all()?;
-        if self.lock().unlogged_drops > 0 {
+        if self.lock().log.unlogged_drops() > 0 {
             // Intents can be cleared only after it.
             self.checkpoint_always()?;
         }
         self.commit()?;
         self.checkpoint_always()?;
-        let clean = self.lock().regions.durable == 0;
+        let clean = self.lock().dirty.regions.durable == 0;
         self.write_superblock(|sb| {
             sb.state |= if clean { STATE_CLEAN } else { 0 };
             for (nr, print) in fingerprints {
@@ -261,7 +262,7 @@ impl Cache {
         self.workers.prefetches.stop();
         let mut st = self.lock();
         for job in jobs {
-            st.fills.end(job.id);
+            st.requests.fills.end(job.id);
         }
         drop(st);
         self.notify();
@@ -344,7 +345,8 @@ fn commit_loop(cache: &Weak<Cache>, queue: &(Mutex<Queue>, Condvar), start: Inst
                 tracing::warn!(%error, "the cache could not be maintained");
             }
             let st = cache.lock();
-            maintained.is_ok() && (st.loading.is_some() || !st.forgetting.is_empty())
+            maintained.is_ok()
+                && (st.residency.loading.is_some() || st.origins.forgetting().is_some())
         };
         if !busy {
             // Stopping the queue ends the pause early.
