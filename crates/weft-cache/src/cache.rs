@@ -1,6 +1,6 @@
 //! The cache: its device, its state, and the locks that serialise its operations.
 
-use crate::check::Finding;
+use crate::finding::Finding;
 use crate::format::superblock::Superblock;
 use crate::lock::{Guard, Lock, LockOrder, Rank};
 use crate::options::OpenOptions;
@@ -29,13 +29,13 @@ pub struct Cache {
     pub(crate) attaching: Lock<()>,
     pub(crate) forgetting: Lock<()>,
     pub(crate) resizing: Lock<()>,
-    pub(crate) writing_back: Lock<crate::writeback::Pace>,
+    pub(crate) writing_back: Lock<crate::jobs::Pace>,
     pub(crate) checkpointing: Lock<()>,
     pub(crate) committing: Lock<()>,
     pub(crate) loader: Lock<()>,
     pub(crate) pins: Arc<Pins>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) workers: crate::workers::Workers,
+    pub(crate) workers: crate::jobs::Workers,
 }
 
 impl std::fmt::Debug for Cache {
@@ -64,11 +64,11 @@ impl Cache {
             attaching: Lock::new(order, Rank::Attaching, ()),
             forgetting: Lock::new(order, Rank::Forgetting, ()),
             resizing: Lock::new(order, Rank::Resizing, ()),
-            writing_back: Lock::new(order, Rank::WritingBack, crate::writeback::Pace::default()),
+            writing_back: Lock::new(order, Rank::WritingBack, crate::jobs::Pace::default()),
             checkpointing: Lock::new(order, Rank::Checkpointing, ()),
             committing: Lock::new(order, Rank::Committing, ()),
             loader: Lock::new(order, Rank::Loader, ()),
-            workers: crate::workers::Workers::default(),
+            workers: crate::jobs::Workers::default(),
         }
     }
 

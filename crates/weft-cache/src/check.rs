@@ -7,6 +7,7 @@
 //! may have been superseded.
 
 use crate::cache::Cache;
+use crate::finding::{Finding, Severity};
 use crate::format::UNIT;
 use crate::format::checkpoint::{AreaLayout, PageKind, entries, parse_page, runs};
 use crate::format::log::BlockHeader;
@@ -14,167 +15,16 @@ use crate::format::record::Record;
 use crate::format::superblock::{STATE_EMPTY, STATE_UNTRUSTED, Superblock};
 use crate::loading::Loading;
 use crate::log::LogPosition;
-use crate::open::Found;
+use crate::open::{Found, superblock_copies};
 use crate::pins::Pins;
-use crate::policy::{BlockKey, PolicyKind};
+use crate::policy::PolicyKind;
 use crate::state::CacheState;
 use crate::stats::Counters;
-use crate::tail::{self, Cut};
+use crate::tail;
 use crate::{Error, OpenOptions, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
-use std::fmt;
 use std::sync::Arc;
 use weft_block::BlockDevice;
-
-/// Severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Severity {
-    /// Only performance is lost.
-    Clean,
-    /// Dirty data may be out of date or lost: the cache cannot be opened before a repair.
-    Dirty,
-}
-
-/// A defect of a cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Finding {
-    /// One of the superblock's two copies is invalid. The other is enough.
-    SuperblockCopy {
-        /// 0 or 1.
-        copy: u8,
-        /// A description of the damage.
-        problem: String,
-    },
-    /// Neither checkpoint has a valid header: only the log can be read.
-    NoCheckpoint,
-    /// A page of the newest checkpoint is damaged.
-    CheckpointPage {
-        /// `"intents"`, `"map"`, `"dirty entries"` or `"clean entries"`.
-        what: &'static str,
-        /// The page's index.
-        index: u64,
-    },
-    /// The log ends before a point that was durable.
-    LogDamaged {
-        /// The number of the first block that is missing.
-        end: u64,
-        /// Number up to which the log was durable.
-        durable: u64,
-    },
-    /// A slot's data does not match its checksum.
-    Data {
-        /// The slot.
-        slot: u32,
-        /// The origin's label.
-        origin: String,
-        /// Byte offset of the damaged part in the origin.
-        offset: u64,
-        /// Its length in bytes.
-        len_bytes: u64,
-        /// Whether the data is dirty: the origin does not have it.
-        dirty: bool,
-    },
-    /// The superblock's newer copy is lost: its changes since the other copy are unknown.
-    SuperblockOld {
-        /// The evidence.
-        problem: String,
-    },
-    /// A block of the last commit does not match that commit, and stays as it was before. After a
-    /// power cut during a flush this is normal, as that flush never returned; otherwise the cache
-    /// device has damaged the block.
-    LastCommit {
-        /// The origin's label.
-        origin: String,
-        /// Byte offset of that part in the origin.
-        offset: u64,
-        /// Its length in bytes.
-        len_bytes: u64,
-    },
-    /// A dirty block that may be older than one whose record is missing; a repair keeps it.
-    MaybeOutOfDate {
-        /// The origin's label.
-        origin: String,
-        /// Byte offset of the block in the origin.
-        offset: u64,
-        /// Its length in bytes.
-        len_bytes: u64,
-    },
-}
-
-impl Finding {
-    /// Returns the severity.
-    #[must_use]
-    pub fn severity(&self) -> Severity {
-        match self {
-            Self::NoCheckpoint
-            | Self::SuperblockOld { .. }
-            | Self::LogDamaged { .. }
-            | Self::MaybeOutOfDate { .. }
-            | Self::Data { dirty: true, .. }
-            | Self::CheckpointPage { what: "dirty entries", .. } => Severity::Dirty,
-            Self::SuperblockCopy { .. }
-            | Self::CheckpointPage { .. }
-            | Self::LastCommit { .. }
-            | Self::Data { .. } => Severity::Clean,
-        }
-    }
-
-    /// Returns a finding for each block that an incomplete last commit leaves out.
-    pub(crate) fn last_commit(st: &CacheState, cut: &Cut) -> Vec<Self> {
-        let mut findings = Vec::new();
-        for (key, mask) in &cut.lost {
-            for sub in (0..16).filter(|sub| mask >> sub & 1 != 0) {
-                let (origin, offset) = place_of(st, *key, sub);
-                findings.push(Self::LastCommit {
-                    origin,
-                    offset,
-                    len_bytes: SUB_BLOCK_BYTES as u64,
-                });
-            }
-        }
-        findings
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SuperblockCopy { copy, problem } => {
-                write!(f, "superblock, copy {copy}: {problem}")
-            }
-            Self::SuperblockOld { problem } => write!(f, "superblock: {problem}"),
-            Self::LastCommit { origin, offset, len_bytes } => {
-                let end = offset + len_bytes;
-                write!(
-                    f,
-                    "bytes {offset}..{end} of {origin:?} stay as they were before the last commit, \
-                     which is not whole: the power went during it, or the cache device has damaged \
-                     it"
-                )
-            }
-            Self::NoCheckpoint => f.write_str("no checkpoint has a valid header"),
-            Self::CheckpointPage { what, index } => {
-                write!(f, "checkpoint: page {index} of the {what} is damaged")
-            }
-            Self::LogDamaged { end, durable } => {
-                write!(f, "log: blocks {end} to {} are missing or damaged", durable - 1)
-            }
-            Self::Data { slot, origin, offset, len_bytes, dirty } => {
-                let kind = if *dirty { "dirty" } else { "clean" };
-                let end = offset + len_bytes;
-                write!(
-                    f,
-                    "slot {slot}: {kind} bytes {offset}..{end} of {origin:?} do not match their checksum"
-                )
-            }
-            Self::MaybeOutOfDate { origin, offset, len_bytes } => {
-                let end = offset + len_bytes;
-                write!(f, "dirty bytes {offset}..{end} of {origin:?} may be out of date")
-            }
-        }
-    }
-}
 
 /// The result of a check or a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,26 +80,6 @@ pub fn repair(device: Arc<dyn BlockDevice>) -> Result<Report> {
     cache.write_superblock(|_| {})?;
     cache.checkpoint_always()?;
     Ok(Report { findings, blocks, dirty_bytes })
-}
-
-/// Returns a finding for each invalid copy of the superblock, beside the one that is good.
-pub(crate) fn superblock_copies(
-    device: &dyn BlockDevice,
-    good: &Superblock,
-) -> Result<Vec<Finding>> {
-    let mut copies = vec![0; 2 * UNIT];
-    device.read_at(&mut copies, 0).map_err(Error::CacheDevice)?;
-    let mut findings = Vec::new();
-    for (copy, bytes) in (0..).zip(copies.chunks_exact(UNIT)) {
-        // A new cache has written one copy only.
-        let unwritten = good.sequence == 1 && bytes.iter().all(|b| *b == 0);
-        if let Err(error) = Superblock::parse(bytes, device.geometry().len_bytes)
-            && !unwritten
-        {
-            findings.push(Finding::SuperblockCopy { copy, problem: error.to_string() });
-        }
-    }
-    Ok(findings)
 }
 
 /// Recovers as much of a cache's state as possible, with the findings.
@@ -346,7 +176,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(CacheState, Vec<Finding>)> {
     load_entries(device, &mut st, &mut findings, area)?;
     if let Some(last) = last {
         let cut = last.take(device, &mut st);
-        findings.extend(Finding::last_commit(&st, &cut));
+        findings.extend(cut.findings(&st));
     }
     st.residency.loading = None;
     free_the_rest(&mut st);
@@ -360,7 +190,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(CacheState, Vec<Finding>)> {
             if let Some(key) =
                 st.residency.key(slot).filter(|_| st.residency.masks(slot).dirty != 0)
             {
-                let (origin, offset) = place_of(&st, key, 0);
+                let (origin, offset) = st.place_of(key, 0);
                 let len_bytes = u64::from(sb.block_bytes);
                 findings.push(Finding::MaybeOutOfDate { origin, offset, len_bytes });
             }
@@ -413,13 +243,6 @@ fn free_the_rest(st: &mut CacheState) {
     }
 }
 
-fn place_of(st: &CacheState, key: BlockKey, sub: u64) -> (String, u64) {
-    let entry = st.log.sb.origins.get(usize::from(key.origin())).and_then(Option::as_ref);
-    let label = entry.map_or_else(|| format!("origin {}", key.origin()), |e| e.id.label.clone());
-    let offset = key.block() * u64::from(st.log.sb.block_bytes) + sub * SUB_BLOCK_BYTES as u64;
-    (label, offset)
-}
-
 /// Compares all data with its checksums; with `drop`, damaged sub-blocks are dropped from the
 /// cache.
 fn check_data(device: &dyn BlockDevice, st: &mut CacheState, drop: bool) -> Result<Vec<Finding>> {
@@ -435,7 +258,7 @@ fn check_data(device: &dyn BlockDevice, st: &mut CacheState, drop: bool) -> Resu
             let read = device.read_at(&mut data, at);
             if read.is_err() || crc32c(&data) != st.residency.crc(slot, sub) {
                 bad |= 1 << sub;
-                let (origin, offset) = place_of(st, key, sub as u64);
+                let (origin, offset) = st.place_of(key, sub as u64);
                 let (len_bytes, dirty) = (SUB_BLOCK_BYTES as u64, masks.dirty >> sub & 1 != 0);
                 findings.push(Finding::Data { slot, origin, offset, len_bytes, dirty });
             }
@@ -496,7 +319,7 @@ pub fn dump(device: &dyn BlockDevice, mut slot: impl FnMut(SlotInfo)) -> Result<
     for nr in 0..st.residency.len() {
         let record = st.residency.slots().record(nr);
         let Some(key) = record.key else { continue };
-        let (origin, offset) = place_of(&st, key, 0);
+        let (origin, offset) = st.place_of(key, 0);
         let crcs = (0..16).filter(|sub| record.valid >> sub & 1 != 0).map(|sub| record.crcs[sub]);
         slot(SlotInfo {
             slot: nr,

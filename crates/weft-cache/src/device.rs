@@ -1,9 +1,9 @@
 //! A cached origin, as a block device.
 
 use crate::cache::Cache;
+use crate::data::Data;
 use crate::origin::{Link, Origin};
 use crate::stats::{Count, Timed};
-use crate::write::Data;
 use crate::{Mode, Result};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Extent, Geometry, check_range};
@@ -86,7 +86,7 @@ impl CachedDevice {
     }
 
     fn flush_without_cache(&self) -> Result<()> {
-        self.origin.device.flush().map_err(|e| self.origin.failed(&self.cache, e))
+        self.origin.device.flush().map_err(|e| self.origin.failed(&self.cache.counters, e))
     }
 
     fn flush_all(&self) -> Result<()> {
@@ -125,13 +125,14 @@ impl CachedDevice {
             let block_bytes = u64::from(cache.lock().log.sb.block_bytes);
             let blocks = at / block_bytes..to.div_ceil(block_bytes);
             let Some((mut st, id)) = cache.enter_writer(&self.origin, &blocks, |_| true)? else {
-                return change(at, end - at).map_err(|e| self.origin.failed(cache, e));
+                return change(at, end - at).map_err(|e| self.origin.failed(&cache.counters, e));
             };
             // No write-back of these blocks begins from here on.
             let changing = st.requests.changing.enter(self.origin.nr, blocks);
             drop(st);
             let changed = self.enter_origin(at, to).and_then(|announced| {
-                let changed = change(at, to - at).map_err(|e| self.origin.failed(cache, e));
+                let changed =
+                    change(at, to - at).map_err(|e| self.origin.failed(&cache.counters, e));
                 let epoch = self.origin.count_write();
                 if changed.is_ok() {
                     self.drop_cached(at, to);

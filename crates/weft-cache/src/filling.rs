@@ -3,8 +3,8 @@
 use crate::cache::Cache;
 use crate::fills::{FillId, Purpose};
 use crate::origin::{Link, Origin};
+use crate::pins::Pinned;
 use crate::policy::{BlockKey, SlotNr};
-use crate::read::Pinned;
 use crate::slots::Masks;
 use crate::stats::{Count, Timed};
 use crate::{Result, SUB_BLOCK_BYTES};

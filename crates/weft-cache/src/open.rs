@@ -9,7 +9,7 @@
 
 use crate::admission::Admission;
 use crate::cache::Cache;
-use crate::check::{Finding, superblock_copies};
+use crate::finding::Finding;
 use crate::format::checkpoint::{AreaLayout, Header, PageKind, encode_page, parse_page, runs};
 use crate::format::log::{BlockHeader, Item, RING_MIN_BLOCKS};
 use crate::format::record::Record;
@@ -167,7 +167,7 @@ impl Cache {
             let Some(last) = st.log.last_batch.take() else { return Ok(Vec::new()) };
             // No other thread has a reference to this cache yet.
             let cut = last.take(&*self.device, &mut st);
-            let findings = Finding::last_commit(&st, &cut);
+            let findings = cut.findings(&st);
             (cut.kept, findings, st.log.at, st.log.sb.life, st.log.sb.tag())
         };
         if self.options.read_only {
@@ -375,6 +375,26 @@ impl Found {
         };
         (start..end).rev().find(is_first).unwrap_or(end)
     }
+}
+
+/// Returns a finding for each invalid copy of the superblock, beside the one that is good.
+pub(crate) fn superblock_copies(
+    device: &dyn BlockDevice,
+    good: &Superblock,
+) -> Result<Vec<Finding>> {
+    let mut copies = vec![0; 2 * UNIT];
+    device.read_at(&mut copies, 0).map_err(Error::CacheDevice)?;
+    let mut findings = Vec::new();
+    for (copy, bytes) in (0..).zip(copies.chunks_exact(UNIT)) {
+        // A new cache has written one copy only.
+        let unwritten = good.sequence == 1 && bytes.iter().all(|b| *b == 0);
+        if let Err(error) = Superblock::parse(bytes, device.geometry().len_bytes)
+            && !unwritten
+        {
+            findings.push(Finding::SuperblockCopy { copy, problem: error.to_string() });
+        }
+    }
+    Ok(findings)
 }
 
 fn start_empty(state: &mut CacheState, found: &Found) {

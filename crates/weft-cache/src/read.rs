@@ -6,10 +6,11 @@
 //! are pinned and the fills entered. Then the lock is released, and the parts are read.
 
 use crate::device::CachedDevice;
-use crate::fills::{FILL_SUBS_MAX, FillId, Purpose};
+use crate::fills::{FillId, Purpose};
 use crate::origin::Link;
-use crate::pins::Pins;
+use crate::pins::Pinned;
 use crate::policy::{BlockKey, SlotNr};
+use crate::ranges::FILL_SUBS_MAX;
 use crate::staging::Piece;
 use crate::state::CacheState;
 use crate::stats::Count;
@@ -53,32 +54,6 @@ struct Part {
     from: From,
 }
 
-/// Slots that are kept from being given to other blocks.
-pub(crate) struct Pinned<'a> {
-    pins: &'a Pins,
-    slots: SmallVec<[u32; 8]>,
-}
-
-impl<'a> Pinned<'a> {
-    pub(crate) fn new(pins: &'a Pins) -> Self {
-        Self { pins, slots: SmallVec::new() }
-    }
-
-    /// Pins a slot. To be called under the state's lock.
-    pub(crate) fn pin(&mut self, slot: u32) {
-        self.pins.pin(slot);
-        self.slots.push(slot);
-    }
-}
-
-impl Drop for Pinned<'_> {
-    fn drop(&mut self) {
-        for slot in &self.slots {
-            self.pins.unpin(*slot);
-        }
-    }
-}
-
 /// The outcome of reading a part.
 enum Outcome {
     Read,
@@ -111,7 +86,7 @@ impl CachedDevice {
             let mut pinned = Pinned::new(&cache.pins);
             let Some(parts) = self.plan(from..subs.end, &mut pinned, &mut stream)? else {
                 let read = self.origin.device.read_at(buf, offset);
-                return read.map_err(|e| self.origin.failed(cache, e));
+                return read.map_err(|e| self.origin.failed(&cache.counters, e));
             };
             let mut parts = parts.into_iter();
             while let Some(part) = parts.next() {
@@ -304,13 +279,15 @@ impl CachedDevice {
             From::Origin => {
                 cache.counters.miss_bytes.add(buf.len() as u64);
                 let origin = &*self.origin;
-                cache.read_origin(origin, buf, at).map_err(|e| origin.failed(cache, e))?;
+                cache
+                    .read_origin(origin, buf, at)
+                    .map_err(|e| origin.failed(&cache.counters, e))?;
             }
             From::Fill(id) => {
                 cache.counters.miss_bytes.add(buf.len() as u64);
                 let origin = &*self.origin;
                 let fetched = cache.fetch(origin, id, &part.subs);
-                let data = fetched.map_err(|e| origin.failed(cache, e))?;
+                let data = fetched.map_err(|e| origin.failed(&cache.counters, e))?;
                 buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
                 cache.hand_to_filler(&self.origin, id, &data);
             }

@@ -140,7 +140,7 @@ impl Cache {
         origin.count_write();
         self.counters.writeback_requests.add(1);
         self.counters.writeback_bytes.add(len as u64);
-        written.map_err(|e| origin.failed(self, e))
+        written.map_err(|e| origin.failed(&self.counters, e))
     }
 
     fn stays_behind(&self, origin: &Origin, slot: u32, at: u64) {

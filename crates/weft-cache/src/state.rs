@@ -205,6 +205,16 @@ impl CacheState {
             || self.log.is_removed(key)
     }
 
+    /// Returns the label of a block's origin, and the byte offset there of a sub-block.
+    pub(crate) fn place_of(&self, key: BlockKey, sub: u64) -> (String, u64) {
+        let entry = self.log.sb.origins.get(usize::from(key.origin())).and_then(Option::as_ref);
+        let label =
+            entry.map_or_else(|| format!("origin {}", key.origin()), |e| e.id.label.clone());
+        let offset =
+            key.block() * u64::from(self.log.sb.block_bytes) + sub * SUB_BLOCK_BYTES as u64;
+        (label, offset)
+    }
+
     /// Checks all invariants; for tests.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn check_invariants(&self) {

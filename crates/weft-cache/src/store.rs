@@ -6,11 +6,11 @@
 
 use crate::cache::Cache;
 use crate::filling::Runs;
-use crate::fills::FILL_SUBS_MAX;
 use crate::lock::Guard;
 use crate::origin::{Link, Origin};
+use crate::pins::Pinned;
 use crate::policy::{BlockKey, SlotNr};
-use crate::read::Pinned;
+use crate::ranges::FILL_SUBS_MAX;
 use crate::slots::Masks;
 use crate::state::CacheState;
 use crate::{Error, Result, SUB_BLOCK_BYTES};

@@ -14,6 +14,7 @@
 //! their data match.
 
 use crate::SUB_BLOCK_BYTES;
+use crate::finding::Finding;
 use crate::format::UNIT;
 use crate::format::log::{Batch, BlockHeader, Item};
 use crate::format::record::Record;
@@ -51,6 +52,21 @@ pub(crate) fn take(
     let counts = |item: &&Item| whole || matches!(item, Item::IntentSet(_));
     items.iter().filter(counts).for_each(|item| state.apply(item));
     Ok((!whole).then_some(Last(items)))
+}
+
+impl Cut {
+    /// Returns a finding for each block that the batch leaves out.
+    pub(crate) fn findings(&self, state: &CacheState) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (key, mask) in &self.lost {
+            for sub in (0..16).filter(|sub| mask >> sub & 1 != 0) {
+                let (origin, offset) = state.place_of(*key, sub);
+                let len_bytes = SUB_BLOCK_BYTES as u64;
+                findings.push(Finding::LastCommit { origin, offset, len_bytes });
+            }
+        }
+        findings
+    }
 }
 
 impl Last {

@@ -1,75 +1,18 @@
 //! Background work: by threads, or, without them, in [`Cache::tick`].
 
+use crate::attach::fingerprint;
 use crate::cache::Cache;
-use crate::fills::FillId;
 use crate::format::superblock::STATE_CLEAN;
-use crate::origin::{Origin, fingerprint};
-use crate::readahead;
+use crate::jobs::{Job, Queue};
 use crate::regions::Intent;
-use crate::{Error, OpenOptions, Result};
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
+use crate::{Error, Result};
+use crate::{prefetch, readahead};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Interval at which the threads look for work that is due.
 const TICK: Duration = Duration::from_millis(100);
-
-/// A fill whose data is to be written to the cache.
-struct Job {
-    origin: Arc<Origin>,
-    id: FillId,
-    data: Arc<Vec<u8>>,
-}
-
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    bytes: usize,
-    stop: bool,
-}
-
-#[derive(Default)]
-pub(crate) struct Workers {
-    queue: Arc<(Mutex<Queue>, Condvar)>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    running: AtomicBool,
-    write_back: Arc<(Mutex<bool>, Condvar)>,
-    pub(crate) prefetches: Arc<readahead::Queue>,
-}
-
-impl Workers {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn are_running(&self) -> bool {
-        self.running.load(Ordering::Acquire)
-    }
-
-    /// Queues a fill. Returns false if there is no thread, or the queue is full.
-    pub(crate) fn take_fill(
-        &self,
-        options: &OpenOptions,
-        origin: &Arc<Origin>,
-        id: FillId,
-        data: &Arc<Vec<u8>>,
-    ) -> bool {
-        if !self.running.load(Ordering::Acquire) {
-            return false;
-        }
-        let mut queue = self.queue();
-        if queue.stop || queue.bytes + data.len() > options.fill_queue_bytes {
-            return false;
-        }
-        queue.bytes += data.len();
-        queue.jobs.push_back(Job { origin: Arc::clone(origin), id, data: Arc::clone(data) });
-        drop(queue);
-        self.queue.1.notify_one();
-        true
-    }
-}
 
 impl Cache {
     pub(crate) fn start_workers(self: &Arc<Self>) {
@@ -91,7 +34,7 @@ impl Cache {
         if self.options.readahead_bytes > 0 {
             for _ in 0..readahead::THREADS {
                 let (cache, queue) = (Arc::downgrade(self), Arc::clone(&self.workers.prefetches));
-                spawn("cache-prefetch", Box::new(move || readahead::fetch_loop(&cache, &queue)));
+                spawn("cache-prefetch", Box::new(move || prefetch::fetch_loop(&cache, &queue)));
             }
         }
         let (cache, wake) = (Arc::downgrade(self), Arc::clone(&self.workers.write_back));

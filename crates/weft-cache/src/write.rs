@@ -4,11 +4,11 @@
 //! alike: *absorbed* (the cache takes the write, and the origin gets it later) or *passed* (the
 //! origin takes it, and then the cache is updated). A writer has exclusive access to its blocks.
 
+use crate::data::Data;
 use crate::device::CachedDevice;
-use crate::fills::FILL_SUBS_MAX;
 use crate::origin::Link;
 use crate::policy::BlockKey;
-use crate::ranges::RangeId;
+use crate::ranges::{FILL_SUBS_MAX, RangeId};
 use crate::regions::{Intent, RegionKey};
 use crate::state::CacheState;
 use crate::stats::Count;
@@ -18,36 +18,6 @@ use crc32c::crc32c;
 use std::ops::Range;
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
-
-/// The data of a write: bytes, or a number of zeroes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Data<'a> {
-    Bytes(&'a [u8]),
-    Zeroes(u64),
-}
-
-impl<'a> Data<'a> {
-    fn len(self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Zeroes(len) => len,
-        }
-    }
-
-    fn part(self, from: u64, to: u64) -> Self {
-        match self {
-            Self::Bytes(bytes) => Self::Bytes(&bytes[from as usize..to as usize]),
-            Self::Zeroes(_) => Self::Zeroes(to - from),
-        }
-    }
-
-    fn copy_to(self, out: &mut [u8]) {
-        match self {
-            Self::Bytes(bytes) => out.copy_from_slice(bytes),
-            Self::Zeroes(_) => out.fill(0),
-        }
-    }
-}
 
 /// A change of the origin that passes the cache, while it is in progress.
 #[must_use]
@@ -123,7 +93,7 @@ impl CachedDevice {
             Data::Bytes(bytes) => device.write_at(bytes, offset),
             Data::Zeroes(len) => device.write_zeroes(offset, len),
         }
-        .map_err(|e| self.origin.failed(&self.cache, e))
+        .map_err(|e| self.origin.failed(&self.cache.counters, e))
     }
 
     /// Writes to the cache; the origin gets the data later.
@@ -192,7 +162,7 @@ impl CachedDevice {
     fn read_for_writer(&self, out: &mut [u8], at: u64) -> Result<()> {
         let cache = &*self.cache;
         let sub = at / SUB;
-        let mut pinned = crate::read::Pinned::new(&cache.pins);
+        let mut pinned = crate::pins::Pinned::new(&cache.pins);
         let found = {
             let st = cache.lock();
             let per_block = st.log.sb.subs() as u64;
@@ -225,10 +195,15 @@ impl CachedDevice {
                     return Err(Error::DirtyDamaged { label, offset, len_bytes: SUB, slot });
                 } else {
                     cache.counters.heals.add(1);
-                    origin.device.read_at(out, at).map_err(|e| origin.failed(cache, e))?;
+                    origin
+                        .device
+                        .read_at(out, at)
+                        .map_err(|e| origin.failed(&cache.counters, e))?;
                 }
             }
-            None => origin.device.read_at(out, at).map_err(|e| origin.failed(cache, e))?,
+            None => {
+                origin.device.read_at(out, at).map_err(|e| origin.failed(&cache.counters, e))?
+            }
         }
         Ok(())
     }
@@ -244,7 +219,7 @@ impl CachedDevice {
             Data::Zeroes(len) => origin.device.write_zeroes(offset, len),
         };
         let epoch = origin.count_write();
-        let written = written.map_err(|e| origin.failed(cache, e));
+        let written = written.map_err(|e| origin.failed(&cache.counters, e));
         let failed = cache.lock().health.failed.is_some();
         let keep = written.is_ok()
             && !failed

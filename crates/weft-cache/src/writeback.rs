@@ -7,8 +7,8 @@
 
 use crate::cache::Cache;
 use crate::origin::Origin;
+use crate::pins::Pinned;
 use crate::policy::BlockKey;
-use crate::read::Pinned;
 use crate::send::Dirty;
 use crate::slots::Masks;
 use crate::state::CacheState;
@@ -26,13 +26,6 @@ const BATCH_BYTES: u64 = 8 << 20;
 /// before the first retry; each pause is twice as long as the one before.
 const TRIES_MAX: u32 = 4;
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
-
-/// The rate limit of write-back.
-#[derive(Debug, Default)]
-pub(crate) struct Pace {
-    /// Time at which the next batch may begin, in milliseconds.
-    next_ms: u64,
-}
 
 /// The dirty blocks to be written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
