@@ -13,6 +13,7 @@ use crate::policy::{BlockKey, SlotNr};
 use crate::ranges::FILL_SUBS_MAX;
 use crate::slots::Masks;
 use crate::state::CacheState;
+use crate::stats::Count;
 use crate::{Error, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
 use std::ops::Range;
@@ -107,7 +108,7 @@ impl Cache {
         // device is marked as failed before the next commit, so that no flush reports it durable.
         let written = if overwrites_dirty { written.map_err(|e| self.fail(e)) } else { written };
         let stored = written.is_ok();
-        let written = written.and_then(|()| self.move_along(&mut targets, place));
+        let written = written.and_then(|()| self.move_along(nr, &mut targets, place));
 
         let mut st = self.lock();
         if overwrites_dirty {
@@ -139,6 +140,7 @@ impl Cache {
     /// their checksums: damaged data must not get a new one.
     fn move_along(
         &self,
+        nr: u16,
         targets: &mut [Target],
         (data_offset, block_bytes): (u64, u64),
     ) -> Result<()> {
@@ -148,16 +150,17 @@ impl Cache {
             for bit in (0..16).filter(|bit| moved >> bit & 1 != 0) {
                 let mut data = vec![0; SUB_BLOCK_BYTES];
                 self.read_cache(&mut data, data_offset + u64::from(old) * block_bytes + bit * SUB)?;
-                let (crc, dirty, offset) = {
+                let (crc, dirty) = {
                     let mut st = self.lock();
                     let crc = st.residency.crc(old, bit as usize);
                     st.residency.set_crc(t.slot, bit as usize, crc);
-                    let sub = t.block * (block_bytes / SUB) + bit;
-                    (crc, st.residency.masks(old).dirty >> bit & 1 != 0, sub * SUB)
+                    (crc, st.residency.masks(old).dirty >> bit & 1 != 0)
                 };
                 if crc32c(&data) != crc {
                     if dirty {
-                        let label = String::new();
+                        self.counters.dirty_damaged.add(1);
+                        let key = BlockKey::new(nr, t.block);
+                        let (label, offset) = self.lock().place_of(key, bit);
                         return Err(Error::DirtyDamaged {
                             label,
                             offset,

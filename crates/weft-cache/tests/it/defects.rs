@@ -247,3 +247,27 @@ fn a_block_that_does_not_match_its_checksum_is_never_served() {
     }
     assert_eq!(again.cache.stats().heals, 64, "they are healed, and hits again");
 }
+
+/// A dirty sub-block that moves to another slot together with a write is verified like one that is
+/// read: its damage is counted, and the error names the origin.
+#[test]
+fn damage_that_a_write_finds_names_its_origin_and_is_counted() {
+    let create = CreateOptions { block_bytes: 2 * BLOCK as u32, ..CreateOptions::default() };
+    let rig = Rig::with(Mode::WriteBack, 4 << 20, 64, &create);
+    let open = rig.open();
+    write(&*open.device, 0, 1).unwrap();
+    write(&*open.device, 1, 1).unwrap();
+    // From here on the block is held, and the next write of a half moves the other.
+    open.device.flush().unwrap();
+    let pages = (0..rig.cache_disk.geometry().len_bytes).step_by(BLOCK);
+    let mut page = vec![0; BLOCK];
+    for at in pages {
+        rig.cache_disk.read_at(&mut page, at).unwrap();
+        if page == block(1, 1) {
+            rig.cache_disk.write_at(&[page[0] ^ 1], at).unwrap();
+        }
+    }
+    let error = write(&*open.device, 0, 2).unwrap_err().to_string();
+    assert!(error.contains("\"origin\""), "{error}");
+    assert_eq!(open.cache.stats().dirty_damaged, 1);
+}
