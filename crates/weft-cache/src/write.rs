@@ -183,11 +183,12 @@ impl CachedDevice {
             Some((_, _, _, true, _)) => out.fill(0),
             Some((slot, offset, crc, false, dirty)) => {
                 let mut data = vec![0; SUB_BLOCK_BYTES];
-                let read = cache.read_cache(&mut data, offset);
-                if dirty {
-                    read?;
-                }
-                if crc32c(&data) == crc {
+                let intact = match cache.read_cache(&mut data, offset) {
+                    Ok(()) => crc32c(&data) == crc,
+                    Err(error) if dirty => return Err(error),
+                    Err(_) => false,
+                };
+                if intact {
                     out.copy_from_slice(&data[..out.len()]);
                 } else if dirty {
                     cache.counters.dirty_damaged.add(1);
@@ -202,7 +203,7 @@ impl CachedDevice {
                 }
             }
             None => {
-                origin.device.read_at(out, at).map_err(|e| origin.failed(&cache.counters, e))?
+                origin.device.read_at(out, at).map_err(|e| origin.failed(&cache.counters, e))?;
             }
         }
         Ok(())
