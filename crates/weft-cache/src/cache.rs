@@ -1,11 +1,12 @@
 //! The cache: its device, its state, and the locks that serialise its operations.
 
-use crate::check::Finding;
+use crate::finding::Finding;
 use crate::format::superblock::Superblock;
 use crate::lock::{Guard, Lock, LockOrder, Rank};
 use crate::options::OpenOptions;
 use crate::origin::Origin;
-use crate::state::{Pins, State};
+use crate::pins::Pins;
+use crate::state::CacheState;
 use crate::stats::{Count, Counters, Stats};
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,19 +23,19 @@ pub struct Cache {
     /// The findings of the last opening.
     pub(crate) findings: Vec<Finding>,
     pub(crate) order: LockOrder,
-    state: Lock<State>,
+    state: Lock<CacheState>,
     changed: Condvar,
     waiting: AtomicUsize,
     pub(crate) attaching: Lock<()>,
     pub(crate) forgetting: Lock<()>,
     pub(crate) resizing: Lock<()>,
-    pub(crate) writing_back: Lock<crate::writeback::Pace>,
+    pub(crate) writing_back: Lock<crate::jobs::Pace>,
     pub(crate) checkpointing: Lock<()>,
     pub(crate) committing: Lock<()>,
     pub(crate) loader: Lock<()>,
     pub(crate) pins: Arc<Pins>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) workers: crate::workers::Workers,
+    pub(crate) workers: crate::jobs::Workers,
 }
 
 impl std::fmt::Debug for Cache {
@@ -47,7 +48,7 @@ impl Cache {
     pub(crate) fn assemble(
         device: Arc<dyn BlockDevice>,
         options: OpenOptions,
-        state: State,
+        state: CacheState,
     ) -> Self {
         let order = LockOrder::new();
         Self {
@@ -55,7 +56,7 @@ impl Cache {
             options,
             findings: Vec::new(),
             order,
-            pins: Arc::clone(&state.pins),
+            pins: Arc::clone(state.residency.pins()),
             counters: Arc::clone(&state.counters),
             state: Lock::new(order, Rank::State, state),
             changed: Condvar::new(),
@@ -63,22 +64,22 @@ impl Cache {
             attaching: Lock::new(order, Rank::Attaching, ()),
             forgetting: Lock::new(order, Rank::Forgetting, ()),
             resizing: Lock::new(order, Rank::Resizing, ()),
-            writing_back: Lock::new(order, Rank::WritingBack, crate::writeback::Pace::default()),
+            writing_back: Lock::new(order, Rank::WritingBack, crate::jobs::Pace::default()),
             checkpointing: Lock::new(order, Rank::Checkpointing, ()),
             committing: Lock::new(order, Rank::Committing, ()),
             loader: Lock::new(order, Rank::Loader, ()),
-            workers: crate::workers::Workers::default(),
+            workers: crate::jobs::Workers::default(),
         }
     }
 
     /// Locks the state.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn lock(&self) -> Guard<'_, State> {
+    pub(crate) fn lock(&self) -> Guard<'_, CacheState> {
         self.state.lock()
     }
 
     /// Waits for a [`notify`](Self::notify).
-    pub(crate) fn wait<'a>(&self, st: Guard<'a, State>) -> Guard<'a, State> {
+    pub(crate) fn wait<'a>(&self, st: Guard<'a, CacheState>) -> Guard<'a, CacheState> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let st = st.wait(&self.changed);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -124,12 +125,12 @@ impl Cache {
 
     /// The attached origin with this number.
     pub(crate) fn origin(&self, nr: u16) -> Option<Arc<Origin>> {
-        self.lock().attached(nr)
+        self.lock().origins.attached(nr)
     }
 
     /// The attached origins.
     pub(crate) fn attached_origins(&self) -> Vec<Arc<Origin>> {
-        self.lock().attached.iter().flatten().cloned().collect()
+        self.lock().origins.all_attached().cloned().collect()
     }
 
     /// Makes the superblock durable after `change`, in both its copies, one after the other: while
@@ -150,9 +151,9 @@ impl Cache {
     ) -> Result<()> {
         let sb = {
             let mut st = self.lock();
-            change(&mut st.sb);
-            st.sb.sequence += 1;
-            st.sb.clone()
+            change(&mut st.log.sb);
+            st.log.sb.sequence += 1;
+            st.log.sb.clone()
         };
         self.write_superblock_copies(&sb).map_err(|error| self.fail(error))
     }
@@ -172,17 +173,15 @@ impl Cache {
     pub fn stats(&self) -> Stats {
         let st = self.lock();
         Stats {
-            slots: u64::from(st.slots.len()),
-            block_bytes: u64::from(st.sb.block_bytes),
-            used_slots: u64::from(st.index.len()),
-            dirty_bytes: st.dirty_bytes(),
-            intents: st.regions.durable,
-            pending_records: st.pending.len() as u64,
-            log_used_blocks: st.log.next - st.log.tail,
-            loading_pages: st.loading.as_ref().map_or(0, |l| l.pages - l.next_page),
-            memory_bytes: (st.slots.memory_bytes()
-                + st.index.memory_bytes()
-                + st.policy.memory_bytes()) as u64,
+            slots: u64::from(st.residency.len()),
+            block_bytes: u64::from(st.log.sb.block_bytes),
+            used_slots: u64::from(st.residency.used()),
+            dirty_bytes: st.dirty.bytes(),
+            intents: st.dirty.regions.durable,
+            pending_records: st.log.pending().len() as u64,
+            log_used_blocks: st.log.at.used_blocks(),
+            loading_pages: st.residency.loading.as_ref().map_or(0, |l| l.pages - l.next_page),
+            memory_bytes: st.residency.memory_bytes() as u64,
             ..self.counters.snapshot()
         }
     }
@@ -202,13 +201,13 @@ impl Cache {
     #[cfg(any(test, debug_assertions))]
     #[doc(hidden)]
     pub fn is_quiet(&self) -> bool {
-        self.workers.prefetches.is_idle() && self.lock().fills.is_empty()
+        self.workers.prefetches.is_idle() && self.lock().requests.fills.is_empty()
     }
 
     /// Returns the size of a block, in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
-        self.lock().sb.block_bytes
+        self.lock().log.sb.block_bytes
     }
 
     /// Returns the damage that was found when the cache was opened and did not keep it from being

@@ -7,172 +7,24 @@
 //! may have been superseded.
 
 use crate::cache::Cache;
+use crate::finding::{Finding, Severity};
 use crate::format::UNIT;
 use crate::format::checkpoint::{AreaLayout, PageKind, entries, parse_page, runs};
 use crate::format::log::BlockHeader;
 use crate::format::record::Record;
 use crate::format::superblock::{STATE_EMPTY, STATE_UNTRUSTED, Superblock};
 use crate::loading::Loading;
-use crate::open::Found;
-use crate::policy::{BlockKey, PolicyKind};
-use crate::state::{Pins, State};
+use crate::log::LogPosition;
+use crate::open::{Found, superblock_copies};
+use crate::pins::Pins;
+use crate::policy::PolicyKind;
+use crate::state::CacheState;
 use crate::stats::Counters;
-use crate::tail::{self, Cut};
+use crate::tail;
 use crate::{Error, OpenOptions, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
-use std::fmt;
 use std::sync::Arc;
 use weft_block::BlockDevice;
-
-/// Severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Severity {
-    /// Only performance is lost.
-    Clean,
-    /// Dirty data may be out of date or lost: the cache cannot be opened before a repair.
-    Dirty,
-}
-
-/// A defect of a cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Finding {
-    /// One of the superblock's two copies is invalid. The other is enough.
-    SuperblockCopy {
-        /// 0 or 1.
-        copy: u8,
-        /// A description of the damage.
-        problem: String,
-    },
-    /// Neither checkpoint has a valid header: only the log can be read.
-    NoCheckpoint,
-    /// A page of the newest checkpoint is damaged.
-    CheckpointPage {
-        /// `"intents"`, `"map"`, `"dirty entries"` or `"clean entries"`.
-        what: &'static str,
-        /// The page's index.
-        index: u64,
-    },
-    /// The log ends before a point that was durable.
-    LogDamaged {
-        /// The number of the first block that is missing.
-        end: u64,
-        /// Number up to which the log was durable.
-        durable: u64,
-    },
-    /// A slot's data does not match its checksum.
-    Data {
-        /// The slot.
-        slot: u32,
-        /// The origin's label.
-        origin: String,
-        /// Byte offset of the damaged part in the origin.
-        offset: u64,
-        /// Its length in bytes.
-        len_bytes: u64,
-        /// Whether the data is dirty: the origin does not have it.
-        dirty: bool,
-    },
-    /// The superblock's newer copy is lost: its changes since the other copy are unknown.
-    SuperblockOld {
-        /// The evidence.
-        problem: String,
-    },
-    /// A block of the last commit does not match that commit, and stays as it was before. After a
-    /// power cut during a flush this is normal, as that flush never returned; otherwise the cache
-    /// device has damaged the block.
-    LastCommit {
-        /// The origin's label.
-        origin: String,
-        /// Byte offset of that part in the origin.
-        offset: u64,
-        /// Its length in bytes.
-        len_bytes: u64,
-    },
-    /// A dirty block that may be older than one whose record is missing; a repair keeps it.
-    MaybeOutOfDate {
-        /// The origin's label.
-        origin: String,
-        /// Byte offset of the block in the origin.
-        offset: u64,
-        /// Its length in bytes.
-        len_bytes: u64,
-    },
-}
-
-impl Finding {
-    /// Returns the severity.
-    #[must_use]
-    pub fn severity(&self) -> Severity {
-        match self {
-            Self::NoCheckpoint
-            | Self::SuperblockOld { .. }
-            | Self::LogDamaged { .. }
-            | Self::MaybeOutOfDate { .. }
-            | Self::Data { dirty: true, .. }
-            | Self::CheckpointPage { what: "dirty entries", .. } => Severity::Dirty,
-            Self::SuperblockCopy { .. }
-            | Self::CheckpointPage { .. }
-            | Self::LastCommit { .. }
-            | Self::Data { .. } => Severity::Clean,
-        }
-    }
-
-    /// Returns a finding for each block that an incomplete last commit leaves out.
-    pub(crate) fn last_commit(st: &State, cut: &Cut) -> Vec<Self> {
-        let mut findings = Vec::new();
-        for (key, mask) in &cut.lost {
-            for sub in (0..16).filter(|sub| mask >> sub & 1 != 0) {
-                let (origin, offset) = place_of(st, *key, sub);
-                findings.push(Self::LastCommit {
-                    origin,
-                    offset,
-                    len_bytes: SUB_BLOCK_BYTES as u64,
-                });
-            }
-        }
-        findings
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SuperblockCopy { copy, problem } => {
-                write!(f, "superblock, copy {copy}: {problem}")
-            }
-            Self::SuperblockOld { problem } => write!(f, "superblock: {problem}"),
-            Self::LastCommit { origin, offset, len_bytes } => {
-                let end = offset + len_bytes;
-                write!(
-                    f,
-                    "bytes {offset}..{end} of {origin:?} stay as they were before the last commit, \
-                     which is not whole: the power went during it, or the cache device has damaged \
-                     it"
-                )
-            }
-            Self::NoCheckpoint => f.write_str("no checkpoint has a valid header"),
-            Self::CheckpointPage { what, index } => {
-                write!(f, "checkpoint: page {index} of the {what} is damaged")
-            }
-            Self::LogDamaged { end, durable } => {
-                write!(f, "log: blocks {end} to {} are missing or damaged", durable - 1)
-            }
-            Self::Data { slot, origin, offset, len_bytes, dirty } => {
-                let kind = if *dirty { "dirty" } else { "clean" };
-                let end = offset + len_bytes;
-                write!(
-                    f,
-                    "slot {slot}: {kind} bytes {offset}..{end} of {origin:?} do not match their checksum"
-                )
-            }
-            Self::MaybeOutOfDate { origin, offset, len_bytes } => {
-                let end = offset + len_bytes;
-                write!(f, "dirty bytes {offset}..{end} of {origin:?} may be out of date")
-            }
-        }
-    }
-}
 
 /// The result of a check or a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -203,7 +55,7 @@ pub fn check(device: &dyn BlockDevice, data: bool) -> Result<Report> {
     if data {
         findings.extend(check_data(device, &mut state, false)?);
     }
-    let (blocks, dirty_bytes) = (u64::from(state.index.len()), state.dirty_bytes());
+    let (blocks, dirty_bytes) = (u64::from(state.residency.used()), state.dirty.bytes());
     Ok(Report { findings, blocks, dirty_bytes })
 }
 
@@ -218,9 +70,9 @@ pub fn repair(device: Arc<dyn BlockDevice>) -> Result<Report> {
     }
     let (mut state, mut findings) = salvage(&*device)?;
     findings.extend(check_data(&*device, &mut state, true)?);
-    let (blocks, dirty_bytes) = (u64::from(state.index.len()), state.dirty_bytes());
-    state.sb.state &= !(STATE_UNTRUSTED | STATE_EMPTY);
-    state.sb.life += 1;
+    let (blocks, dirty_bytes) = (u64::from(state.residency.used()), state.dirty.bytes());
+    state.log.sb.state &= !(STATE_UNTRUSTED | STATE_EMPTY);
+    state.log.sb.life += 1;
     let options = OpenOptions { background: false, ..OpenOptions::default() };
     let cache = Cache::assemble(device, options, state);
     // Starts a new life before the first block of the log, and writes everything to a new
@@ -230,28 +82,8 @@ pub fn repair(device: Arc<dyn BlockDevice>) -> Result<Report> {
     Ok(Report { findings, blocks, dirty_bytes })
 }
 
-/// Returns a finding for each invalid copy of the superblock, beside the one that is good.
-pub(crate) fn superblock_copies(
-    device: &dyn BlockDevice,
-    good: &Superblock,
-) -> Result<Vec<Finding>> {
-    let mut copies = vec![0; 2 * UNIT];
-    device.read_at(&mut copies, 0).map_err(Error::CacheDevice)?;
-    let mut findings = Vec::new();
-    for (copy, bytes) in (0..).zip(copies.chunks_exact(UNIT)) {
-        // A new cache has written one copy only.
-        let unwritten = good.sequence == 1 && bytes.iter().all(|b| *b == 0);
-        if let Err(error) = Superblock::parse(bytes, device.geometry().len_bytes)
-            && !unwritten
-        {
-            findings.push(Finding::SuperblockCopy { copy, problem: error.to_string() });
-        }
-    }
-    Ok(findings)
-}
-
 /// Recovers as much of a cache's state as possible, with the findings.
-fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
+fn salvage(device: &dyn BlockDevice) -> Result<(CacheState, Vec<Finding>)> {
     let (mut sb, doubt) = Superblock::load_any(device)?;
     let mut findings = superblock_copies(device, &sb)?;
     let kind = PolicyKind::from_code(sb.policy)
@@ -266,16 +98,14 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
     }
     sb.life = sb.life.max(found.life());
     let layout = AreaLayout::new(sb.slots, sb.subs());
-    let mut st = State::new(
+    let mut st = CacheState::new(
         sb.clone(),
         kind.build(sb.slots),
         Arc::new(Pins::new()),
         Arc::new(Counters::default()),
     );
-    st.log.next = found.unused_number();
-    st.log.tail = st.log.next;
-    st.log.durable = st.log.next;
-    st.log.checkpoint = found.newest().map_or(1, |header| header.sequence);
+    let newest = found.newest().map_or(1, |header| header.sequence);
+    st.log.at = LogPosition::empty(found.unused_number(), newest);
     if sb.state & STATE_EMPTY != 0 {
         free_the_rest(&mut st);
         return Ok((st, findings));
@@ -320,7 +150,7 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
             }
         }
     }
-    st.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
+    st.residency.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
     let mut behind =
         found.ring.iter().flatten().map(|h| h.number).filter(|n| *n >= end).collect::<Vec<_>>();
     behind.sort_unstable();
@@ -339,26 +169,28 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
     }
     let last = tail::take(device, &mut st, last..end)?;
     let mut slot = 0;
-    while let Some(known) = st.loading.as_ref().and_then(|l| l.known.next_set(slot..sb.slots)) {
+    while let Some(known) = st.residency.next_known(slot) {
         st.drop_unbelieved(known, untrusted);
         slot = known + 1;
     }
     load_entries(device, &mut st, &mut findings, area)?;
     if let Some(last) = last {
         let cut = last.take(device, &mut st);
-        findings.extend(Finding::last_commit(&st, &cut));
+        findings.extend(cut.findings(&st));
     }
-    st.loading = None;
+    st.residency.loading = None;
     free_the_rest(&mut st);
-    if st.orphans > 0 {
-        let bytes = st.orphans * SUB_BLOCK_BYTES as u64;
+    if st.dirty.orphans() > 0 {
+        let bytes = st.dirty.orphans() * SUB_BLOCK_BYTES as u64;
         let problem = format!("it does not know an origin of which {bytes} bytes are dirty");
         findings.push(Finding::SuperblockOld { problem });
     }
     if gap {
-        for slot in 0..st.slots.len() {
-            if let Some(key) = st.slots.key(slot).filter(|_| st.slots.masks(slot).dirty != 0) {
-                let (origin, offset) = place_of(&st, key, 0);
+        for slot in 0..st.residency.len() {
+            if let Some(key) =
+                st.residency.key(slot).filter(|_| st.residency.masks(slot).dirty != 0)
+            {
+                let (origin, offset) = st.place_of(key, 0);
                 let len_bytes = u64::from(sb.block_bytes);
                 findings.push(Finding::MaybeOutOfDate { origin, offset, len_bytes });
             }
@@ -369,12 +201,12 @@ fn salvage(device: &dyn BlockDevice) -> Result<(State, Vec<Finding>)> {
 
 fn load_entries(
     device: &dyn BlockDevice,
-    st: &mut State,
+    st: &mut CacheState,
     findings: &mut Vec<Finding>,
     area: u64,
 ) -> Result<()> {
     let Some((pages, dirty_pages, header, layout)) =
-        st.loading.as_ref().map(|l| (l.pages, l.dirty_pages(), l.header, l.layout))
+        st.residency.loading.as_ref().map(|l| (l.pages, l.dirty_pages(), l.header, l.layout))
     else {
         return Ok(());
     };
@@ -385,7 +217,8 @@ fn load_entries(
         let parsed = parse_page(&page, PageKind::Entries, header.sequence, index as u32);
         match parsed.filter(|_| whole) {
             Some((count, payload)) => {
-                let records: Vec<Option<Record>> = entries(payload, count, st.sb.subs()).collect();
+                let records: Vec<Option<Record>> =
+                    entries(payload, count, st.log.sb.subs()).collect();
                 st.take_entries(records.into_iter());
             }
             None => {
@@ -398,42 +231,34 @@ fn load_entries(
 }
 
 /// Frees all slots that are not used, and clears what is pending or held.
-fn free_the_rest(st: &mut State) {
-    st.pending.clear();
-    st.must_commit = false;
-    st.clear_limbo();
-    for slot in 0..st.slots.len() {
-        st.slots.set_touched(slot, false);
-        if st.slots.key(slot).is_none() {
+fn free_the_rest(st: &mut CacheState) {
+    st.log.take_pending();
+    st.residency.clear_limbo();
+    for slot in 0..st.residency.len() {
+        st.residency.set_touched(slot, false);
+        if st.residency.key(slot).is_none() {
             st.set_masks(slot, crate::slots::Masks::default());
-            st.slots.free.set(slot);
+            st.residency.set_free(slot);
         }
     }
 }
 
-fn place_of(st: &State, key: BlockKey, sub: u64) -> (String, u64) {
-    let entry = st.sb.origins.get(usize::from(key.origin())).and_then(Option::as_ref);
-    let label = entry.map_or_else(|| format!("origin {}", key.origin()), |e| e.id.label.clone());
-    let offset = key.block() * u64::from(st.sb.block_bytes) + sub * SUB_BLOCK_BYTES as u64;
-    (label, offset)
-}
-
 /// Compares all data with its checksums; with `drop`, damaged sub-blocks are dropped from the
 /// cache.
-fn check_data(device: &dyn BlockDevice, st: &mut State, drop: bool) -> Result<Vec<Finding>> {
+fn check_data(device: &dyn BlockDevice, st: &mut CacheState, drop: bool) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let subs = st.sb.subs();
+    let subs = st.log.sb.subs();
     let mut data = vec![0; SUB_BLOCK_BYTES];
-    for slot in 0..st.slots.len() {
-        let Some(key) = st.slots.key(slot) else { continue };
-        let masks = st.slots.masks(slot);
+    for slot in 0..st.residency.len() {
+        let Some(key) = st.residency.key(slot) else { continue };
+        let masks = st.residency.masks(slot);
         let mut bad = 0_u16;
         for sub in (0..subs).filter(|sub| masks.valid & !masks.zero & 1 << sub != 0) {
-            let at = st.sb.slot_offset(slot) + (sub * SUB_BLOCK_BYTES) as u64;
+            let at = st.log.sb.slot_offset(slot) + (sub * SUB_BLOCK_BYTES) as u64;
             let read = device.read_at(&mut data, at);
-            if read.is_err() || crc32c(&data) != st.slots.crc(slot, sub) {
+            if read.is_err() || crc32c(&data) != st.residency.crc(slot, sub) {
                 bad |= 1 << sub;
-                let (origin, offset) = place_of(st, key, sub as u64);
+                let (origin, offset) = st.place_of(key, sub as u64);
                 let (len_bytes, dirty) = (SUB_BLOCK_BYTES as u64, masks.dirty >> sub & 1 != 0);
                 findings.push(Finding::Data { slot, origin, offset, len_bytes, dirty });
             }
@@ -491,10 +316,10 @@ pub fn dump(device: &dyn BlockDevice, mut slot: impl FnMut(SlotInfo)) -> Result<
     let found = Found::scan(device, &sb)?;
     let (start, life) = found.newest().map_or((0, 0), |header| (header.log_start, header.life));
     let (st, findings) = salvage(device)?;
-    for nr in 0..st.slots.len() {
-        let record = st.slots.record(nr);
+    for nr in 0..st.residency.len() {
+        let record = st.residency.slots().record(nr);
         let Some(key) = record.key else { continue };
-        let (origin, offset) = place_of(&st, key, 0);
+        let (origin, offset) = st.place_of(key, 0);
         let crcs = (0..16).filter(|sub| record.valid >> sub & 1 != 0).map(|sub| record.crcs[sub]);
         slot(SlotInfo {
             slot: nr,

@@ -32,10 +32,10 @@ use crate::format::checkpoint::{
 };
 use crate::format::log::{Batch, RegionRun};
 use crate::lock::Guard;
-use crate::policy::{BlockKey, Saving, SlotNr};
+use crate::policy::Saving;
 use crate::regions::{Intent, cover, runs};
 use crate::slots::SlotTable;
-use crate::state::State;
+use crate::state::CacheState;
 use crate::stats::Count;
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ impl Cache {
         let one = self.checkpointing.lock();
         {
             let st = self.lock();
-            if st.log.next - st.log.tail < st.sb.log_blocks / 4 {
+            if st.log.at.used_blocks() < st.log.sb.log_blocks / 4 {
                 return Ok(());
             }
         }
@@ -126,24 +126,24 @@ impl Cache {
         let (start, batch, has_room) = {
             let mut st = self.quiet()?;
             let next = self.next_batch(&st);
-            let has_room = st.log_has_room(&next);
+            let has_room = st.log.has_room(next.len_blocks());
             let batch = self.gather(&mut st, next);
             let skipped = if has_room { batch.len_blocks() } else { SKIPPED };
             let start = start(&st, layout, skipped);
-            st.slots.begin_snapshot();
+            st.residency.begin_snapshot();
             (start, batch, has_room)
         };
         // Without room in the log, no other commit may happen before the header is valid.
         let (committing, unlogged) = if has_room {
             let logged = self.write_batch(batch);
-            logged.inspect_err(|_| self.lock().slots.end_snapshot())?;
+            logged.inspect_err(|_| self.lock().residency.end_snapshot())?;
             drop(committing);
             (None, None)
         } else {
             (Some(committing), Some(batch))
         };
         let written = self.write_checkpoint(&start);
-        self.lock().slots.end_snapshot();
+        self.lock().residency.end_snapshot();
         written.map_err(|error| self.fail(error))?;
 
         let committing = committing.unwrap_or_else(|| self.committing.lock());
@@ -160,14 +160,14 @@ impl Cache {
         }
         let mut st = self.lock();
         if let Some(batch) = unlogged {
-            st.log.next = start.log_start;
-            st.log.durable = start.log_start;
+            st.log.at.next = start.log_start;
+            st.log.at.durable = start.log_start;
             st.batch_is_durable(&batch);
         }
-        st.log.tail = start.log_start;
-        st.log.checkpoint = start.sequence;
+        st.log.at.tail = start.log_start;
+        st.log.at.checkpoint = start.sequence;
         // Later drops are in no snapshot.
-        st.unlogged_drops -= start.unlogged_drops;
+        st.log.forget_unlogged_drops(start.unlogged_drops);
         drop(st);
         self.counters.checkpoints.add(1);
         drop(committing);
@@ -188,7 +188,7 @@ impl Cache {
     fn write_checkpoint(&self, start: &Start) -> Result<()> {
         let order = self.used_slots();
         self.write_pages(start, &order)?;
-        let log_durable = self.lock().log.durable;
+        let log_durable = self.lock().log.at.durable;
         self.flush_cache()?;
         let header = Header {
             sequence: start.sequence,
@@ -206,15 +206,13 @@ impl Cache {
 
     /// Collects the used slots in the policy's order.
     fn used_slots(&self) -> Order {
-        let slots = self.lock().slots.len();
+        let slots = self.lock().residency.len();
         let mut order = Order { dirty: Vec::new(), clean: Vec::new(), map: Bitmap::new(slots) };
         let mut saving = Saving::new(slots);
         loop {
             let mut st = self.lock();
-            let State { policy, slots, .. } = &mut *st;
-            let key_of = |slot: SlotNr| slots.key(slot.0).unwrap_or(BlockKey(u64::MAX));
-            let mut add = |slot: SlotNr, state| order.add(slots, slot.0, state);
-            if !policy.save_some(&mut saving, SLOTS_AT_ONCE as usize, &key_of, &mut add) {
+            let add = |slots: &SlotTable, slot, state| order.add(slots, slot, state);
+            if !st.residency.save_some(&mut saving, SLOTS_AT_ONCE as usize, add) {
                 break;
             }
             drop(st);
@@ -227,7 +225,7 @@ impl Cache {
             }
             let st = self.lock();
             for slot in first..first.saturating_add(SLOTS_AT_ONCE).min(slots) {
-                order.add(&st.slots, slot, 0);
+                order.add(st.residency.slots(), slot, 0);
             }
         }
         order
@@ -286,7 +284,7 @@ impl Cache {
                 let mut count = 0;
                 let mut st = self.lock();
                 for (slot, policy) in slots.by_ref().take(layout.entries_per_page) {
-                    let mut record = st.slots.take_snapshot(slot);
+                    let mut record = st.residency.take_snapshot(slot);
                     record.policy = policy;
                     push_entry(&record, subs, &mut payload);
                     count += 1;
@@ -302,24 +300,26 @@ impl Cache {
 }
 
 /// Notes the starting point of a checkpoint, `skipped` blocks after the log's present end.
-fn start(st: &State, layout: Option<&NewLayout>, skipped: u64) -> Start {
-    let slots = layout.map_or(st.sb.slots, |l| l.slots);
-    let areas = layout.map_or(st.sb.checkpoints, |l| l.checkpoints);
-    let sequence = st.log.checkpoint + 1;
+fn start(st: &CacheState, layout: Option<&NewLayout>, skipped: u64) -> Start {
+    let slots = layout.map_or(st.log.sb.slots, |l| l.slots);
+    let areas = layout.map_or(st.log.sb.checkpoints, |l| l.checkpoints);
+    let sequence = st.log.at.checkpoint + 1;
     // The intents that the batch sets are durable when the header is.
-    let intents =
-        st.regions.with_intent(|intent| matches!(intent, Intent::Durable | Intent::Committing));
-    let pages = AreaLayout::new(slots, st.sb.subs());
+    let intents = st
+        .dirty
+        .regions
+        .with_intent(|intent| matches!(intent, Intent::Durable | Intent::Committing));
+    let pages = AreaLayout::new(slots, st.log.sb.subs());
     Start {
         intents: cover(runs(&intents), pages.intent_pages as usize * RUNS_PER_PAGE),
-        log_start: st.log.next + skipped,
+        log_start: st.log.at.next + skipped,
         sequence,
-        unlogged_drops: st.unlogged_drops,
+        unlogged_drops: st.log.unlogged_drops(),
         area: areas[(sequence & 1) as usize],
         pages,
-        subs: st.sb.subs(),
-        tag: st.sb.tag(),
-        life: st.sb.life,
+        subs: st.log.sb.subs(),
+        tag: st.log.sb.tag(),
+        life: st.log.sb.life,
         slots,
     }
 }

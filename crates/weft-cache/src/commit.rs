@@ -23,7 +23,7 @@ use crate::format::superblock::STATE_UNTRUSTED;
 use crate::lock::Guard;
 use crate::regions::{Intent, RegionKey, runs};
 use crate::slots::Masks;
-use crate::state::State;
+use crate::state::CacheState;
 use crate::stats::Count;
 use crate::{Error, Result};
 use std::sync::atomic::Ordering;
@@ -52,6 +52,13 @@ pub(crate) struct NextBatch {
     clears: Vec<RegionKey>,
 }
 
+impl NextBatch {
+    /// Returns the number of log blocks that it needs.
+    pub(crate) fn len_blocks(&self) -> u64 {
+        self.batch.len_blocks()
+    }
+}
+
 impl Cache {
     /// Makes all pending changes durable.
     pub(crate) fn commit(&self) -> Result<()> {
@@ -72,7 +79,7 @@ impl Cache {
         let gathered = {
             let mut st = self.quiet()?;
             let batch = self.next_batch(&st);
-            if !st.log_has_room(&batch) {
+            if !st.log.has_room(batch.len_blocks()) {
                 return Ok(false);
             }
             self.gather(&mut st, batch)
@@ -85,13 +92,13 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::Failed`] if the cache device has failed.
-    pub(crate) fn quiet(&self) -> Result<Guard<'_, State>> {
+    pub(crate) fn quiet(&self) -> Result<Guard<'_, CacheState>> {
         let mut st = self.lock();
-        st.gathering = true;
-        while st.in_place > 0 {
+        st.requests.set_gathering(true);
+        while st.requests.any_in_place() {
             st = self.wait(st);
         }
-        st.gathering = false;
+        st.requests.set_gathering(false);
         self.notify();
         // Checked after the wait: one of those overwrites may have failed.
         st.check_usable_or_closing()?;
@@ -102,10 +109,10 @@ impl Cache {
     pub(crate) fn write_batch(&self, mut gathered: Gathered) -> Result<()> {
         let (log, life, tag) = {
             let st = self.lock();
-            (st.log, st.sb.life, st.sb.tag())
+            (st.log.at, st.log.sb.life, st.log.sb.tag())
         };
         if gathered.batch.is_empty() {
-            self.lock().commit_running = false;
+            self.lock().log.stop_commit();
             return Ok(());
         }
         let bytes = gathered.batch.seal(log.next, log.durable, life, tag);
@@ -117,10 +124,9 @@ impl Cache {
         self.counters.intents_set.add(gathered.intents.len() as u64);
         let (log, room) = {
             let mut st = self.lock();
-            st.log.next += gathered.batch.len_blocks();
-            st.log.durable = st.log.next;
+            st.log.at.advance(gathered.batch.len_blocks());
             st.batch_is_durable(&gathered);
-            (st.log, st.log.next - st.log.tail < st.sb.log_blocks)
+            (st.log.at, st.log.at.used_blocks() < st.log.sb.log_blocks)
         };
         self.notify();
         if gathered.dirty && room {
@@ -138,7 +144,7 @@ impl Cache {
     pub(crate) fn write_log(&self, number: u64, bytes: &[u8]) -> Result<()> {
         let (offset, blocks) = {
             let st = self.lock();
-            (st.sb.log_offset, st.sb.log_blocks)
+            (st.log.sb.log_offset, st.log.sb.log_blocks)
         };
         let at = number % blocks;
         let ahead = bytes.len().min((blocks - at) as usize * UNIT);
@@ -153,15 +159,15 @@ impl Cache {
     }
 
     /// Builds a batch of the pending changes.
-    pub(crate) fn next_batch(&self, st: &State) -> NextBatch {
-        let mut batch = Batch::new(st.sb.subs());
-        let mut intents = st.regions.pending.clone();
+    pub(crate) fn next_batch(&self, st: &CacheState) -> NextBatch {
+        let mut batch = Batch::new(st.log.sb.subs());
+        let mut intents = st.dirty.regions.pending.clone();
         intents.sort_unstable();
         for run in runs(&intents) {
             batch.push(&Item::IntentSet(run));
         }
-        for slot in &st.pending {
-            batch.push(&Item::Record(st.slots.record(*slot)));
+        for slot in st.log.pending() {
+            batch.push(&Item::Record(st.residency.slots().record(*slot)));
         }
         let clears = self.clearable(st);
         for run in runs(&clears) {
@@ -172,38 +178,38 @@ impl Cache {
 
     /// Changes the state for a batch that is about to be written, as far as this must precede its
     /// write.
-    pub(crate) fn gather(&self, st: &mut State, next: NextBatch) -> Gathered {
+    pub(crate) fn gather(&self, st: &mut CacheState, next: NextBatch) -> Gathered {
         let NextBatch { batch, intents, clears } = next;
         let mut gathered = Gathered { batch, holds: Vec::new(), intents, dirty: false };
-        for slot in std::mem::take(&mut st.pending) {
-            st.slots.set_touched(slot, false);
-            let masks = st.slots.masks(slot);
+        for slot in st.log.take_pending() {
+            st.residency.set_touched(slot, false);
+            let masks = st.residency.masks(slot);
             if masks.dirty | masks.held != 0 {
                 gathered.dirty |= masks.dirty != 0;
                 gathered.holds.push((slot, masks.dirty));
-                st.held_before.push((slot, masks.held));
+                st.log.remember_held(slot, masks.held);
                 st.set_masks(slot, Masks { held: masks.held | masks.dirty, ..masks });
             }
         }
-        st.must_commit = false;
-        st.commit_running = !gathered.batch.is_empty();
-        st.last_commit_ms = st.now_ms;
-        st.regions.pending.clear();
-        st.regions.advance(&gathered.intents, Intent::Pending, Intent::Committing);
+        let now_ms = st.now_ms;
+        st.log.begin_commit(!gathered.batch.is_empty(), now_ms);
+        st.dirty.regions.pending.clear();
+        st.dirty.regions.advance(&gathered.intents, Intent::Pending, Intent::Committing);
         self.counters.intents_cleared.add(clears.len() as u64);
-        st.regions.clear(&clears);
-        let removed = std::mem::take(&mut st.removed);
-        st.removed_committing.extend(removed);
+        st.dirty.regions.clear(&clears);
         gathered
     }
 
     /// Returns the regions in which cache and origin agree once all pending changes are recorded.
-    fn clearable(&self, st: &State) -> Vec<RegionKey> {
-        if st.loading.is_some() || st.unlogged_drops > 0 || st.regions.durable == 0 {
+    fn clearable(&self, st: &CacheState) -> Vec<RegionKey> {
+        if st.residency.loading.is_some()
+            || st.log.unlogged_drops() > 0
+            || st.dirty.regions.durable == 0
+        {
             return Vec::new();
         }
-        let idle_ms = if st.closed { 0 } else { self.options.intent_idle_ms };
-        st.regions.durable_if(|key, region| {
+        let idle_ms = if st.health.closed { 0 } else { self.options.intent_idle_ms };
+        st.dirty.regions.durable_if(|key, region| {
             let flushed = st.flushed_epoch(key.origin());
             region.writers == 0
                 && !region.doubtful
@@ -216,13 +222,13 @@ impl Cache {
     /// is out of date, if no data exists only there. Returns `error`.
     pub(crate) fn fail(&self, error: Error) -> Error {
         let mut st = self.lock();
-        let first = st.failed.is_none();
+        let first = st.health.failed.is_none();
         if first {
-            tracing::error!(%error, dirty_bytes = st.dirty_bytes(), "the cache device has failed");
-            st.failed = Some(error.to_string());
+            tracing::error!(%error, dirty_bytes = st.dirty.bytes(), "the cache device has failed");
+            st.health.failed = Some(error.to_string());
             st.let_go_of_failed_batch();
         }
-        st.commit_running = false;
+        st.log.stop_commit();
         drop(st);
         if first && let Err(error) = self.mark_untrusted() {
             tracing::warn!(%error, "the cache is not marked as out of date");
@@ -240,20 +246,20 @@ impl Cache {
     pub(crate) fn mark_untrusted(&self) -> Result<()> {
         let sb = {
             let mut st = self.lock();
-            if st.marked_untrusted {
+            if st.health.marked_untrusted {
                 return Ok(());
             }
-            if st.dirty_subs > 0 || st.held_slots > 0 {
-                let why = st.failed.clone().unwrap_or_default();
-                return Err(Error::Failed { dirty_bytes: st.dirty_bytes(), why });
+            if st.dirty.any_or_held() {
+                let why = st.health.failed.clone().unwrap_or_default();
+                return Err(Error::Failed { dirty_bytes: st.dirty.bytes(), why });
             }
-            st.sb.sequence += 1;
-            st.sb.state |= STATE_UNTRUSTED;
-            st.sb.clone()
+            st.log.sb.sequence += 1;
+            st.log.sb.state |= STATE_UNTRUSTED;
+            st.log.sb.clone()
         };
         let written = self.write_superblock_copies(&sb);
         written.map_err(|error| Error::Unmarked { why: error.to_string() })?;
-        self.lock().marked_untrusted = true;
+        self.lock().health.marked_untrusted = true;
         Ok(())
     }
 
@@ -261,54 +267,47 @@ impl Cache {
     pub(crate) fn commit_if_much(&self) -> Result<()> {
         let much = {
             let st = self.lock();
-            let records = st.pending.len() as u64;
-            let each = crate::format::record::padded_bytes(st.sb.subs()) as u64 + 1;
+            let records = st.log.pending().len() as u64;
+            let each = crate::format::record::padded_bytes(st.log.sb.subs()) as u64 + 1;
             records >= u64::from(self.options.commit_records)
-                || records * each > st.sb.log_blocks * UNIT as u64 / 8
+                || records * each > st.log.sb.log_blocks * UNIT as u64 / 8
         };
         if much { self.commit() } else { Ok(()) }
     }
 }
 
-impl State {
-    /// Returns true if the log has room for a batch.
-    pub(crate) fn log_has_room(&self, next: &NextBatch) -> bool {
-        self.log.next - self.log.tail + next.batch.len_blocks() <= self.sb.log_blocks
-    }
-
+impl CacheState {
     /// Returns the number of the last write of an origin that was flushed; `None` if the origin is
     /// not attached.
     fn flushed_epoch(&self, nr: u16) -> Option<u64> {
-        self.attached(nr).map(|origin| origin.flushed.load(Ordering::Acquire))
+        self.origins.attached(nr).map(|origin| origin.flushed.load(Ordering::Acquire))
     }
 
     /// Releases sub-blocks that were held for records that a durable batch has superseded.
     pub(crate) fn batch_is_durable(&mut self, gathered: &Gathered) {
-        self.commit_running = false;
-        self.held_before.clear();
+        self.log.end_commit();
         for (slot, held) in &gathered.holds {
-            let masks = self.slots.masks(*slot);
+            let masks = self.residency.masks(*slot);
             self.set_masks(*slot, Masks { held: *held, ..masks });
         }
-        self.regions.advance(&gathered.intents, Intent::Committing, Intent::Durable);
-        self.removed_committing.clear();
-        self.sweep_limbo();
+        self.dirty.regions.advance(&gathered.intents, Intent::Committing, Intent::Durable);
+        self.residency.sweep_limbo();
     }
 
     /// Undoes the holds of a batch that failed to become durable, as the cache device has failed:
     /// the sub-blocks must not be written back. After a crash, the block that they replaced would
     /// be trusted to be clean.
     fn let_go_of_failed_batch(&mut self) {
-        for (slot, before) in std::mem::take(&mut self.held_before) {
-            let masks = self.slots.masks(slot);
+        for (slot, before) in self.log.take_held_before() {
+            let masks = self.residency.masks(slot);
             self.set_masks(slot, Masks { held: masks.held & before, ..masks });
         }
     }
 
     /// Returns an error if the cache has failed. A closed cache may still commit: closing does.
     fn check_usable_or_closing(&self) -> Result<()> {
-        match &self.failed {
-            Some(why) => Err(Error::Failed { dirty_bytes: self.dirty_bytes(), why: why.clone() }),
+        match &self.health.failed {
+            Some(why) => Err(Error::Failed { dirty_bytes: self.dirty.bytes(), why: why.clone() }),
             None => Ok(()),
         }
     }

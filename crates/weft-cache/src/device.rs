@@ -1,9 +1,9 @@
 //! A cached origin, as a block device.
 
 use crate::cache::Cache;
+use crate::data::Data;
 use crate::origin::{Link, Origin};
 use crate::stats::{Count, Timed};
-use crate::write::Data;
 use crate::{Mode, Result};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Extent, Geometry, check_range};
@@ -86,7 +86,7 @@ impl CachedDevice {
     }
 
     fn flush_without_cache(&self) -> Result<()> {
-        self.origin.device.flush().map_err(|e| self.origin.failed(&self.cache, e))
+        self.origin.device.flush().map_err(|e| self.origin.failed(&self.cache.counters, e))
     }
 
     fn flush_all(&self) -> Result<()> {
@@ -96,12 +96,12 @@ impl CachedDevice {
         let cache = &*self.cache;
         let must = {
             let st = cache.lock();
-            if st.closed {
+            if st.health.closed {
                 return Err(crate::Error::Closed);
             }
-            st.must_commit || st.commit_running
+            st.log.flush_needs_commit()
         };
-        if must || cache.lock().failed.is_some() {
+        if must || cache.lock().health.failed.is_some() {
             cache.commit().or_else(|error| self.pass_if_failed(error))?;
         }
         if self.origin.flush_needed_by_user() {
@@ -122,16 +122,17 @@ impl CachedDevice {
         let mut at = offset;
         while at < end {
             let to = (at + RANGE_BYTES_MAX).min(end);
-            let block_bytes = u64::from(cache.lock().sb.block_bytes);
+            let block_bytes = u64::from(cache.lock().log.sb.block_bytes);
             let blocks = at / block_bytes..to.div_ceil(block_bytes);
             let Some((mut st, id)) = cache.enter_writer(&self.origin, &blocks, |_| true)? else {
-                return change(at, end - at).map_err(|e| self.origin.failed(cache, e));
+                return change(at, end - at).map_err(|e| self.origin.failed(&cache.counters, e));
             };
             // No write-back of these blocks begins from here on.
-            let changing = st.changing.enter(self.origin.nr, blocks);
+            let changing = st.requests.changing.enter(self.origin.nr, blocks);
             drop(st);
             let changed = self.enter_origin(at, to).and_then(|announced| {
-                let changed = change(at, to - at).map_err(|e| self.origin.failed(cache, e));
+                let changed =
+                    change(at, to - at).map_err(|e| self.origin.failed(&cache.counters, e));
                 let epoch = self.origin.count_write();
                 if changed.is_ok() {
                     self.drop_cached(at, to);
@@ -139,7 +140,7 @@ impl CachedDevice {
                 self.leave_origin(&announced, epoch);
                 changed
             });
-            cache.lock().changing.leave(changing);
+            cache.lock().requests.changing.leave(changing);
             cache.leave_writer(id);
             changed?;
             at = to;
@@ -196,7 +197,7 @@ impl BlockDevice for CachedDevice {
         }
         // Whole blocks only: a discard may leave its ends alone, and their blocks are shared with
         // other data.
-        let block = u64::from(self.cache.lock().sb.block_bytes);
+        let block = u64::from(self.cache.lock().log.sb.block_bytes);
         let start = offset.next_multiple_of(block);
         let end = offset + len_bytes;
         let end = if end == self.origin.id.len_bytes { end } else { end / block * block };
@@ -218,7 +219,7 @@ impl BlockDevice for CachedDevice {
             return Ok(self.write(Data::Zeroes(len_bytes), offset)?);
         }
         // The blocks at the ends also hold data that is not zeroed.
-        let block = u64::from(self.cache.lock().sb.block_bytes);
+        let block = u64::from(self.cache.lock().log.sb.block_bytes);
         let (start, end) = (offset.next_multiple_of(block), (offset + len_bytes) / block * block);
         self.write(Data::Zeroes(start - offset), offset)?;
         let origin = &self.origin.device;

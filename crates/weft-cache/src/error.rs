@@ -73,8 +73,10 @@ pub enum Error {
         /// Bytes that exist only in the cache.
         dirty_bytes: u64,
     },
-    /// The origin is attached already, or it has blocks that are still being forgotten.
-    #[error("origin {0:?} is in use")]
+    /// The origin is attached already, or the device that was detached from it is still in use.
+    #[error(
+        "origin {0:?} is in use: it is attached to this cache, or a device that was detached from it is still open; drop that device first"
+    )]
     OriginBusy(String),
     /// The cache has no record of this origin.
     #[error("the cache does not know an origin {0:?}")]

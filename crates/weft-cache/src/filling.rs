@@ -3,8 +3,8 @@
 use crate::cache::Cache;
 use crate::fills::{FillId, Purpose};
 use crate::origin::{Link, Origin};
+use crate::pins::Pinned;
 use crate::policy::{BlockKey, SlotNr};
-use crate::read::Pinned;
 use crate::slots::Masks;
 use crate::stats::{Count, Timed};
 use crate::{Result, SUB_BLOCK_BYTES};
@@ -43,9 +43,9 @@ impl Cache {
         let data = Arc::new(data);
         let mut st = self.lock();
         if read.is_ok() {
-            st.fills.ready(id, Arc::clone(&data));
+            st.requests.fills.ready(id, Arc::clone(&data));
         } else {
-            st.fills.end(id);
+            st.requests.fills.end(id);
         }
         drop(st);
         self.notify();
@@ -71,7 +71,7 @@ impl Cache {
     /// Ends a fill. A detach of the origin waits for this.
     pub(crate) fn end_fill(&self, id: FillId) {
         let mut st = self.lock();
-        st.fills.end(id);
+        st.requests.fills.end(id);
         drop(st);
         self.notify();
     }
@@ -87,11 +87,11 @@ impl Cache {
         if origin.link() != Link::Attached {
             return Ok(());
         }
-        let per_block = st.sb.subs() as u64;
-        let Some(fill) = st.fills.get(id) else { return Ok(()) };
+        let per_block = st.log.sb.subs() as u64;
+        let Some(fill) = st.requests.fills.get(id) else { return Ok(()) };
         let (subs, purpose) = (fill.subs.clone(), fill.purpose);
         let blocks = subs.start / per_block..subs.end.div_ceil(per_block);
-        if st.writers.overlaps(nr, &blocks) {
+        if st.requests.writers.overlaps(nr, &blocks) {
             self.counters.bypasses.add(blocks.end - blocks.start);
             return Ok(());
         }
@@ -99,14 +99,14 @@ impl Cache {
             let key = BlockKey::new(nr, block);
             let first = block * per_block;
             let mut mask = 0_u16;
-            let slot = st.lookup(key);
+            let slot = st.residency.lookup(key);
             // A sub-block that a durable record marks as dirty stays, valid or not, until a later
             // one is durable.
             let taken = slot.map_or(0, |slot| {
-                let masks = st.slots.masks(slot);
+                let masks = st.residency.masks(slot);
                 masks.valid | masks.held
             });
-            let Some(fill) = st.fills.get(id) else { return Ok(()) };
+            let Some(fill) = st.requests.fills.get(id) else { return Ok(()) };
             for sub in first.max(subs.start)..(first + per_block).min(subs.end) {
                 let bit = sub - first;
                 if !fill.cancelled(sub) && taken >> bit & 1 == 0 {
@@ -134,8 +134,8 @@ impl Cache {
                 }
             }
         }
-        let range = st.writers.enter(nr, blocks);
-        let sb = (st.sb.data_offset, u64::from(st.sb.block_bytes));
+        let range = st.requests.writers.enter(nr, blocks);
+        let sb = (st.log.sb.data_offset, u64::from(st.log.sb.block_bytes));
         drop(st);
 
         let mut runs = Runs::default();
@@ -152,19 +152,19 @@ impl Cache {
             let key = BlockKey::new(nr, first / per_block);
             if written.is_err() {
                 if new {
-                    st.release(slot);
+                    st.residency.release(slot);
                 }
                 continue;
             }
             for bit in (0..per_block).filter(|bit| mask >> bit & 1 != 0) {
-                st.slots.set_crc(slot, bit as usize, crcs[(first + bit - subs.start) as usize]);
+                st.residency.set_crc(slot, bit as usize, crcs[(first + bit - subs.start) as usize]);
             }
             if new {
                 let masks = Masks { valid: mask, verified: mask, ..Default::default() };
                 st.map(slot, key, masks);
-                st.policy.insert(SlotNr(slot), key);
+                st.residency.policy.insert(SlotNr(slot), key);
             } else {
-                let masks = st.slots.masks(slot);
+                let masks = st.residency.masks(slot);
                 let (valid, verified) = (masks.valid | mask, masks.verified | mask);
                 st.set_masks(slot, Masks { valid, verified, ..masks });
             }

@@ -5,13 +5,11 @@
 //! older than a write. Readers of the same blocks wait for the fill's data instead of reading the
 //! origin again. Read-ahead that has no slot is staged beside them, and a write cancels that, too.
 
+use crate::ranges::{FILL_SUBS_MAX, place};
 use crate::staging::Staging;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// The longest fill, in sub-blocks (1 MiB).
-pub(crate) const FILL_SUBS_MAX: u64 = 256;
 
 /// Identifies a fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,11 +53,6 @@ pub(crate) struct Fills {
     map: BTreeMap<FillId, Fill>,
     next: u64,
     pub(crate) staging: Staging,
-}
-
-/// Returns origin and sub-block as one number.
-pub(crate) fn place(origin: u16, sub: u64) -> u64 {
-    u64::from(origin) << 48 | sub
 }
 
 impl Fills {

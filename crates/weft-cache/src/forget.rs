@@ -13,13 +13,13 @@ impl Cache {
         let _one = self.attaching.lock();
         let nr = {
             let st = self.lock();
-            st.sb.origins.iter().position(|e| e.as_ref().is_some_and(|e| e.id.label == label))
+            st.log.sb.origins.iter().position(|e| e.as_ref().is_some_and(|e| e.id.label == label))
         };
         let nr = nr.ok_or_else(|| Error::UnknownOrigin(label.to_owned()))?;
         if self.origin(nr as u16).is_some() {
             return Err(Error::OriginBusy(label.to_owned()));
         }
-        let dirty_bytes = self.lock().origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64;
+        let dirty_bytes = self.lock().origins.of(nr as u16).dirty_subs * SUB_BLOCK_BYTES as u64;
         if dirty_bytes > 0 && !discard_dirty {
             let why = "it is not attached; attach it and write its dirty data back".to_owned();
             return Err(Error::StillDirty { dirty_bytes, why });
@@ -44,9 +44,8 @@ impl Cache {
             }
         })?;
         let mut st = self.lock();
-        st.origins[usize::from(nr)].known = false;
-        st.regions.forget(nr);
-        st.forgetting.push((nr, 0));
+        st.origins.begin_forgetting(nr);
+        st.dirty.regions.forget(nr);
         Ok(())
     }
 
@@ -56,32 +55,35 @@ impl Cache {
         const SLOTS_AT_ONCE: u32 = 512;
         let _one = self.forgetting.lock();
         let mut st = self.lock();
-        let Some((nr, from)) = st.forgetting.first().copied() else { return Ok(false) };
-        if st.loading.is_some() {
+        let Some((nr, from)) = st.origins.forgetting() else { return Ok(false) };
+        if st.residency.loading.is_some() {
             drop(st);
             self.load_all()?;
             return Ok(true);
         }
-        let end = from.saturating_add(SLOTS_AT_ONCE).min(st.slots.len());
+        let end = from.saturating_add(SLOTS_AT_ONCE).min(st.residency.len());
         for slot in from..end {
-            let key = st.slots.key(slot).filter(|key| key.origin() == nr);
-            debug_assert!(key.is_none_or(|key| !st.writers.contains(key)), "nobody writes to it");
+            let key = st.residency.key(slot).filter(|key| key.origin() == nr);
+            debug_assert!(
+                key.is_none_or(|key| !st.requests.writers.contains(key)),
+                "nobody writes to it"
+            );
             if key.is_some() {
                 st.unmap(slot);
             }
         }
-        if end < st.slots.len() {
-            st.forgetting[0].1 = end;
+        if end < st.residency.len() {
+            st.origins.go_on_forgetting(Some(end));
             drop(st);
             self.commit_if_much()?;
             return Ok(true);
         }
-        st.forgetting.remove(0);
-        let more = !st.forgetting.is_empty();
+        st.origins.go_on_forgetting(None);
+        let more = st.origins.forgetting().is_some();
         drop(st);
         // Its number may be given to another origin only when no durable record refers to it.
         self.commit()?;
-        if self.lock().unlogged_drops > 0 {
+        if self.lock().log.unlogged_drops() > 0 {
             self.checkpoint_always()?;
         }
         self.write_superblock(|sb| sb.origins[usize::from(nr)] = None)?;

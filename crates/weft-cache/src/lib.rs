@@ -61,30 +61,43 @@
 
 pub mod admission;
 pub mod advise;
+mod attach;
 mod bitmap;
 mod cache;
 mod check;
 mod checkpoint;
 mod commit;
+mod data;
 mod device;
+mod dirty;
 mod error;
 mod filling;
 mod fills;
+mod finding;
+mod flush;
 mod forget;
 pub mod format;
 mod index;
+mod jobs;
+mod load;
 mod loading;
 mod lock;
+mod log;
 #[cfg(test)]
 mod model;
 mod open;
 mod options;
 mod origin;
+mod origins;
+mod pins;
 pub mod policy;
+mod prefetch;
 mod ranges;
 mod read;
 mod readahead;
 mod regions;
+mod requests;
+mod residency;
 mod resize;
 mod send;
 pub mod simulate;
@@ -99,15 +112,16 @@ mod workers;
 mod write;
 mod writeback;
 
+pub use attach::OriginInfo;
 pub use cache::Cache;
-pub use check::{Dump, Finding, Report, Severity, SlotInfo, check, dump, info, repair};
+pub use check::{Dump, Report, SlotInfo, check, dump, info, repair};
 pub use device::CachedDevice;
+pub use finding::{Finding, Severity};
 
 pub use error::{Error, Result};
 pub use options::{
     AttachOptions, BLOCK_BYTES_MAX, CreateOptions, Mode, ORIGINS_MAX, OpenOptions, OriginId,
     SUB_BLOCK_BYTES,
 };
-pub use origin::OriginInfo;
 pub use policy::PolicyKind;
 pub use stats::{Figure, Stats};

@@ -9,16 +9,18 @@
 
 use crate::admission::Admission;
 use crate::cache::Cache;
-use crate::check::{Finding, superblock_copies};
+use crate::finding::Finding;
 use crate::format::checkpoint::{AreaLayout, Header, PageKind, encode_page, parse_page, runs};
 use crate::format::log::{BlockHeader, Item, RING_MIN_BLOCKS};
 use crate::format::record::Record;
 use crate::format::superblock::{STATE_CLEAN, STATE_EMPTY, STATE_UNTRUSTED, Superblock};
 use crate::format::{UNIT, checkpoint};
 use crate::loading::Loading;
+use crate::log::LogPosition;
+use crate::pins::Pins;
 use crate::policy::{PolicyKind, SlotNr};
 use crate::readahead::ReadAhead;
-use crate::state::{Pins, State};
+use crate::state::CacheState;
 use crate::stats::Counters;
 use crate::tail;
 use crate::{CreateOptions, Error, ORIGINS_MAX, OpenOptions, Result};
@@ -76,13 +78,13 @@ impl Cache {
             .ok_or_else(|| Error::Incompatible(format!("replacement policy {}", sb.policy)))?;
         let policy = kind.build(sb.slots);
         let mut state =
-            State::new(sb, policy, Arc::new(Pins::new()), Arc::new(Counters::default()));
-        state.persistent = options.persistence;
+            CacheState::new(sb, policy, Arc::new(Pins::new()), Arc::new(Counters::default()));
+        state.log.set_persistent(options.persistence);
         state.admission = Admission::new(options.admission.clone(), state.now_ms);
         state.readahead = ReadAhead::new(options.readahead_bytes, &options.admission);
-        state.fills.staging.set_limit(state.readahead.staged_bytes_max());
-        let empty = !options.persistence || state.sb.state & STATE_EMPTY != 0;
-        let found = Found::scan(&*device, &state.sb)?;
+        state.requests.fills.staging.set_limit(state.readahead.staged_bytes_max());
+        let empty = !options.persistence || state.log.sb.state & STATE_EMPTY != 0;
+        let found = Found::scan(&*device, &state.log.sb)?;
         if empty {
             start_empty(&mut state, &found);
         } else {
@@ -102,16 +104,17 @@ impl Cache {
     /// Loads the metadata that is needed before the cache serves requests, and begins a new life.
     /// Returns the damage that was found.
     fn begin(&self, empty: bool) -> Result<Vec<Finding>> {
-        let dirty_pages = self.lock().loading.as_ref().map_or(0, Loading::dirty_pages);
+        let dirty_pages = self.lock().residency.loading.as_ref().map_or(0, Loading::dirty_pages);
         while self
             .lock()
+            .residency
             .loading
             .as_ref()
             .is_some_and(|l| l.next_page < dirty_pages || l.pages == 0)
         {
             self.load_some()?;
         }
-        if self.lock().orphans > 0 {
+        if self.lock().dirty.orphans() > 0 {
             let problem = "it does not know an origin of which there are dirty blocks";
             return Err(Error::damaged("superblock", 0, problem));
         }
@@ -128,9 +131,9 @@ impl Cache {
                 // The device's old content must never be taken for content of this life.
                 let (bytes, area) = {
                     let mut st = self.lock();
-                    st.log.checkpoint += 1;
-                    let area = st.sb.checkpoints[(st.log.checkpoint & 1) as usize];
-                    (empty_checkpoint(&st.sb, st.log.checkpoint, st.log.next), area)
+                    st.log.at.checkpoint += 1;
+                    let area = st.log.sb.checkpoints[(st.log.at.checkpoint & 1) as usize];
+                    (empty_checkpoint(&st.log.sb, st.log.at.checkpoint, st.log.at.next), area)
                 };
                 for (bytes, block) in bytes {
                     self.write_cache(&bytes, area + block * UNIT as u64)?;
@@ -142,7 +145,7 @@ impl Cache {
                 sb.state = sb.state & !(STATE_CLEAN | STATE_EMPTY) | state;
             })?;
         }
-        let untrusted = self.lock().sb.state & STATE_UNTRUSTED != 0;
+        let untrusted = self.lock().log.sb.state & STATE_UNTRUSTED != 0;
         if untrusted && !self.options.read_only {
             // The doubt is over once the doubtful blocks are dropped.
             self.checkpoint_always()?;
@@ -161,11 +164,11 @@ impl Cache {
     fn end_last_batch(&self) -> Result<Vec<Finding>> {
         let (mut batch, findings, log, life, tag) = {
             let mut st = self.lock();
-            let Some(last) = st.last_batch.take() else { return Ok(Vec::new()) };
+            let Some(last) = st.log.last_batch.take() else { return Ok(Vec::new()) };
             // No other thread has a reference to this cache yet.
             let cut = last.take(&*self.device, &mut st);
-            let findings = Finding::last_commit(&st, &cut);
-            (cut.kept, findings, st.log, st.sb.life, st.sb.tag())
+            let findings = cut.findings(&st);
+            (cut.kept, findings, st.log.at, st.log.sb.life, st.log.sb.tag())
         };
         if self.options.read_only {
             return Ok(findings);
@@ -177,9 +180,8 @@ impl Cache {
         let bytes = batch.seal(log.next, log.durable, life, tag);
         self.write_log(log.next, bytes)?;
         let mut st = self.lock();
-        st.log.next += batch.len_blocks();
         // `begin` flushes before anything depends on it.
-        st.log.durable = st.log.next;
+        st.log.at.advance(batch.len_blocks());
         Ok(findings)
     }
 }
@@ -375,17 +377,35 @@ impl Found {
     }
 }
 
-fn start_empty(state: &mut State, found: &Found) {
-    state.slots.free = crate::bitmap::Bitmap::new(state.slots.len()).complement();
-    let number = found.unused_number();
-    state.log.tail = number;
-    state.log.next = number;
-    state.log.durable = number;
-    state.log.checkpoint = found.newest().map_or(1, |header| header.sequence);
+/// Returns a finding for each invalid copy of the superblock, beside the one that is good.
+pub(crate) fn superblock_copies(
+    device: &dyn BlockDevice,
+    good: &Superblock,
+) -> Result<Vec<Finding>> {
+    let mut copies = vec![0; 2 * UNIT];
+    device.read_at(&mut copies, 0).map_err(Error::CacheDevice)?;
+    let mut findings = Vec::new();
+    for (copy, bytes) in (0..).zip(copies.chunks_exact(UNIT)) {
+        // A new cache has written one copy only.
+        let unwritten = good.sequence == 1 && bytes.iter().all(|b| *b == 0);
+        if let Err(error) = Superblock::parse(bytes, device.geometry().len_bytes)
+            && !unwritten
+        {
+            findings.push(Finding::SuperblockCopy { copy, problem: error.to_string() });
+        }
+    }
+    Ok(findings)
 }
 
-fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result<()> {
-    let sb = state.sb.clone();
+fn start_empty(state: &mut CacheState, found: &Found) {
+    let none = crate::bitmap::Bitmap::new(state.residency.len());
+    state.residency.free_all_except(&none);
+    let newest = found.newest().map_or(1, |header| header.sequence);
+    state.log.at = LogPosition::empty(found.unused_number(), newest);
+}
+
+fn recover(device: &dyn BlockDevice, state: &mut CacheState, found: &Found) -> Result<()> {
+    let sb = state.log.sb.clone();
     let header = found.newest().ok_or_else(|| {
         Error::damaged("checkpoint", sb.checkpoints[0], "neither of the two has a valid header")
     })?;
@@ -400,26 +420,26 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
         let problem = format!("it ends at block {end}, but was durable up to {durable}");
         return Err(Error::damaged("log", at, problem));
     }
-    state.log.tail = header.log_start;
-    state.log.checkpoint = header.sequence;
+    state.log.at.tail = header.log_start;
+    state.log.at.checkpoint = header.sequence;
 
     let layout = AreaLayout::new(sb.slots, sb.subs());
     let area = sb.checkpoints[(header.sequence & 1) as usize];
     load_intents(device, state, &header, area)?;
     let map = load_map(device, state, &header, area, &layout)?;
     // This bit is also set if the intents could not be read.
-    let untrusted = state.sb.state & STATE_UNTRUSTED != 0;
-    state.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
-    state.slots.free = map.complement();
+    let untrusted = state.log.sb.state & STATE_UNTRUSTED != 0;
+    state.residency.loading = Some(Loading::new(area, layout, header, sb.slots, untrusted));
+    state.residency.free_all_except(&map);
     let last = found.last_batch(header.log_start, end);
     replay(device, state, header.log_start, last)?;
-    state.last_batch = tail::take(device, state, last..end)?;
-    state.log.next = if state.last_batch.is_some() { last } else { end };
+    state.log.last_batch = tail::take(device, state, last..end)?;
+    state.log.at.next = if state.log.last_batch.is_some() { last } else { end };
     // `begin` flushes before anything depends on it.
-    state.log.durable = state.log.next;
+    state.log.at.durable = state.log.at.next;
     // Only now are the remaining intents known.
     let mut slot = 0;
-    while let Some(known) = state.loading.as_ref().and_then(|l| l.known.next_set(slot..sb.slots)) {
+    while let Some(known) = state.residency.next_known(slot) {
         state.drop_unbelieved(known, untrusted);
         slot = known + 1;
     }
@@ -428,7 +448,7 @@ fn recover(device: &dyn BlockDevice, state: &mut State, found: &Found) -> Result
 
 fn load_intents(
     device: &dyn BlockDevice,
-    state: &mut State,
+    state: &mut CacheState,
     header: &Header,
     area: u64,
 ) -> Result<()> {
@@ -444,7 +464,7 @@ fn load_intents(
                 }
             }
             // Unknown intents: any clean block may be stale.
-            None => state.sb.state |= STATE_UNTRUSTED,
+            None => state.log.sb.state |= STATE_UNTRUSTED,
         }
     }
     Ok(())
@@ -453,7 +473,7 @@ fn load_intents(
 /// Returns the slots that are used according to the checkpoint; all of a damaged page.
 fn load_map(
     device: &dyn BlockDevice,
-    state: &State,
+    state: &CacheState,
     header: &Header,
     area: u64,
     layout: &AreaLayout,
@@ -467,15 +487,15 @@ fn load_map(
             None => bytes.resize(bytes.len() + checkpoint::BITS_PER_PAGE / 8, 0xff),
         }
     }
-    let mut map = crate::bitmap::Bitmap::new(state.sb.slots);
+    let mut map = crate::bitmap::Bitmap::new(state.log.sb.slots);
     map.set_bytes(0, &bytes);
     Ok(map)
 }
 
 /// Applies the batches of the log from `start` to `end`.
-fn replay(device: &dyn BlockDevice, state: &mut State, start: u64, end: u64) -> Result<()> {
-    let (subs, tag) = (state.sb.subs(), state.sb.tag());
-    let (offset, blocks) = (state.sb.log_offset, state.sb.log_blocks);
+fn replay(device: &dyn BlockDevice, state: &mut CacheState, start: u64, end: u64) -> Result<()> {
+    let (subs, tag) = (state.log.sb.subs(), state.log.sb.tag());
+    let (offset, blocks) = (state.log.sb.log_offset, state.log.sb.log_blocks);
     let mut block = vec![0; UNIT];
     for number in start..end {
         let at = offset + number % blocks * UNIT as u64;
@@ -490,7 +510,7 @@ fn replay(device: &dyn BlockDevice, state: &mut State, start: u64, end: u64) -> 
     Ok(())
 }
 
-impl State {
+impl CacheState {
     /// Applies an item of the log.
     pub(crate) fn apply(&mut self, item: &Item) {
         match item {
@@ -502,38 +522,38 @@ impl State {
 
     /// Applies intents, limited to the regions that the origin has.
     pub(crate) fn recover_intent(&mut self, run: &crate::format::log::RegionRun, set: bool) {
-        let Some(entry) = self.sb.origins.get(usize::from(run.origin)).and_then(Option::as_ref)
+        let Some(entry) = self.log.sb.origins.get(usize::from(run.origin)).and_then(Option::as_ref)
         else {
             return;
         };
         let regions = entry.id.len_bytes.div_ceil(1 << entry.region_shift) as u32;
         let first = run.first.min(regions);
         let count = run.count.min(regions - first);
-        self.regions.recover(&crate::format::log::RegionRun { first, count, ..*run }, set);
+        self.dirty.regions.recover(&crate::format::log::RegionRun { first, count, ..*run }, set);
     }
 
     /// Applies a slot's record of the log.
     pub(crate) fn replay(&mut self, record: &Record) {
-        if record.slot >= self.slots.len() {
+        if record.slot >= self.residency.len() {
             return;
         }
         let slot = record.slot;
-        if let Some(loading) = &mut self.loading {
+        if let Some(loading) = &mut self.residency.loading {
             loading.known.set(slot);
         }
         self.unmap_replayed(slot);
-        self.slots.free.clear(slot);
+        self.residency.reserve(slot);
         match record.key {
             Some(key) => {
-                if let Some(other) = self.lookup(key) {
+                if let Some(other) = self.residency.lookup(key) {
                     self.unmap_replayed(other);
-                    self.slots.free.set(other);
+                    self.residency.set_free(other);
                 }
                 self.recover(record, key);
-                self.policy.insert(SlotNr(slot), key);
+                self.residency.policy.insert(SlotNr(slot), key);
             }
             None => {
-                self.slots.free.set(slot);
+                self.residency.set_free(slot);
             }
         }
     }

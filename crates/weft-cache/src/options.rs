@@ -254,3 +254,14 @@ pub struct OriginId {
     /// if it has one; 0 otherwise.
     pub generation: u64,
 }
+
+impl OriginId {
+    /// Returns true if both identities are of one origin.
+    pub(crate) fn is_same_origin(&self, other: &Self) -> bool {
+        match (self.uuid, other.uuid) {
+            (Some(a), Some(b)) => a == b,
+            (None, None) => self.label == other.label,
+            _ => false,
+        }
+    }
+}

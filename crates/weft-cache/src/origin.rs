@@ -1,47 +1,25 @@
-//! Origins: attaching one, verifying its identity and that it is unchanged since the cache was last
-//! attached, and detaching it.
-//!
-//! Detects that another process has changed an origin without the cache:
-//! - its length, its identity and its generation, always;
-//! - after the cache was closed in good order: any change in its first or last 64 KiB, where file
-//!   systems keep the times they were mounted and written, and partition tables lie; or in one of
-//!   sixteen other places;
-//! - always: a change of one of the cached clean blocks that are sampled when it is attached.
-//!
-//! A change of a few blocks in the middle that updates no such place is not detected. A program
-//! that writes to an origin without the cache should raise its generation, or invalidate the cache.
+//! An attached origin: its device, its mode, and what is known of its writes and flushes.
 
-use crate::cache::Cache;
-use crate::device::CachedDevice;
-use crate::format::record::ORIGIN_BLOCKS_MAX;
-use crate::format::superblock::{ORIGIN_LABEL_MAX, OriginEntry, REGIONS_MAX};
-use crate::lock::{Lock, Rank};
-use crate::policy::BlockKey;
-use crate::regions::Intent;
-use crate::state::{OriginState, State};
-use crate::stats::Count;
-use crate::{AttachOptions, Error, Mode, ORIGINS_MAX, OriginId, Result, SUB_BLOCK_BYTES};
-use crc32c::{crc32c, crc32c_append};
+use crate::lock::{Lock, LockOrder, Rank};
+use crate::stats::{Count, Counters};
+use crate::{Error, Mode, OriginId};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_block::BlockDevice;
 
-/// The smallest region of an origin that has an intent of its own: 1 MiB.
-const REGION_SHIFT_MIN: u32 = 20;
-
 /// The state of an origin's flushes, which run one at a time.
 #[derive(Debug)]
-struct Flushes {
-    one: Lock<()>,
+pub(crate) struct Flushes {
+    pub(crate) one: Lock<()>,
     /// Number of flushes begun, and of the last that succeeded.
-    begun: AtomicU64,
-    good: AtomicU64,
-    failed: AtomicU64,
+    pub(crate) begun: AtomicU64,
+    pub(crate) good: AtomicU64,
+    pub(crate) failed: AtomicU64,
     /// Number of the last write that a failed flush is known to have put in doubt.
-    lost: AtomicU64,
+    pub(crate) lost: AtomicU64,
     /// Range that may be lost and that no error has reported to the user yet.
-    untold: Mutex<Option<Range<u64>>>,
+    pub(crate) untold: Mutex<Option<Range<u64>>>,
 }
 
 /// Whether requests go through the cache. Changed under the state's lock.
@@ -81,7 +59,7 @@ pub(crate) struct Origin {
     pub(crate) written: AtomicU64,
     /// Number of those writes that were flushed.
     pub(crate) flushed: AtomicU64,
-    flushes: Flushes,
+    pub(crate) flushes: Flushes,
     link: AtomicU8,
     /// Time from which write-back may be retried, and the length of the next pause.
     pub(crate) retry_ms: AtomicU64,
@@ -89,6 +67,37 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// Creates an origin that is attached, and that no request has reached yet.
+    pub(crate) fn new(
+        order: LockOrder,
+        nr: u16,
+        id: OriginId,
+        device: Arc<dyn BlockDevice>,
+        mode: Mode,
+    ) -> Self {
+        let origin = Self {
+            nr,
+            id,
+            device,
+            mode: AtomicU8::new(0),
+            written: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            flushes: Flushes {
+                one: Lock::new(order, Rank::OriginFlush, ()),
+                begun: AtomicU64::new(0),
+                good: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+                lost: AtomicU64::new(0),
+                untold: Mutex::default(),
+            },
+            link: AtomicU8::new(Link::Attached as u8),
+            retry_ms: AtomicU64::new(0),
+            pause_ms: AtomicU64::new(0),
+        };
+        origin.set_mode(mode);
+        origin
+    }
+
     pub(crate) fn mode(&self) -> Mode {
         let index = usize::from(self.mode.load(Ordering::Acquire));
         Mode::ALL.get(index).copied().unwrap_or_default()
@@ -107,13 +116,14 @@ impl Origin {
         }
     }
 
-    fn set_link(&self, _st: &mut State, link: Link) {
+    /// Changes the link; for [`Origins::set_link`](crate::origins::Origins::set_link).
+    pub(crate) fn set_link(&self, link: Link) {
         self.link.store(link as u8, Ordering::Release);
     }
 
     /// Counts a failed request of the origin, and returns its error with the origin's label.
-    pub(crate) fn failed(&self, cache: &Cache, source: weft_block::Error) -> Error {
-        cache.counters.origin_errors.add(1);
+    pub(crate) fn failed(&self, counters: &Counters, source: weft_block::Error) -> Error {
+        counters.origin_errors.add(1);
         Error::Origin { label: self.id.label.clone(), source }
     }
 
@@ -127,46 +137,6 @@ impl Origin {
         self.flushes.failed.load(Ordering::Acquire)
     }
 
-    /// Flushes all data that was written to the origin before this call.
-    pub(crate) fn flush(&self, cache: &Cache) -> Result<()> {
-        let flushes = &self.flushes;
-        let begun = flushes.begun.load(Ordering::Acquire);
-        let failures = self.failures();
-        let _one = flushes.one.lock();
-        // A flush that began after this call and succeeded covers all these writes.
-        if flushes.good.load(Ordering::Acquire) <= begun {
-            let written = self.written.load(Ordering::Acquire);
-            let number = flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
-            cache.counters.origin_flushes.add(1);
-            if let Err(error) = self.device.flush() {
-                self.flush_failed(cache, written);
-                return Err(self.failed(cache, error));
-            }
-            self.flushed.fetch_max(written, Ordering::AcqRel);
-            flushes.good.store(number, Ordering::Release);
-        }
-        self.unless_failed_since(cache, failures)
-    }
-
-    /// Returns an error if a flush has failed since [`failures`](Self::failures) returned
-    /// `failures`.
-    pub(crate) fn unless_failed_since(&self, cache: &Cache, failures: u64) -> Result<()> {
-        if self.failures() == failures {
-            return Ok(());
-        }
-        Err(self.lost(cache, &(0..self.id.len_bytes)))
-    }
-
-    /// Flushes as [`flush`](Self::flush) does, for a user, and reports losses of earlier flushes
-    /// that were not reported yet.
-    pub(crate) fn flush_for_user(&self, cache: &Cache) -> Result<()> {
-        let flushed = self.flush(cache);
-        match self.untold().take() {
-            Some(range) if flushed.is_ok() => Err(self.lost(cache, &range)),
-            _ => flushed,
-        }
-    }
-
     /// Marks unreported losses as reported: the user has got an error that says the same.
     pub(crate) fn is_told(&self) {
         self.untold().take();
@@ -177,450 +147,11 @@ impl Origin {
         self.flush_needed() || !self.mode().writes_back() || self.untold().is_some()
     }
 
-    fn untold(&self) -> MutexGuard<'_, Option<Range<u64>>> {
+    pub(crate) fn untold(&self) -> MutexGuard<'_, Option<Range<u64>>> {
         self.flushes.untold.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn flush_failed(&self, cache: &Cache, written: u64) {
-        self.flushes.failed.fetch_add(1, Ordering::AcqRel);
-        let range = cache.doubt_unflushed(self);
-        self.flushes.lost.fetch_max(written, Ordering::AcqRel);
-        if let Some(lost) = range {
-            tracing::error!(origin = self.id.label, ?lost, "a flush failed: writes may be lost");
-            let mut untold = self.untold();
-            *untold = Some(untold.as_ref().map_or(lost.clone(), |before| {
-                before.start.min(lost.start)..before.end.max(lost.end)
-            }));
-        }
-    }
-
-    fn lost(&self, cache: &Cache, range: &Range<u64>) -> Error {
-        let why = "a flush failed before this one, and some of what was written may be lost";
-        let why = std::io::Error::other(why);
-        let len_bytes = range.end - range.start;
-        self.failed(cache, weft_block::Error::io("flush", range.start, len_bytes, why))
     }
 
     pub(crate) fn flush_needed(&self) -> bool {
         self.written.load(Ordering::Acquire) > self.flushed.load(Ordering::Acquire)
     }
-}
-
-impl State {
-    /// Returns true if a device that was detached from this origin is still in use.
-    fn is_used_without_cache(&self, id: &OriginId) -> bool {
-        self.without_cache.iter().any(|(used, held)| held.strong_count() > 0 && same(used, id))
-    }
-}
-
-/// Returns true if both identities are of one origin.
-fn same(a: &OriginId, b: &OriginId) -> bool {
-    match (a.uuid, b.uuid) {
-        (Some(a), Some(b)) => a == b,
-        (None, None) => a.label == b.label,
-        _ => false,
-    }
-}
-
-impl Cache {
-    /// Handles a failed flush of an origin: drops the cached content of the writes since the last
-    /// successful one, and keeps it from being trusted after this life. Returns the range of those
-    /// writes, if there were any.
-    fn doubt_unflushed(&self, origin: &Origin) -> Option<Range<u64>> {
-        let nr = origin.nr;
-        // The loss of an earlier failure is known already.
-        let lost = origin.flushes.lost.load(Ordering::Acquire);
-        let flushed = origin.flushed.load(Ordering::Acquire).max(lost);
-        let mut st = self.lock();
-        let shift = st.origins[usize::from(nr)].region_shift;
-        // Without intents, the written regions are unknown.
-        let all = !self.options.persistence || st.failed.is_some();
-        let regions = if all {
-            let any = origin.written.load(Ordering::Acquire) > flushed;
-            let last = (origin.id.len_bytes.max(1) - 1) >> shift;
-            if any { (0..=last as u32).collect() } else { Vec::new() }
-        } else {
-            st.regions.doubt(nr, flushed)
-        };
-        let per_region = (1_u64 << shift) / u64::from(st.sb.block_bytes);
-        let subs = st.sb.subs() as u64;
-        for region in &regions {
-            // The lock is taken for each region anew, so that requests can run in between.
-            let first = u64::from(*region) * per_region;
-            st.fills.cancel(nr, &(first * subs..(first + per_region) * subs));
-            st.drop_clean_blocks(nr, first..first + per_region);
-            drop(st);
-            st = self.lock();
-        }
-        drop(st);
-        self.notify();
-        let (first, last) = (*regions.first()?, *regions.last()?);
-        let end = ((u64::from(last) + 1) << shift).min(origin.id.len_bytes);
-        Some(u64::from(first) << shift..end)
-    }
-
-    /// Puts the cache in front of `origin`. The origin must not be changed in any other way from
-    /// now until it is detached; while the cache has dirty data, the origin is incomplete without
-    /// it.
-    ///
-    /// # Errors
-    /// [`Error::OtherOrigin`], [`Error::OriginChanged`], [`Error::OriginBusy`],
-    /// [`Error::Invalid`], [`Error::ReadOnly`], [`Error::Origin`], [`Error::CacheDevice`].
-    pub fn attach(
-        self: &Arc<Self>,
-        origin: Arc<dyn BlockDevice>,
-        id: &OriginId,
-        options: &AttachOptions,
-    ) -> Result<Arc<CachedDevice>> {
-        self.check_attach(&*origin, id, options)?;
-        let _one = self.attaching.lock();
-        let known = self.find_origin(id, options)?;
-        let nr = match known {
-            Some(nr) => nr,
-            None => self.free_origin_nr()?,
-        };
-        if self.origin(nr as u16).is_some() || self.lock().is_used_without_cache(id) {
-            return Err(Error::OriginBusy(id.label.clone()));
-        }
-        let quota_slots = options.quota_bytes.map_or(0, |bytes| {
-            let block = u64::from(self.lock().sb.block_bytes);
-            (bytes / block).max(1)
-        });
-        let origin = Arc::new(Origin {
-            nr: nr as u16,
-            id: id.clone(),
-            device: origin,
-            mode: AtomicU8::new(0),
-            written: AtomicU64::new(0),
-            flushed: AtomicU64::new(0),
-            flushes: Flushes {
-                one: Lock::new(self.order, Rank::OriginFlush, ()),
-                begun: AtomicU64::new(0),
-                good: AtomicU64::new(0),
-                failed: AtomicU64::new(0),
-                lost: AtomicU64::new(0),
-                untold: Mutex::default(),
-            },
-            link: AtomicU8::new(Link::Attached as u8),
-            retry_ms: AtomicU64::new(0),
-            pause_ms: AtomicU64::new(0),
-        });
-        origin.set_mode(options.mode);
-        let mut region_shift = REGION_SHIFT_MIN;
-        while id.len_bytes >> region_shift >= REGIONS_MAX {
-            region_shift += 1;
-        }
-        if known.is_some() {
-            region_shift = self.lock().origins[nr].region_shift;
-            if let Err(why) = self.compare_origin(&origin, options)? {
-                let dirty_bytes = self.lock().origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64;
-                let changed = Error::OriginChanged { label: id.label.clone(), why, dirty_bytes };
-                if !options.invalidate {
-                    return Err(changed);
-                }
-                tracing::warn!(%changed, "its clean blocks are forgotten");
-                self.drop_clean(nr as u16)?;
-            }
-        }
-        // Writes of an earlier life may still be in the origin's volatile cache.
-        origin.flush(self)?;
-        let entry = OriginEntry {
-            id: id.clone(),
-            region_shift,
-            quota_slots,
-            forgetting: false,
-            fingerprint: None,
-        };
-        self.write_superblock(|sb| sb.origins[nr] = Some(entry))?;
-        {
-            let mut st = self.lock();
-            let counts = if known.is_some() { st.origins[nr] } else { OriginState::default() };
-            st.origins[nr] = OriginState { region_shift, quota_slots, known: true, ..counts };
-            debug_assert!(!st.fills.staging.any_of(nr as u16), "nothing was left at its detach");
-            st.attached[nr] = Some(Arc::clone(&origin));
-        }
-        Ok(CachedDevice::new(Arc::clone(self), origin))
-    }
-
-    fn check_attach(
-        &self,
-        origin: &dyn BlockDevice,
-        id: &OriginId,
-        options: &AttachOptions,
-    ) -> Result<()> {
-        self.lock().check_usable()?;
-        if self.options.read_only {
-            return Err(Error::ReadOnly);
-        }
-        if options.mode.writes_back() && !self.options.persistence {
-            let mode = options.mode;
-            return Err(Error::Invalid(format!("{mode} needs a cache with persistence")));
-        }
-        if id.label.len() > ORIGIN_LABEL_MAX || (id.label.is_empty() && id.uuid.is_none()) {
-            let what = "an origin needs a UUID or a label, and the label has at most 96 bytes";
-            return Err(Error::Invalid(what.to_owned()));
-        }
-        let len_bytes = origin.geometry().len_bytes;
-        if len_bytes != id.len_bytes {
-            let said = id.len_bytes;
-            return Err(Error::Invalid(format!(
-                "the origin has {len_bytes} bytes, and not {said}"
-            )));
-        }
-        let blocks = id.len_bytes.div_ceil(u64::from(self.lock().sb.block_bytes));
-        if blocks > ORIGIN_BLOCKS_MAX {
-            return Err(Error::Invalid(format!("an origin of {blocks} blocks is too large")));
-        }
-        Ok(())
-    }
-
-    /// Returns the number of an origin that the cache has a record of.
-    fn find_origin(&self, id: &OriginId, options: &AttachOptions) -> Result<Option<usize>> {
-        let st = self.lock();
-        let entries =
-            st.sb.origins.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
-        let mut others = Vec::new();
-        for (nr, entry) in entries {
-            if !same(&entry.id, id) {
-                if !entry.forgetting {
-                    others.push(name(&entry.id));
-                }
-                continue;
-            }
-            if entry.forgetting {
-                // It gets a new number: blocks left under the old one are not its own.
-                continue;
-            }
-            return Ok(Some(nr));
-        }
-        if others.is_empty() || options.add {
-            return Ok(None);
-        }
-        Err(Error::OtherOrigin { known: others.join(", "), given: name(id) })
-    }
-
-    /// Returns a number for a new origin. The number of a forgotten origin is in use until no block
-    /// refers to it; if there is no other, this function forgets those blocks first.
-    fn free_origin_nr(&self) -> Result<usize> {
-        loop {
-            if let Some(nr) = self.lock().sb.origins.iter().position(Option::is_none) {
-                return Ok(nr);
-            }
-            if !self.forget_some()? {
-                break;
-            }
-        }
-        let free = self.lock().sb.origins.iter().position(Option::is_none);
-        free.ok_or_else(|| Error::Invalid(format!("a cache has at most {ORIGINS_MAX} origins")))
-    }
-
-    /// Compares an origin with its state when the cache left it; the inner error describes the
-    /// difference.
-    fn compare_origin(
-        &self,
-        origin: &Origin,
-        options: &AttachOptions,
-    ) -> Result<Result<(), String>> {
-        let entry = self.lock().sb.origins[usize::from(origin.nr)].clone();
-        let Some(entry) = entry else { return Ok(Ok(())) };
-        if entry.id.len_bytes != origin.id.len_bytes {
-            let (was, is) = (entry.id.len_bytes, origin.id.len_bytes);
-            // Blocks beyond the end could never be written back.
-            return Err(Error::OriginChanged {
-                label: origin.id.label.clone(),
-                why: format!("it had {was} bytes and has {is}; detach it and attach it anew"),
-                dirty_bytes: self.lock().origins[usize::from(origin.nr)].dirty_subs
-                    * SUB_BLOCK_BYTES as u64,
-            });
-        }
-        if entry.id.generation != origin.id.generation {
-            let (was, is) = (entry.id.generation, origin.id.generation);
-            return Ok(Err(format!("its generation was {was} and is {is}")));
-        }
-        if let Some(was) = entry.fingerprint {
-            let is = fingerprint(&*origin.device).map_err(|e| origin.failed(self, e))?;
-            if is != was {
-                return Ok(Err("it was written to since the cache was closed".to_owned()));
-            }
-        }
-        for (key, sub, crc) in self.samples(origin.nr, options.samples)? {
-            let at = (key.block() * self.subs() + sub) * SUB_BLOCK_BYTES as u64;
-            let mut data = vec![0; SUB_BLOCK_BYTES];
-            let len = (origin.id.len_bytes.saturating_sub(at)).min(data.len() as u64) as usize;
-            origin.device.read_at(&mut data[..len], at).map_err(|e| origin.failed(self, e))?;
-            if crc32c(&data) != crc {
-                return Ok(Err(format!("it differs from a cached block at byte {at}")));
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    /// Returns up to `count` clean sub-blocks, spread over the cache, that should be equal in
-    /// origin and cache.
-    fn samples(&self, nr: u16, count: u32) -> Result<Vec<(BlockKey, u64, u32)>> {
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        self.load_some()?;
-        let st = self.lock();
-        let step = (st.slots.len() / count.saturating_mul(4)).max(1);
-        let mut found = Vec::new();
-        for slot in (0..st.slots.len()).step_by(step as usize) {
-            let Some(key) = st.slots.key(slot).filter(|key| key.origin() == nr) else { continue };
-            let masks = st.slots.masks(slot);
-            let clean = masks.valid & !masks.dirty & !masks.held;
-            if clean != 0 && st.intent(key) == Intent::None {
-                let sub = clean.trailing_zeros();
-                found.push((key, u64::from(sub), st.slots.crc(slot, sub as usize)));
-            }
-        }
-        let keep = found.len().div_ceil(count as usize).max(1);
-        Ok(found.into_iter().step_by(keep).collect())
-    }
-
-    /// Drops the clean blocks of an origin; dirty ones stay.
-    fn drop_clean(&self, nr: u16) -> Result<()> {
-        self.load_all()?;
-        let slots = self.lock().slots.len();
-        for slot in 0..slots {
-            let mut st = self.lock();
-            if st.slots.key(slot).is_some_and(|key| key.origin() == nr) {
-                let masks = st.slots.masks(slot);
-                st.invalidate(slot, masks.valid & !masks.dirty);
-            }
-            if slot % 64 == 0 {
-                drop(st);
-                self.commit_if_much()?;
-            }
-        }
-        self.commit()
-    }
-
-    /// Writes an origin's dirty blocks back and forgets the origin, which is then complete without
-    /// the cache. Its clean blocks are dropped in the background, so this takes no longer than the
-    /// write-back.
-    ///
-    /// `device` can be used before, during and after this call; requests wait for the last of the
-    /// write-back, and then go to the origin, as if there had never been a cache, even when the
-    /// cache is closed. While a reference to `device` exists, the origin cannot be attached to this
-    /// cache again.
-    ///
-    /// # Errors
-    /// [`Error::UnknownOrigin`] if it was detached before, [`Error::StillDirty`], and those of the
-    /// devices. The origin then stays attached, and requests go through the cache.
-    pub fn detach(&self, device: &CachedDevice) -> Result<()> {
-        let _one = self.attaching.lock();
-        let origin = &device.origin;
-        let nr = origin.nr;
-        if origin.link() != Link::Attached {
-            return Err(Error::UnknownOrigin(origin.id.label.clone()));
-        }
-        let mode = origin.mode();
-        origin.set_mode(Mode::PassThrough);
-        self.write_back_origin(Some(nr)).inspect_err(|_| {
-            origin.is_told();
-            origin.set_mode(mode);
-        })?;
-        {
-            // From here on, no write begins; this waits for those in progress.
-            let mut st = self.lock();
-            origin.set_link(&mut st, Link::Leaving);
-            while st.writers.overlaps(nr, &(0..u64::MAX)) || st.fills.any_of(nr) {
-                st = self.wait(st);
-            }
-        }
-        let left = self.write_back_origin(Some(nr)).and_then(|()| origin.flush_for_user(self));
-        // Before requests go directly to the origin, the cache must have forgotten it durably.
-        let left = left.and_then(|()| self.forget_origin(nr));
-        let mut st = self.lock();
-        if left.is_ok() {
-            st.attached[usize::from(nr)] = None;
-            st.fills.staging.forget(nr);
-            st.without_cache.retain(|(_, held)| held.strong_count() > 0);
-            st.without_cache.push((origin.id.clone(), Arc::downgrade(&device.held)));
-            origin.set_link(&mut st, Link::Gone);
-        } else {
-            origin.is_told();
-            origin.set_mode(mode);
-            origin.set_link(&mut st, Link::Attached);
-        }
-        drop(st);
-        self.notify();
-        left?;
-        self.forget_in_the_foreground()
-    }
-
-    /// Returns the origins that the cache has records of, with their dirty bytes and whether they
-    /// are attached.
-    #[must_use]
-    pub fn origins(&self) -> Vec<OriginInfo> {
-        let st = self.lock();
-        let entries =
-            st.sb.origins.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
-        entries
-            .filter(|(_, entry)| !entry.forgetting)
-            .map(|(nr, entry)| OriginInfo {
-                id: entry.id.clone(),
-                used_slots: u64::from(st.origins[nr].used_slots),
-                dirty_bytes: st.origins[nr].dirty_subs * SUB_BLOCK_BYTES as u64,
-                quota_bytes: (entry.quota_slots != 0)
-                    .then(|| entry.quota_slots * u64::from(st.sb.block_bytes)),
-                attached: st.attached[nr].is_some(),
-            })
-            .collect()
-    }
-
-    /// Returns the number of sub-blocks in a block.
-    pub(crate) fn subs(&self) -> u64 {
-        self.lock().sb.subs() as u64
-    }
-}
-
-/// The cache's record of an origin.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OriginInfo {
-    /// The origin's identity.
-    pub id: OriginId,
-    /// Number of slots that hold its blocks.
-    pub used_slots: u64,
-    /// Bytes of it that exist only in the cache.
-    pub dirty_bytes: u64,
-    /// Maximum share of the cache, in bytes.
-    pub quota_bytes: Option<u64>,
-    /// Whether it is attached now.
-    pub attached: bool,
-}
-
-fn name(id: &OriginId) -> String {
-    match id.uuid {
-        Some(uuid) => {
-            let uuid = uuid::Uuid::from_bytes(uuid);
-            format!("{:?} ({uuid})", id.label)
-        }
-        None => format!("{:?}", id.label),
-    }
-}
-
-/// Returns a hash of the areas of a device that nearly every use of its content changes.
-pub(crate) fn fingerprint(device: &dyn BlockDevice) -> weft_block::Result<u64> {
-    const END_BYTES: u64 = 64 << 10;
-    const PLACES: u64 = 16;
-    let len_bytes = device.geometry().len_bytes;
-    let mut places = vec![(0, END_BYTES.min(len_bytes))];
-    if len_bytes > 2 * END_BYTES {
-        places.push((len_bytes - END_BYTES, END_BYTES));
-        let step = (len_bytes - 2 * END_BYTES) / (PLACES + 1) / 4096 * 4096;
-        if step >= 4096 {
-            places.extend((1..=PLACES).map(|n| (END_BYTES + n * step, 4096)));
-        }
-    }
-    let mut buf = vec![0; END_BYTES as usize];
-    let (mut low, mut high) = (0, 0);
-    for (offset, len) in places {
-        let buf = &mut buf[..len as usize];
-        device.read_at(buf, offset)?;
-        low = crc32c_append(low, buf);
-        high = crc32c_append(high, &crc32c(buf).wrapping_mul(0x9e37_79b9).to_le_bytes());
-    }
-    Ok(u64::from(high) << 32 | u64::from(low))
 }

@@ -4,6 +4,14 @@
 use crate::policy::BlockKey;
 use std::ops::Range;
 
+/// The longest fill, in sub-blocks (1 MiB).
+pub(crate) const FILL_SUBS_MAX: u64 = 256;
+
+/// Returns origin and sub-block as one number.
+pub(crate) fn place(origin: u16, sub: u64) -> u64 {
+    u64::from(origin) << 48 | sub
+}
+
 /// Identifies a range that was entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RangeId(u64);

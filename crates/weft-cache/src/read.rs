@@ -6,11 +6,13 @@
 //! are pinned and the fills entered. Then the lock is released, and the parts are read.
 
 use crate::device::CachedDevice;
-use crate::fills::{FILL_SUBS_MAX, FillId, Purpose};
+use crate::fills::{FillId, Purpose};
 use crate::origin::Link;
+use crate::pins::Pinned;
 use crate::policy::{BlockKey, SlotNr};
+use crate::ranges::FILL_SUBS_MAX;
 use crate::staging::Piece;
-use crate::state::{Pins, State};
+use crate::state::CacheState;
 use crate::stats::Count;
 use crate::{Error, Mode, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
@@ -52,32 +54,6 @@ struct Part {
     from: From,
 }
 
-/// Slots that are kept from being given to other blocks.
-pub(crate) struct Pinned<'a> {
-    pins: &'a Pins,
-    slots: SmallVec<[u32; 8]>,
-}
-
-impl<'a> Pinned<'a> {
-    pub(crate) fn new(pins: &'a Pins) -> Self {
-        Self { pins, slots: SmallVec::new() }
-    }
-
-    /// Pins a slot. To be called under the state's lock.
-    pub(crate) fn pin(&mut self, slot: u32) {
-        self.pins.pin(slot);
-        self.slots.push(slot);
-    }
-}
-
-impl Drop for Pinned<'_> {
-    fn drop(&mut self) {
-        for slot in &self.slots {
-            self.pins.unpin(*slot);
-        }
-    }
-}
-
 /// The outcome of reading a part.
 enum Outcome {
     Read,
@@ -110,7 +86,7 @@ impl CachedDevice {
             let mut pinned = Pinned::new(&cache.pins);
             let Some(parts) = self.plan(from..subs.end, &mut pinned, &mut stream)? else {
                 let read = self.origin.device.read_at(buf, offset);
-                return read.map_err(|e| self.origin.failed(cache, e));
+                return read.map_err(|e| self.origin.failed(&cache.counters, e));
             };
             let mut parts = parts.into_iter();
             while let Some(part) = parts.next() {
@@ -140,7 +116,7 @@ impl CachedDevice {
         let mut st = self.cache.lock();
         for part in parts {
             if let From::Fill(id) | From::Staged { fill: Some(id), .. } = part.from {
-                st.fills.end(id);
+                st.requests.fills.end(id);
             }
         }
         drop(st);
@@ -161,7 +137,7 @@ impl CachedDevice {
         if self.origin.link() == Link::Gone {
             return Ok(None);
         }
-        if st.closed {
+        if st.health.closed {
             return Err(Error::Closed);
         }
         let planned_before = stream.is_some();
@@ -169,15 +145,15 @@ impl CachedDevice {
             st.admission.observe(nr, subs.start * SUB, (subs.end - subs.start) * SUB)
         });
         let mode = self.origin.mode();
-        let fills = mode.fills() && st.failed.is_none();
-        let per_block = st.sb.subs() as u64;
+        let fills = mode.fills() && st.health.failed.is_none();
+        let per_block = st.log.sb.subs() as u64;
         let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
         let mut at = subs.start;
         while at < subs.end {
             let key = BlockKey::new(nr, at / per_block);
             let block_end = (at / per_block + 1) * per_block;
             let end = block_end.min(subs.end);
-            match st.lookup(key) {
+            match st.residency.lookup(key) {
                 Some(slot) => self.plan_block(&mut st, &mut parts, pinned, at..end, slot, mode),
                 None => {
                     cache.counters.misses.add(1);
@@ -208,7 +184,7 @@ impl CachedDevice {
 
     fn plan_block(
         &self,
-        st: &mut State,
+        st: &mut CacheState,
         parts: &mut SmallVec<[Part; 4]>,
         pinned: &mut Pinned<'_>,
         subs: Range<u64>,
@@ -216,21 +192,22 @@ impl CachedDevice {
         mode: Mode,
     ) {
         let cache = &*self.cache;
-        let per_block = st.sb.subs() as u64;
-        let masks = st.slots.masks(slot);
-        let written = st.writers.contains(BlockKey::new(self.origin.nr, subs.start / per_block));
+        let per_block = st.log.sb.subs() as u64;
+        let masks = st.residency.masks(slot);
+        let written =
+            st.requests.writers.contains(BlockKey::new(self.origin.nr, subs.start / per_block));
         // In pass-through mode, or after a failure, the cache serves only data that exists nowhere
         // else.
-        let unused = mode == Mode::PassThrough && !written || st.failed.is_some();
-        let fills = mode.fills() && st.failed.is_none();
-        let base = st.sb.slot_offset(slot);
+        let unused = mode == Mode::PassThrough && !written || st.health.failed.is_some();
+        let fills = mode.fills() && st.health.failed.is_none();
+        let base = st.log.sb.slot_offset(slot);
         let mut hit = false;
         for at in subs {
             let sub = (at % per_block) as usize;
             // While a block is being written, the cache and the origin differ. In any mode, it is
             // read from where the write goes first; otherwise a reader could see the new version
             // there, and the next reader the old version here.
-            let passed = written && st.passing.overlaps(self.origin.nr, &(at..at + 1));
+            let passed = written && st.requests.passing.overlaps(self.origin.nr, &(at..at + 1));
             let served = if unused || passed { masks.dirty } else { masks.valid };
             if served >> sub & 1 == 0 {
                 plan_missing(st, parts, self.origin.nr, at..at + 1, fills);
@@ -255,7 +232,7 @@ impl CachedDevice {
                     _ => parts.push(Part { subs: at..at + 1, from: From::Slot { offset } }),
                 }
             } else {
-                let crc = st.slots.crc(slot, sub);
+                let crc = st.residency.crc(slot, sub);
                 match last {
                     Some(Part { subs, from: From::Unverified { offset: first, crcs } })
                         if *first + (subs.end - subs.start) * SUB == offset =>
@@ -273,8 +250,8 @@ impl CachedDevice {
         if hit {
             pinned.pin(slot);
             cache.counters.hits.add(1);
-            if let Some(key) = st.slots.key(slot) {
-                st.policy.hit(SlotNr(slot), key);
+            if let Some(key) = st.residency.key(slot) {
+                st.residency.policy.hit(SlotNr(slot), key);
             }
         } else {
             cache.counters.misses.add(1);
@@ -302,13 +279,15 @@ impl CachedDevice {
             From::Origin => {
                 cache.counters.miss_bytes.add(buf.len() as u64);
                 let origin = &*self.origin;
-                cache.read_origin(origin, buf, at).map_err(|e| origin.failed(cache, e))?;
+                cache
+                    .read_origin(origin, buf, at)
+                    .map_err(|e| origin.failed(&cache.counters, e))?;
             }
             From::Fill(id) => {
                 cache.counters.miss_bytes.add(buf.len() as u64);
                 let origin = &*self.origin;
                 let fetched = cache.fetch(origin, id, &part.subs);
-                let data = fetched.map_err(|e| origin.failed(cache, e))?;
+                let data = fetched.map_err(|e| origin.failed(&cache.counters, e))?;
                 buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
                 cache.hand_to_filler(&self.origin, id, &data);
             }
@@ -336,7 +315,7 @@ impl CachedDevice {
         if let Some(id) = fill {
             let len = (subs.end - subs.start) * SUB;
             let data = Arc::new(piece.bytes(subs.start * SUB, len as usize).to_vec());
-            cache.lock().fills.ready(id, Arc::clone(&data));
+            cache.lock().requests.fills.ready(id, Arc::clone(&data));
             cache.notify();
             cache.hand_to_filler(&self.origin, id, &data);
         }
@@ -353,14 +332,14 @@ impl CachedDevice {
         let cache = &*self.cache;
         let mut st = cache.lock();
         loop {
-            let Some(fill) = st.fills.get(id) else { return Outcome::Again };
+            let Some(fill) = st.requests.fills.get(id) else { return Outcome::Again };
             if subs.clone().any(|sub| fill.cancelled(sub)) {
                 return Outcome::Again;
             }
             if let Some(data) = &fill.data {
                 let piece = Piece { first: fill.subs.start, data: Arc::clone(data) };
                 let staged = fill.purpose == Purpose::Staged;
-                if staged && self.origin.mode().fills() && st.failed.is_none() {
+                if staged && self.origin.mode().fills() && st.health.failed.is_none() {
                     // This miss is judged as if the reader had come after the end of the fill.
                     let from = From::Staged { piece, fill: None };
                     let parts = smallvec![Part { subs: subs.clone(), from }];
@@ -408,7 +387,7 @@ impl CachedDevice {
         let nr = self.origin.nr;
         {
             let mut st = cache.lock();
-            let per_block = st.sb.subs() as u64;
+            let per_block = st.log.sb.subs() as u64;
             for (sub, crc) in (subs.start..).zip(&crcs[..good]) {
                 st.mark_verified(
                     BlockKey::new(nr, sub / per_block),
@@ -434,21 +413,21 @@ impl CachedDevice {
         let cache = &*self.cache;
         let nr = self.origin.nr;
         let mut st = cache.lock();
-        let per_block = st.sb.subs() as u64;
+        let per_block = st.log.sb.subs() as u64;
         for sub in subs.clone() {
             let key = BlockKey::new(nr, sub / per_block);
-            while st.writers.contains(key) {
+            while st.requests.writers.contains(key) {
                 st = cache.wait(st);
             }
-            let Some(slot) = st.lookup(key) else { continue };
+            let Some(slot) = st.residency.lookup(key) else { continue };
             let bit = 1 << (sub % per_block);
-            if st.slots.masks(slot).dirty & bit != 0 {
+            if st.residency.masks(slot).dirty & bit != 0 {
                 return Err(error);
             }
             st.invalidate(slot, bit);
         }
-        st.read_errors += 1;
-        let often = st.read_errors > READ_ERRORS_MAX && st.failed.is_none();
+        st.health.read_errors += 1;
+        let often = st.health.read_errors > READ_ERRORS_MAX && st.health.failed.is_none();
         drop(st);
         if often {
             cache.fail(error);
@@ -461,16 +440,16 @@ impl CachedDevice {
     pub(crate) fn mismatch(&self, sub: u64, crc: u32) -> Result<()> {
         let cache = &*self.cache;
         let mut st = cache.lock();
-        let per_block = st.sb.subs() as u64;
+        let per_block = st.log.sb.subs() as u64;
         let key = BlockKey::new(self.origin.nr, sub / per_block);
         let bit = (sub % per_block) as usize;
         // It may have been overwritten while it was read.
-        while st.writers.contains(key) {
+        while st.requests.writers.contains(key) {
             st = cache.wait(st);
         }
-        let Some(slot) = st.lookup(key) else { return Ok(()) };
-        let masks = st.slots.masks(slot);
-        let same = masks.valid >> bit & 1 != 0 && st.slots.crc(slot, bit) == crc;
+        let Some(slot) = st.residency.lookup(key) else { return Ok(()) };
+        let masks = st.residency.masks(slot);
+        let same = masks.valid >> bit & 1 != 0 && st.residency.crc(slot, bit) == crc;
         if !same || (masks.verified >> bit & 1 != 0 && !cache.options.verify_always) {
             return Ok(());
         }
@@ -496,15 +475,16 @@ impl CachedDevice {
 
 /// Plans sub-blocks that are not in the cache. `staged`: staged data may be read.
 fn plan_missing(
-    st: &State,
+    st: &CacheState,
     parts: &mut SmallVec<[Part; 4]>,
     nr: u16,
     subs: Range<u64>,
     staged: bool,
 ) {
-    let staged = staged && !st.fills.staging.is_empty();
+    let staged = staged && !st.requests.fills.staging.is_empty();
     for at in subs {
-        let filling = if st.fills.is_empty() { None } else { st.fills.covering(nr, at) };
+        let filling =
+            if st.requests.fills.is_empty() { None } else { st.requests.fills.covering(nr, at) };
         if let Some((id, _)) = filling {
             match parts.last_mut() {
                 Some(Part { subs, from: From::Other(last) }) if *last == id => subs.end += 1,
@@ -512,7 +492,7 @@ fn plan_missing(
             }
             continue;
         }
-        let piece = if staged { st.fills.staging.get(nr, at) } else { None };
+        let piece = if staged { st.requests.fills.staging.get(nr, at) } else { None };
         match (piece, parts.last_mut()) {
             (Some(piece), Some(Part { subs, from: From::Staged { piece: last, .. } }))
                 if subs.end == at && Arc::ptr_eq(&last.data, &piece.data) =>
@@ -531,12 +511,12 @@ fn plan_missing(
 
 /// Turns missing and staged parts into fills where their blocks are admitted.
 fn plan_fills(
-    st: &mut State,
+    st: &mut CacheState,
     nr: u16,
     parts: SmallVec<[Part; 4]>,
     stream: bool,
 ) -> SmallVec<[Part; 4]> {
-    let per_block = st.sb.subs() as u64;
+    let per_block = st.log.sb.subs() as u64;
     let mut planned = SmallVec::new();
     for part in parts {
         let staged = match &part.from {
@@ -554,10 +534,10 @@ fn plan_fills(
             let block = at / per_block;
             let end = ((block + 1) * per_block).min(part.subs.end);
             // A block being written is updated or dropped by its writer.
-            let fill = if st.writers.overlaps(nr, &(block..block + 1)) {
+            let fill = if st.requests.writers.overlaps(nr, &(block..block + 1)) {
                 st.counters.bypasses.add(1);
                 false
-            } else if staged.is_some() && st.fills.demanded(nr, &(at..end)) {
+            } else if staged.is_some() && st.requests.fills.demanded(nr, &(at..end)) {
                 false
             } else {
                 st.admits(BlockKey::new(nr, block), (end - at) as u32, stream)
@@ -578,12 +558,12 @@ fn plan_fills(
 }
 
 fn missed_part(
-    st: &mut State,
+    st: &mut CacheState,
     nr: u16,
     (subs, fill): (Range<u64>, bool),
     staged: Option<&Piece>,
 ) -> Part {
-    let fill = fill.then(|| st.fills.begin(nr, subs.clone()));
+    let fill = fill.then(|| st.requests.fills.begin(nr, subs.clone()));
     let from = match (staged, fill) {
         (Some(piece), fill) => From::Staged { piece: piece.clone(), fill },
         (None, Some(id)) => From::Fill(id),
@@ -592,12 +572,12 @@ fn missed_part(
     Part { subs, from }
 }
 
-impl State {
+impl CacheState {
     /// Marks a sub-block as verified, if its checksum is still the same.
     pub(crate) fn mark_verified(&mut self, key: BlockKey, sub: usize, crc: u32) {
-        let Some(slot) = self.lookup(key) else { return };
-        let masks = self.slots.masks(slot);
-        if masks.valid >> sub & 1 != 0 && self.slots.crc(slot, sub) == crc {
+        let Some(slot) = self.residency.lookup(key) else { return };
+        let masks = self.residency.masks(slot);
+        if masks.valid >> sub & 1 != 0 && self.residency.crc(slot, sub) == crc {
             let verified = masks.verified | 1 << sub;
             self.set_masks(slot, crate::slots::Masks { verified, ..masks });
         }

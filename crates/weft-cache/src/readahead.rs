@@ -25,13 +25,9 @@
 
 use crate::SUB_BLOCK_BYTES;
 use crate::admission::AdmissionOptions;
-use crate::cache::Cache;
-use crate::fills::{FILL_SUBS_MAX, FillId, Purpose};
-use crate::origin::{Link, Origin};
-use crate::policy::BlockKey;
-use crate::staging::{Piece, Progress};
-use crate::state::State;
-use crate::stats::Count;
+use crate::origin::Origin;
+use crate::ranges::FILL_SUBS_MAX;
+use crate::staging::Progress;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -42,7 +38,7 @@ pub(crate) const THREADS: usize = 4;
 const STREAMS: usize = 16;
 /// The distance, in sub-blocks, between the end of a stream and a read that still continues it:
 /// requests of several queues overtake each other.
-const SLACK_SUBS: u64 = 64;
+pub(crate) const SLACK_SUBS: u64 = 64;
 /// The run of misses, in sub-blocks, from which on blocks are prefetched for a stream.
 const COLD_SUBS_MIN: u64 = 64;
 /// The shortest prefetch request, in sub-blocks, but for the last of a window.
@@ -51,8 +47,6 @@ const PIECE_SUBS_MIN: u64 = 32;
 const STAGED_WINDOWS: u64 = 2;
 /// Number of reads by other streams after which a stream is idle.
 const IDLE_READS: u64 = 1024;
-/// Maximum age of staged data that no reader has read, in milliseconds.
-const STAGED_MS: u64 = 60_000;
 /// Maximum number of queued jobs; the blocks of a dropped job are read by the reader itself.
 const JOBS_MAX: usize = 64;
 
@@ -82,10 +76,10 @@ struct Stream {
 /// A range to prefetch for a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Prefetch {
-    stream: u64,
-    subs: Range<u64>,
+    pub(crate) stream: u64,
+    pub(crate) subs: Range<u64>,
     /// Whether admission counts the stream as long.
-    long: bool,
+    pub(crate) long: bool,
 }
 
 impl ReadAhead {
@@ -157,19 +151,19 @@ impl ReadAhead {
     }
 
     /// Returns true if the stream is still in the table and has not read past `subs` yet.
-    fn wants(&self, stream: u64, subs: &Range<u64>) -> bool {
+    pub(crate) fn wants(&self, stream: u64, subs: &Range<u64>) -> bool {
         self.streams.iter().any(|s| s.id == stream && s.next < subs.end)
     }
 
     /// Ends the run of misses of a stream, as the blocks after it are in the cache already.
-    fn found_nothing(&mut self, stream: u64) {
+    pub(crate) fn found_nothing(&mut self, stream: u64) {
         if let Some(stream) = self.streams.iter_mut().find(|s| s.id == stream) {
             stream.cold_subs = 0;
         }
     }
 
     /// Returns the position of a stream, or `None` if it is not in the table any more.
-    fn progress(&self, stream: u64) -> Option<Progress> {
+    pub(crate) fn progress(&self, stream: u64) -> Option<Progress> {
         let stream = self.streams.iter().find(|s| s.id == stream)?;
         Some(Progress { next: stream.next, idle: stream.used + IDLE_READS < self.clock })
     }
@@ -179,25 +173,15 @@ impl ReadAhead {
         self.window_max.saturating_mul(STAGED_WINDOWS * SUB_BLOCK_BYTES as u64)
     }
 
-    fn give_up(&mut self, stream: u64) {
+    pub(crate) fn give_up(&mut self, stream: u64) {
         self.streams.retain(|s| s.id != stream);
     }
 }
 
 /// One prefetch request, of at most [`FILL_SUBS_MAX`] sub-blocks.
-struct Job {
-    origin: Weak<Origin>,
-    prefetch: Prefetch,
-}
-
-/// The missing runs of a job, each with the purpose of its fill.
-type Missing = Vec<(Range<u64>, Purpose)>;
-
-/// The fills that were entered for a job.
-struct Entered {
-    fills: Vec<(FillId, Range<u64>, Purpose)>,
-    /// Whether there is room to stage data that gets no slot.
-    room: bool,
+pub(crate) struct Job {
+    pub(crate) origin: Weak<Origin>,
+    pub(crate) prefetch: Prefetch,
 }
 
 #[derive(Default)]
@@ -221,7 +205,7 @@ impl Queue {
     }
 
     /// Cuts a range into pieces, enough for all threads, and queues them.
-    fn put(&self, origin: &Arc<Origin>, prefetch: &Prefetch) {
+    pub(crate) fn put(&self, origin: &Arc<Origin>, prefetch: &Prefetch) {
         let len = prefetch.subs.end - prefetch.subs.start;
         let piece = len.div_ceil(THREADS as u64).clamp(PIECE_SUBS_MIN, FILL_SUBS_MAX);
         let mut jobs = self.lock();
@@ -236,7 +220,7 @@ impl Queue {
     }
 
     /// Waits for a job; returns `None` once the threads are to end.
-    fn take(&self) -> Option<Job> {
+    pub(crate) fn take(&self) -> Option<Job> {
         let mut jobs = self.lock();
         loop {
             if jobs.stop {
@@ -251,7 +235,7 @@ impl Queue {
     }
 
     /// Ends a job that was taken.
-    fn done(&self) {
+    pub(crate) fn done(&self) {
         self.lock().running -= 1;
     }
 
@@ -269,171 +253,6 @@ impl Queue {
         jobs.list.clear();
         drop(jobs);
         self.more.notify_all();
-    }
-}
-
-/// Runs jobs until the queue is stopped or the cache is dropped.
-pub(crate) fn fetch_loop(cache: &Weak<Cache>, queue: &Queue) {
-    while let Some(job) = queue.take() {
-        let Some(cache) = cache.upgrade() else { return };
-        cache.prefetch(&job);
-        queue.done();
-    }
-}
-
-impl Cache {
-    /// Queues a prefetch for the threads.
-    pub(crate) fn queue_prefetch(&self, origin: &Arc<Origin>, prefetch: Option<Prefetch>) {
-        if let Some(prefetch) = prefetch
-            && self.workers.are_running()
-        {
-            self.workers.prefetches.put(origin, &prefetch);
-        }
-    }
-
-    fn prefetch(&self, job: &Job) {
-        let Some((origin, entered)) = self.begin_prefetch(job) else { return };
-        let mut failed = false;
-        for (id, subs, purpose) in &entered.fills {
-            let fetched = if failed { None } else { self.fetch(&origin, *id, subs).ok() };
-            if let Some(data) = fetched {
-                self.counters.read_ahead_bytes.add(data.len() as u64);
-                if *purpose == Purpose::Ahead {
-                    self.put_fill(&origin, *id, &data);
-                }
-                if entered.room {
-                    self.stage(&origin, *id, job.prefetch.stream, data);
-                }
-            } else {
-                failed = true;
-            }
-        }
-        // Dropped before the fills end: a detach waits for them, and then the origin must have no
-        // user.
-        drop(origin);
-        for (id, ..) in entered.fills {
-            self.end_fill(id);
-        }
-        if failed {
-            self.lock().readahead.give_up(job.prefetch.stream);
-        }
-    }
-
-    /// Stages the data of a fill, except for blocks that are in the cache by now or that a write
-    /// has overtaken.
-    fn stage(&self, origin: &Origin, id: FillId, stream: u64, data: Arc<Vec<u8>>) {
-        let mut guard = self.lock();
-        let st = &mut *guard;
-        let usable = !st.closed
-            && st.failed.is_none()
-            && origin.link() == Link::Attached
-            && st.readahead.progress(stream).is_some();
-        let Some(fill) = st.fills.get(id).filter(|_| usable) else { return };
-        let subs = fill.subs.clone();
-        let staged = |sub: u64| !fill.cancelled(sub) && !st.is_valid(origin.nr, sub);
-        let live: Vec<bool> = subs.clone().map(staged).collect();
-        let piece = Piece { first: subs.start, data };
-        let live = |sub: u64| live[(sub - subs.start) as usize];
-        st.fills.staging.put(origin.nr, stream, piece, st.now_ms, live);
-    }
-
-    /// Begins the fills for the blocks of a job that are missing in the cache.
-    fn begin_prefetch(&self, job: &Job) -> Option<(Arc<Origin>, Entered)> {
-        let Prefetch { stream, ref subs, long } = job.prefetch;
-        let mut st = self.lock();
-        // A detach waits for fills, so the origin may be kept alive only while one is entered.
-        let origin = job.origin.upgrade()?;
-        let usable = !st.closed
-            && st.failed.is_none()
-            && origin.link() == Link::Attached
-            && origin.mode().fills();
-        if !usable || !st.readahead.wants(stream, subs) {
-            return None;
-        }
-        let room = st.has_room_to_stage(stream, (subs.end - subs.start) * SUB_BLOCK_BYTES as u64);
-        let Some(missing) = st.missing_runs(origin.nr, subs, long, room) else {
-            st.readahead.found_nothing(stream);
-            return None;
-        };
-        let begin = |(subs, purpose): (Range<u64>, Purpose)| {
-            (st.fills.begin_for(purpose, origin.nr, subs.clone()), subs, purpose)
-        };
-        let fills = missing.into_iter().map(begin).collect();
-        Some((origin, Entered { fills, room }))
-    }
-}
-
-impl State {
-    /// Returns true if a stream may stage `len_bytes` more.
-    fn has_room_to_stage(&mut self, stream: u64, len_bytes: u64) -> bool {
-        let progress = |stream| self.readahead.progress(stream);
-        self.fills.staging.has_room(stream, len_bytes, SLACK_SUBS, progress)
-    }
-
-    /// Drops staged data that has no reader any more.
-    pub(crate) fn recycle_staged(&mut self) {
-        if !self.fills.staging.is_empty() {
-            let progress = |stream| self.readahead.progress(stream);
-            self.fills.staging.drop_passed(SLACK_SUBS, progress);
-            self.fills.staging.drop_older(self.now_ms.saturating_sub(STAGED_MS));
-        }
-    }
-
-    /// Returns true if a sub-block is in the cache.
-    fn is_valid(&self, nr: u16, sub: u64) -> bool {
-        let per_block = self.sb.subs() as u64;
-        let slot = self.lookup(BlockKey::new(nr, sub / per_block));
-        slot.is_some_and(|slot| self.slots.masks(slot).valid >> (sub % per_block) & 1 != 0)
-    }
-
-    /// Returns the runs of a range that are neither cached nor staged nor being fetched: those for
-    /// which admission and a free slot allow a prefetch into the cache, and, with `room` to stage
-    /// them, the others. Returns `None` if no part of the range is missing.
-    fn missing_runs(
-        &mut self,
-        nr: u16,
-        subs: &Range<u64>,
-        long: bool,
-        room: bool,
-    ) -> Option<Missing> {
-        let per_block = self.sb.subs() as u64;
-        let mut all_there = true;
-        let mut runs: Missing = Vec::new();
-        let mut at = subs.start;
-        while at < subs.end {
-            let block = at / per_block;
-            let block_end = ((block + 1) * per_block).min(subs.end);
-            let valid =
-                self.lookup(BlockKey::new(nr, block)).map_or(0, |s| self.slots.masks(s).valid);
-            let free = |st: &Self, sub: u64| {
-                valid >> (sub % per_block) & 1 == 0
-                    && st.fills.covering(nr, sub).is_none()
-                    && st.fills.staging.get(nr, sub).is_none()
-            };
-            let from = (at..block_end).find(|sub| free(self, *sub)).unwrap_or(block_end);
-            let to = (from..block_end).find(|sub| !free(self, *sub)).unwrap_or(block_end);
-            if from < to {
-                all_there = false;
-                let written = self.writers.overlaps(nr, &(block..block + 1));
-                let len = (to - from) as u32;
-                let purpose = if written {
-                    None
-                } else if self.admits_prefetch(BlockKey::new(nr, block), len, long) {
-                    Some(Purpose::Ahead)
-                } else {
-                    room.then_some(Purpose::Staged)
-                };
-                match (runs.last_mut(), purpose) {
-                    (_, None) => {}
-                    (Some((run, same)), Some(purpose)) if run.end == from && *same == purpose => {
-                        run.end = to;
-                    }
-                    (_, Some(purpose)) => runs.push((from..to, purpose)),
-                }
-            }
-            at = to.max(at + 1);
-        }
-        (!all_there).then_some(runs)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::checkpoint::{NewLayout, SLOTS_AT_ONCE};
 use crate::format::UNIT;
 use crate::format::checkpoint::AreaLayout;
 use crate::format::superblock::Superblock;
-use crate::state::State;
+use crate::state::CacheState;
 use crate::{Error, Result};
 
 impl Cache {
@@ -42,11 +42,11 @@ impl Cache {
         }
         self.load_all()?;
         let _one = self.resizing.lock();
-        let layout = new_layout(&self.lock().sb, len_bytes)?;
-        self.lock().slot_limit = layout.slots;
+        let layout = new_layout(&self.lock().log.sb, len_bytes)?;
+        self.lock().residency.set_slot_limit(layout.slots);
         let resized = self.empty_slots_from(layout.slots).and_then(|()| self.lay_out_anew(&layout));
         if resized.is_err() {
-            self.lock().slot_limit = u32::MAX;
+            self.lock().residency.set_slot_limit(u32::MAX);
         }
         self.notify();
         resized
@@ -56,7 +56,7 @@ impl Cache {
     fn lay_out_anew(&self, layout: &NewLayout) -> Result<()> {
         let checkpointing = self.checkpointing.lock();
         self.checkpoint_locked(&checkpointing, Some(layout))?;
-        while self.lock().fill_next_index(layout.slots, SLOTS_AT_ONCE) {
+        while self.lock().residency.fill_next_index(layout.slots, SLOTS_AT_ONCE) {
             self.give_way();
         }
         self.lock().resize(layout.slots);
@@ -69,14 +69,14 @@ impl Cache {
         // repeated.
         for _ in 0..1000 {
             let mut left = Left::default();
-            let slots = self.lock().slots.len();
+            let slots = self.lock().residency.len();
             for first in (limit..slots).step_by(SLOTS_AT_ONCE as usize) {
                 let mut st = self.lock();
-                st.sweep_limbo();
+                st.residency.sweep_limbo();
                 for slot in first..first.saturating_add(SLOTS_AT_ONCE).min(slots) {
                     left.count(&mut st, slot);
                 }
-                let much = st.pending.len() as u64 >= u64::from(self.options.commit_records);
+                let much = st.log.pending().len() as u64 >= u64::from(self.options.commit_records);
                 drop(st);
                 if much {
                     self.commit()?;
@@ -96,7 +96,7 @@ impl Cache {
             }
         }
         Err(Error::StillDirty {
-            dirty_bytes: self.lock().dirty_bytes(),
+            dirty_bytes: self.lock().dirty.bytes(),
             why: "the last slots of the cache are in use".to_owned(),
         })
     }
@@ -113,17 +113,17 @@ struct Left {
 
 impl Left {
     /// Drops a clean block from its slot, and notes the reason if the slot is not free.
-    fn count(&mut self, st: &mut State, slot: u32) {
-        let masks = st.slots.masks(slot);
+    fn count(&mut self, st: &mut CacheState, slot: u32) {
+        let masks = st.residency.masks(slot);
         self.held |= masks.held != 0;
-        let Some(key) = st.slots.key(slot) else {
-            self.reserved |= !st.slots.free.get(slot);
+        let Some(key) = st.residency.key(slot) else {
+            self.reserved |= !st.residency.is_free(slot);
             return;
         };
         self.used = true;
         if masks.dirty != 0 {
             self.dirty = true;
-        } else if !st.writers.contains(key) {
+        } else if !st.requests.writers.contains(key) {
             st.unmap(slot);
         }
     }

@@ -140,14 +140,14 @@ impl Cache {
         origin.count_write();
         self.counters.writeback_requests.add(1);
         self.counters.writeback_bytes.add(len as u64);
-        written.map_err(|e| origin.failed(self, e))
+        written.map_err(|e| origin.failed(&self.counters, e))
     }
 
     fn stays_behind(&self, origin: &Origin, slot: u32, at: u64) {
         self.counters.dirty_damaged.add(1);
         let origin = &origin.id.label;
         tracing::error!(origin, at, slot, "a dirty block is damaged, and stays in the cache");
-        self.lock().damaged.insert(slot);
+        self.lock().dirty.mark_damaged(slot);
     }
 }
 

@@ -18,7 +18,7 @@
 //!   prefetch begins with that.
 
 use crate::SUB_BLOCK_BYTES;
-use crate::fills::{FILL_SUBS_MAX, place};
+use crate::ranges::{FILL_SUBS_MAX, place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;

@@ -6,13 +6,14 @@
 
 use crate::cache::Cache;
 use crate::filling::Runs;
-use crate::fills::FILL_SUBS_MAX;
 use crate::lock::Guard;
 use crate::origin::{Link, Origin};
+use crate::pins::Pinned;
 use crate::policy::{BlockKey, SlotNr};
-use crate::read::Pinned;
+use crate::ranges::FILL_SUBS_MAX;
 use crate::slots::Masks;
-use crate::state::State;
+use crate::state::CacheState;
+use crate::stats::Count;
 use crate::{Error, Result, SUB_BLOCK_BYTES};
 use crc32c::crc32c;
 use std::ops::Range;
@@ -73,20 +74,22 @@ impl Cache {
         };
         let mut pinned = Pinned::new(&self.pins);
         let mut st = self.lock();
-        while st.gathering {
+        while st.requests.gathering() {
             st = self.wait(st);
         }
         // Checked after the wait: if the cache failed meanwhile, nothing may be overwritten.
         st.check_usable()?;
-        let per_block = st.sb.subs() as u64;
+        let per_block = st.log.sb.subs() as u64;
         let Some(mut targets) = take_targets(&mut st, nr, subs, how, &mut pinned) else {
             return Ok(false);
         };
         let overwrites_dirty = targets
             .iter()
-            .any(|t| !t.new && !how.zero && st.slots.masks(t.slot).dirty & t.mask != 0);
-        st.in_place += u32::from(overwrites_dirty);
-        let place = (st.sb.data_offset, u64::from(st.sb.block_bytes));
+            .any(|t| !t.new && !how.zero && st.residency.masks(t.slot).dirty & t.mask != 0);
+        if overwrites_dirty {
+            st.requests.begin_in_place();
+        }
+        let place = (st.log.sb.data_offset, u64::from(st.log.sb.block_bytes));
         drop(st);
 
         let written = if how.zero {
@@ -105,10 +108,12 @@ impl Cache {
         // device is marked as failed before the next commit, so that no flush reports it durable.
         let written = if overwrites_dirty { written.map_err(|e| self.fail(e)) } else { written };
         let stored = written.is_ok();
-        let written = written.and_then(|()| self.move_along(&mut targets, place));
+        let written = written.and_then(|()| self.move_along(nr, &mut targets, place));
 
         let mut st = self.lock();
-        st.in_place -= u32::from(overwrites_dirty);
+        if overwrites_dirty {
+            st.requests.end_in_place();
+        }
         for t in targets {
             let key = BlockKey::new(nr, t.block);
             if !stored || (t.new && written.is_err()) {
@@ -122,7 +127,7 @@ impl Cache {
                 } else {
                     crcs[(t.block * per_block + bit - subs.start) as usize]
                 };
-                st.slots.set_crc(t.slot, bit as usize, crc);
+                st.residency.set_crc(t.slot, bit as usize, crc);
             }
             st.touch(t.slot);
         }
@@ -135,6 +140,7 @@ impl Cache {
     /// their checksums: damaged data must not get a new one.
     fn move_along(
         &self,
+        nr: u16,
         targets: &mut [Target],
         (data_offset, block_bytes): (u64, u64),
     ) -> Result<()> {
@@ -144,16 +150,17 @@ impl Cache {
             for bit in (0..16).filter(|bit| moved >> bit & 1 != 0) {
                 let mut data = vec![0; SUB_BLOCK_BYTES];
                 self.read_cache(&mut data, data_offset + u64::from(old) * block_bytes + bit * SUB)?;
-                let (crc, dirty, offset) = {
+                let (crc, dirty) = {
                     let mut st = self.lock();
-                    let crc = st.slots.crc(old, bit as usize);
-                    st.slots.set_crc(t.slot, bit as usize, crc);
-                    let sub = t.block * (block_bytes / SUB) + bit;
-                    (crc, st.slots.masks(old).dirty >> bit & 1 != 0, sub * SUB)
+                    let crc = st.residency.crc(old, bit as usize);
+                    st.residency.set_crc(t.slot, bit as usize, crc);
+                    (crc, st.residency.masks(old).dirty >> bit & 1 != 0)
                 };
                 if crc32c(&data) != crc {
                     if dirty {
-                        let label = String::new();
+                        self.counters.dirty_damaged.add(1);
+                        let key = BlockKey::new(nr, t.block);
+                        let (label, offset) = self.lock().place_of(key, bit);
                         return Err(Error::DirtyDamaged {
                             label,
                             offset,
@@ -177,8 +184,8 @@ impl Cache {
         &self,
         origin: &Origin,
         blocks: &Range<u64>,
-        cleaned: impl Fn(&State) -> bool,
-    ) -> Result<Option<(Guard<'_, State>, crate::ranges::RangeId)>> {
+        cleaned: impl Fn(&CacheState) -> bool,
+    ) -> Result<Option<(Guard<'_, CacheState>, crate::ranges::RangeId)>> {
         let nr = origin.nr;
         let mut st = self.lock();
         loop {
@@ -186,20 +193,20 @@ impl Cache {
             if link == Link::Gone {
                 return Ok(None);
             }
-            if st.closed {
+            if st.health.closed {
                 return Err(Error::Closed);
             }
             let wait = link == Link::Leaving
-                || st.writers.overlaps(nr, blocks)
-                || (st.cleaning.overlaps(nr, blocks) && cleaned(&st));
+                || st.requests.writers.overlaps(nr, blocks)
+                || (st.requests.cleaning.overlaps(nr, blocks) && cleaned(&st));
             if !wait {
                 break;
             }
             st = self.wait(st);
         }
-        let id = st.writers.enter(nr, blocks.clone());
-        let per_block = st.sb.subs() as u64;
-        st.fills.cancel(nr, &(blocks.start * per_block..blocks.end * per_block));
+        let id = st.requests.writers.enter(nr, blocks.clone());
+        let per_block = st.log.sb.subs() as u64;
+        st.requests.fills.cancel(nr, &(blocks.start * per_block..blocks.end * per_block));
         Ok(Some((st, id)))
     }
 
@@ -217,13 +224,13 @@ pub(crate) fn zero_crc() -> u32 {
 
 /// Finds a slot for each block, or returns `None` if there are not enough.
 fn take_targets(
-    st: &mut State,
+    st: &mut CacheState,
     nr: u16,
     subs: &Range<u64>,
     how: Store,
     pinned: &mut Pinned<'_>,
 ) -> Option<Vec<Target>> {
-    let per_block = st.sb.subs() as u64;
+    let per_block = st.log.sb.subs() as u64;
     let mut targets: Vec<Target> = Vec::new();
     for block in subs.start / per_block..subs.end.div_ceil(per_block) {
         let key = BlockKey::new(nr, block);
@@ -232,7 +239,7 @@ fn take_targets(
         for sub in first.max(subs.start)..(first + per_block).min(subs.end) {
             mask |= 1 << (sub - first);
         }
-        let slot = st.lookup(key);
+        let slot = st.residency.lookup(key);
         let mut paid = false;
         if slot.is_none() {
             match how.allocate {
@@ -252,7 +259,7 @@ fn take_targets(
         }
         if let Some(slot) = slot {
             pinned.pin(slot);
-            if how.zero || st.slots.masks(slot).held & mask == 0 {
+            if how.zero || st.residency.masks(slot).held & mask == 0 {
                 targets.push(Target { block, mask, slot, leaves: None, new: false, moved: 0 });
                 continue;
             }
@@ -260,7 +267,7 @@ fn take_targets(
         match st.take_slot(key) {
             Some(new) => {
                 let moved = slot.map_or(0, |old| {
-                    let masks = st.slots.masks(old);
+                    let masks = st.residency.masks(old);
                     masks.valid & !mask & !masks.zero
                 });
                 targets.push(Target { block, mask, slot: new, leaves: slot, new: true, moved });
@@ -273,7 +280,7 @@ fn take_targets(
             }
             None => {
                 for t in targets.iter().filter(|t| t.new) {
-                    st.release(t.slot);
+                    st.residency.release(t.slot);
                 }
                 return None;
             }
@@ -283,20 +290,20 @@ fn take_targets(
 }
 
 /// Makes the target slot's new content the content of the block.
-fn publish(st: &mut State, t: &Target, key: BlockKey, how: Store) {
+fn publish(st: &mut CacheState, t: &Target, key: BlockKey, how: Store) {
     let before = match t.leaves {
         Some(old) => {
-            let masks = st.slots.masks(old);
+            let masks = st.residency.masks(old);
             st.unmap(old);
             let kept = t.moved | masks.zero;
             for bit in (0..16).filter(|bit| masks.zero >> bit & 1 != 0) {
-                st.slots.set_crc(t.slot, bit, zero_crc());
+                st.residency.set_crc(t.slot, bit, zero_crc());
             }
             let (valid, dirty) = (masks.valid & kept, masks.dirty & kept);
             Masks { valid, dirty, held: 0, zero: masks.zero, verified: kept }
         }
         None if t.new => Masks::default(),
-        None => st.slots.masks(t.slot),
+        None => st.residency.masks(t.slot),
     };
     let set = |mask: u16, on: bool| if on { mask | t.mask } else { mask & !t.mask };
     let after = Masks {
@@ -308,25 +315,25 @@ fn publish(st: &mut State, t: &Target, key: BlockKey, how: Store) {
     };
     if t.new {
         st.map(t.slot, key, after);
-        st.policy.insert(SlotNr(t.slot), key);
+        st.residency.policy.insert(SlotNr(t.slot), key);
     } else {
         st.set_masks(t.slot, after);
-        st.policy.hit(SlotNr(t.slot), key);
+        st.residency.policy.hit(SlotNr(t.slot), key);
     }
 }
 
 /// Handles a failed write of the cache device: the content of the slot is unknown, or data that
 /// should have moved there is damaged.
-fn give_up(st: &mut State, t: &Target) {
+fn give_up(st: &mut CacheState, t: &Target) {
     if t.new {
-        st.release(t.slot);
+        st.residency.release(t.slot);
         if let Some(old) = t.leaves {
             // It is unchanged since before the write.
-            debug_assert!(st.slots.key(old).is_some());
+            debug_assert!(st.residency.key(old).is_some());
         }
         return;
     }
-    let masks = st.slots.masks(t.slot);
+    let masks = st.residency.masks(t.slot);
     // A partly overwritten dirty sub-block is detected by its checksum, and the cache has failed.
     let verified = masks.verified & !t.mask;
     st.set_masks(t.slot, Masks { verified, ..masks });

@@ -14,22 +14,19 @@
 //! their data match.
 
 use crate::SUB_BLOCK_BYTES;
+use crate::finding::Finding;
 use crate::format::UNIT;
 use crate::format::log::{Batch, BlockHeader, Item};
 use crate::format::record::Record;
 use crate::format::superblock::STATE_UNTRUSTED;
+use crate::log::Last;
 use crate::policy::BlockKey;
-use crate::state::State;
+use crate::state::CacheState;
 use crate::{Error, Result};
 use crc32c::crc32c;
 use hashbrown::HashMap;
 use std::ops::Range;
 use weft_block::BlockDevice;
-
-/// An incomplete last batch that waits for the checkpoint's dirty entries: the versions that it
-/// would supersede may be there.
-#[derive(Debug)]
-pub(crate) struct Last(Vec<Item>);
 
 /// The result of recovering an incomplete last batch.
 pub(crate) struct Cut {
@@ -47,7 +44,7 @@ pub(crate) struct Cut {
 /// [`Error::Damaged`] if a block differs from its first reading, [`Error::CacheDevice`].
 pub(crate) fn take(
     device: &dyn BlockDevice,
-    state: &mut State,
+    state: &mut CacheState,
     batch: Range<u64>,
 ) -> Result<Option<Last>> {
     let items = read(device, state, batch)?;
@@ -57,13 +54,28 @@ pub(crate) fn take(
     Ok((!whole).then_some(Last(items)))
 }
 
+impl Cut {
+    /// Returns a finding for each block that the batch leaves out.
+    pub(crate) fn findings(&self, state: &CacheState) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (key, mask) in &self.lost {
+            for sub in (0..16).filter(|sub| mask >> sub & 1 != 0) {
+                let (origin, offset) = state.place_of(*key, sub);
+                let len_bytes = SUB_BLOCK_BYTES as u64;
+                findings.push(Finding::LastCommit { origin, offset, len_bytes });
+            }
+        }
+        findings
+    }
+}
+
 impl Last {
     /// Applies the part of the batch that is kept, after the checkpoint's dirty entries were
     /// loaded.
-    pub(crate) fn take(self, device: &dyn BlockDevice, state: &mut State) -> Cut {
+    pub(crate) fn take(self, device: &dyn BlockDevice, state: &mut CacheState) -> Cut {
         let bad = unmatched(device, state, &self.0);
-        let untrusted = state.sb.state & STATE_UNTRUSTED != 0;
-        let mut kept = Batch::new(state.sb.subs());
+        let untrusted = state.log.sb.state & STATE_UNTRUSTED != 0;
+        let mut kept = Batch::new(state.log.sb.subs());
         for item in &self.0 {
             let Some(item) = what_counts(state, item, &bad) else { continue };
             kept.push(&item);
@@ -79,7 +91,11 @@ impl Last {
 }
 
 /// Returns the blocks whose data does not match these items, each with the sub-blocks that differ.
-fn unmatched(device: &dyn BlockDevice, state: &State, items: &[Item]) -> HashMap<BlockKey, u16> {
+fn unmatched(
+    device: &dyn BlockDevice,
+    state: &CacheState,
+    items: &[Item],
+) -> HashMap<BlockKey, u16> {
     let mut bad = HashMap::new();
     for item in items {
         if let Item::Record(record) = item
@@ -94,12 +110,12 @@ fn unmatched(device: &dyn BlockDevice, state: &State, items: &[Item]) -> HashMap
     bad
 }
 
-fn read(device: &dyn BlockDevice, state: &State, batch: Range<u64>) -> Result<Vec<Item>> {
-    let (subs, tag) = (state.sb.subs(), state.sb.tag());
+fn read(device: &dyn BlockDevice, state: &CacheState, batch: Range<u64>) -> Result<Vec<Item>> {
+    let (subs, tag) = (state.log.sb.subs(), state.log.sb.tag());
     let mut block = vec![0; UNIT];
     let mut items = Vec::new();
     for number in batch {
-        let at = state.sb.log_offset + number % state.sb.log_blocks * UNIT as u64;
+        let at = state.log.sb.log_offset + number % state.log.sb.log_blocks * UNIT as u64;
         device.read_at(&mut block, at).map_err(Error::CacheDevice)?;
         let header = BlockHeader::parse(&block, tag).filter(|header| header.number == number);
         let header = header.ok_or_else(|| Error::damaged("log", at, "it reads differently now"))?;
@@ -113,22 +129,22 @@ fn read(device: &dyn BlockDevice, state: &State, batch: Range<u64>) -> Result<Ve
 
 /// Returns the part of an item that is kept if the sub-blocks `bad` stay as they were before the
 /// batch.
-fn what_counts(state: &State, item: &Item, bad: &HashMap<BlockKey, u16>) -> Option<Item> {
+fn what_counts(state: &CacheState, item: &Item, bad: &HashMap<BlockKey, u16>) -> Option<Item> {
     let record = match item {
         Item::Record(record) => record,
         Item::IntentSet(_) => return Some(*item),
         // Some of the data that it depends on is missing.
         Item::IntentClear(_) => return None,
     };
-    if record.slot >= state.slots.len() {
+    if record.slot >= state.residency.len() {
         return None;
     }
-    let here = state.slots.key(record.slot);
-    let dirty_here = state.slots.masks(record.slot).dirty;
+    let here = state.residency.key(record.slot);
+    let dirty_here = state.residency.masks(record.slot).dirty;
     if let Some(mask) = record.key.and_then(|key| bad.get(&key)) {
         // If the former version exists only in the cache, the whole block stays.
-        let former = record.key.and_then(|key| state.lookup(key));
-        if former.is_some_and(|slot| state.slots.masks(slot).dirty & mask != 0) {
+        let former = record.key.and_then(|key| state.residency.lookup(key));
+        if former.is_some_and(|slot| state.residency.masks(slot).dirty & mask != 0) {
             return None;
         }
         let mut less = *record;
@@ -149,20 +165,21 @@ fn what_counts(state: &State, item: &Item, bad: &HashMap<BlockKey, u16>) -> Opti
 
 /// Returns the dirty sub-blocks of a slot that do not match its record, and were not durable
 /// before.
-fn differing(device: &dyn BlockDevice, state: &State, record: &Record) -> u16 {
-    if record.slot >= state.slots.len() {
+fn differing(device: &dyn BlockDevice, state: &CacheState, record: &Record) -> u16 {
+    if record.slot >= state.residency.len() {
         return 0;
     }
-    let same_block = record.key.is_some() && state.slots.key(record.slot) == record.key;
-    let held = if same_block { state.slots.masks(record.slot).held } else { 0 };
+    let same_block = record.key.is_some() && state.residency.key(record.slot) == record.key;
+    let held = if same_block { state.residency.masks(record.slot).held } else { 0 };
     let mut data = vec![0; SUB_BLOCK_BYTES];
     let dirty = record.dirty & !record.zero;
     let differs = |sub: &usize| {
-        let known = held >> sub & 1 != 0 && state.slots.crc(record.slot, *sub) == record.crcs[*sub];
-        let at = state.sb.slot_offset(record.slot) + (sub * SUB_BLOCK_BYTES) as u64;
+        let known =
+            held >> sub & 1 != 0 && state.residency.crc(record.slot, *sub) == record.crcs[*sub];
+        let at = state.log.sb.slot_offset(record.slot) + (sub * SUB_BLOCK_BYTES) as u64;
         // An unreadable sub-block is not an incomplete write: its reader gets the error.
         !known && device.read_at(&mut data, at).is_ok() && crc32c(&data) != record.crcs[*sub]
     };
-    let subs = (0..state.sb.subs()).filter(|sub| dirty >> sub & 1 != 0).filter(differs);
+    let subs = (0..state.log.sb.subs()).filter(|sub| dirty >> sub & 1 != 0).filter(differs);
     subs.fold(0, |mask, sub| mask | 1 << sub)
 }

@@ -1,75 +1,18 @@
 //! Background work: by threads, or, without them, in [`Cache::tick`].
 
+use crate::attach::fingerprint;
 use crate::cache::Cache;
-use crate::fills::FillId;
 use crate::format::superblock::STATE_CLEAN;
-use crate::origin::{Origin, fingerprint};
-use crate::readahead;
+use crate::jobs::{Job, Queue};
 use crate::regions::Intent;
-use crate::{Error, OpenOptions, Result};
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
+use crate::{Error, Result};
+use crate::{prefetch, readahead};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Interval at which the threads look for work that is due.
 const TICK: Duration = Duration::from_millis(100);
-
-/// A fill whose data is to be written to the cache.
-struct Job {
-    origin: Arc<Origin>,
-    id: FillId,
-    data: Arc<Vec<u8>>,
-}
-
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    bytes: usize,
-    stop: bool,
-}
-
-#[derive(Default)]
-pub(crate) struct Workers {
-    queue: Arc<(Mutex<Queue>, Condvar)>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    running: AtomicBool,
-    write_back: Arc<(Mutex<bool>, Condvar)>,
-    pub(crate) prefetches: Arc<readahead::Queue>,
-}
-
-impl Workers {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn are_running(&self) -> bool {
-        self.running.load(Ordering::Acquire)
-    }
-
-    /// Queues a fill. Returns false if there is no thread, or the queue is full.
-    pub(crate) fn take_fill(
-        &self,
-        options: &OpenOptions,
-        origin: &Arc<Origin>,
-        id: FillId,
-        data: &Arc<Vec<u8>>,
-    ) -> bool {
-        if !self.running.load(Ordering::Acquire) {
-            return false;
-        }
-        let mut queue = self.queue();
-        if queue.stop || queue.bytes + data.len() > options.fill_queue_bytes {
-            return false;
-        }
-        queue.bytes += data.len();
-        queue.jobs.push_back(Job { origin: Arc::clone(origin), id, data: Arc::clone(data) });
-        drop(queue);
-        self.queue.1.notify_one();
-        true
-    }
-}
 
 impl Cache {
     pub(crate) fn start_workers(self: &Arc<Self>) {
@@ -91,7 +34,7 @@ impl Cache {
         if self.options.readahead_bytes > 0 {
             for _ in 0..readahead::THREADS {
                 let (cache, queue) = (Arc::downgrade(self), Arc::clone(&self.workers.prefetches));
-                spawn("cache-prefetch", Box::new(move || readahead::fetch_loop(&cache, &queue)));
+                spawn("cache-prefetch", Box::new(move || prefetch::fetch_loop(&cache, &queue)));
             }
         }
         let (cache, wake) = (Arc::downgrade(self), Arc::clone(&self.workers.write_back));
@@ -107,7 +50,7 @@ impl Cache {
         }
         let much = {
             let st = self.lock();
-            st.dirty_bytes() > self.dirty_limit(&st) / 2
+            st.dirty.bytes() > self.dirty_limit(&st) / 2
         };
         if much {
             let mut due = self.workers.write_back.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +82,7 @@ impl Cache {
             let mut st = self.lock();
             st.now_ms = st.now_ms.max(now_ms);
             st.recycle_staged();
-            if st.closed || st.failed.is_some() || self.options.read_only {
+            if st.health.closed || st.health.failed.is_some() || self.options.read_only {
                 return Ok(());
             }
         }
@@ -149,11 +92,12 @@ impl Cache {
         let unlogged;
         let (due, half) = {
             let st = self.lock();
-            let due = st.now_ms >= st.last_commit_ms + self.options.commit_interval_ms;
-            let any =
-                !st.pending.is_empty() || !st.regions.pending.is_empty() || st.regions.durable > 0;
-            let half = st.log.next - st.log.tail >= st.sb.log_blocks / 2;
-            unlogged = st.unlogged_drops > 0 && st.loading.is_none();
+            let due = st.log.is_due(st.now_ms, self.options.commit_interval_ms);
+            let any = !st.log.pending().is_empty()
+                || !st.dirty.regions.pending.is_empty()
+                || st.dirty.regions.durable > 0;
+            let half = st.log.at.used_blocks() >= st.log.sb.log_blocks / 2;
+            unlogged = st.log.unlogged_drops() > 0 && st.residency.loading.is_none();
             (due && any, half)
         };
         if due {
@@ -174,7 +118,7 @@ impl Cache {
                 let st = self.lock();
                 let before = st.now_ms.checked_sub(self.options.intent_idle_ms);
                 let flushed = origin.flushed.load(Ordering::Acquire);
-                st.regions.of(origin.nr).any(|(_, region)| {
+                st.dirty.regions.of(origin.nr).any(|(_, region)| {
                     region.intent == Intent::Durable
                         && region.writers == 0
                         && region.written > flushed
@@ -196,19 +140,19 @@ impl Cache {
     pub fn close(&self) -> Result<()> {
         {
             let mut st = self.lock();
-            if st.closed {
+            if st.health.closed {
                 return Ok(());
             }
-            st.closed = true;
+            st.health.closed = true;
         }
         self.notify();
         self.stop_workers();
         let mut st = self.lock();
-        while !st.writers.is_empty() {
+        while !st.requests.writers.is_empty() {
             st = self.wait(st);
         }
-        let failed = st.failed.clone();
-        let dirty_bytes = st.dirty_bytes();
+        let failed = st.health.failed.clone();
+        let dirty_bytes = st.dirty.bytes();
         drop(st);
         if self.options.read_only {
             return Ok(());
@@ -231,13 +175,13 @@ impl Cache {
             return Ok(());
         }
         self.load_all()?;
-        if self.lock().unlogged_drops > 0 {
+        if self.lock().log.unlogged_drops() > 0 {
             // Intents can be cleared only after it.
             self.checkpoint_always()?;
         }
         self.commit()?;
         self.checkpoint_always()?;
-        let clean = self.lock().regions.durable == 0;
+        let clean = self.lock().dirty.regions.durable == 0;
         self.write_superblock(|sb| {
             sb.state |= if clean { STATE_CLEAN } else { 0 };
             for (nr, print) in fingerprints {
@@ -261,7 +205,7 @@ impl Cache {
         self.workers.prefetches.stop();
         let mut st = self.lock();
         for job in jobs {
-            st.fills.end(job.id);
+            st.requests.fills.end(job.id);
         }
         drop(st);
         self.notify();
@@ -344,7 +288,8 @@ fn commit_loop(cache: &Weak<Cache>, queue: &(Mutex<Queue>, Condvar), start: Inst
                 tracing::warn!(%error, "the cache could not be maintained");
             }
             let st = cache.lock();
-            maintained.is_ok() && (st.loading.is_some() || !st.forgetting.is_empty())
+            maintained.is_ok()
+                && (st.residency.loading.is_some() || st.origins.forgetting().is_some())
         };
         if !busy {
             // Stopping the queue ends the pause early.

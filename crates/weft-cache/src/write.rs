@@ -4,13 +4,13 @@
 //! alike: *absorbed* (the cache takes the write, and the origin gets it later) or *passed* (the
 //! origin takes it, and then the cache is updated). A writer has exclusive access to its blocks.
 
+use crate::data::Data;
 use crate::device::CachedDevice;
-use crate::fills::FILL_SUBS_MAX;
 use crate::origin::Link;
 use crate::policy::BlockKey;
-use crate::ranges::RangeId;
+use crate::ranges::{FILL_SUBS_MAX, RangeId};
 use crate::regions::{Intent, RegionKey};
-use crate::state::State;
+use crate::state::CacheState;
 use crate::stats::Count;
 use crate::store::{Allocate, Store};
 use crate::{Error, Mode, Result, SUB_BLOCK_BYTES};
@@ -18,36 +18,6 @@ use crc32c::crc32c;
 use std::ops::Range;
 
 const SUB: u64 = SUB_BLOCK_BYTES as u64;
-
-/// The data of a write: bytes, or a number of zeroes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Data<'a> {
-    Bytes(&'a [u8]),
-    Zeroes(u64),
-}
-
-impl<'a> Data<'a> {
-    fn len(self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Zeroes(len) => len,
-        }
-    }
-
-    fn part(self, from: u64, to: u64) -> Self {
-        match self {
-            Self::Bytes(bytes) => Self::Bytes(&bytes[from as usize..to as usize]),
-            Self::Zeroes(_) => Self::Zeroes(to - from),
-        }
-    }
-
-    fn copy_to(self, out: &mut [u8]) {
-        match self {
-            Self::Bytes(bytes) => out.copy_from_slice(bytes),
-            Self::Zeroes(_) => out.fill(0),
-        }
-    }
-}
 
 /// A change of the origin that passes the cache, while it is in progress.
 #[must_use]
@@ -81,7 +51,7 @@ impl CachedDevice {
         let (block_bytes, stream) = {
             let mut st = cache.lock();
             let stream = st.admission.observe(nr, offset, data.len());
-            (u64::from(st.sb.block_bytes), stream)
+            (u64::from(st.log.sb.block_bytes), stream)
         };
         let end = offset + data.len();
         let blocks = offset / block_bytes..end.div_ceil(block_bytes);
@@ -89,9 +59,9 @@ impl CachedDevice {
         let entered = cache.enter_writer(origin, &blocks, |_| !origin.mode().writes_back())?;
         let Some((st, id)) = entered else { return self.write_without_cache(data, offset) };
         let mode = self.origin.mode();
-        let absorbs = |st: &State, block: u64| {
-            let slot = st.lookup(BlockKey::new(nr, block));
-            mode.writes_back() || slot.is_some_and(|slot| st.slots.masks(slot).dirty != 0)
+        let absorbs = |st: &CacheState, block: u64| {
+            let slot = st.residency.lookup(BlockKey::new(nr, block));
+            mode.writes_back() || slot.is_some_and(|slot| st.residency.masks(slot).dirty != 0)
         };
         let mut runs: Vec<(Range<u64>, bool)> = Vec::new();
         for block in blocks {
@@ -123,7 +93,7 @@ impl CachedDevice {
             Data::Bytes(bytes) => device.write_at(bytes, offset),
             Data::Zeroes(len) => device.write_zeroes(offset, len),
         }
-        .map_err(|e| self.origin.failed(&self.cache, e))
+        .map_err(|e| self.origin.failed(&self.cache.counters, e))
     }
 
     /// Writes to the cache; the origin gets the data later.
@@ -168,15 +138,15 @@ impl CachedDevice {
         // cache has no older dirty version of it.
         let any_dirty = {
             let st = cache.lock();
-            let per_block = st.sb.subs() as u64;
+            let per_block = st.log.sb.subs() as u64;
             (subs.start / per_block..subs.end.div_ceil(per_block)).any(|block| {
-                let slot = st.lookup(BlockKey::new(self.origin.nr, block));
-                slot.is_some_and(|slot| st.slots.masks(slot).dirty != 0)
+                let slot = st.residency.lookup(BlockKey::new(self.origin.nr, block));
+                slot.is_some_and(|slot| st.residency.masks(slot).dirty != 0)
             })
         };
         if any_dirty {
             let why = "the cache is full of dirty data".to_owned();
-            return Err(Error::StillDirty { dirty_bytes: cache.lock().dirty_bytes(), why });
+            return Err(Error::StillDirty { dirty_bytes: cache.lock().dirty.bytes(), why });
         }
         self.pass(data, offset, mode, stream)
     }
@@ -192,20 +162,20 @@ impl CachedDevice {
     fn read_for_writer(&self, out: &mut [u8], at: u64) -> Result<()> {
         let cache = &*self.cache;
         let sub = at / SUB;
-        let mut pinned = crate::read::Pinned::new(&cache.pins);
+        let mut pinned = crate::pins::Pinned::new(&cache.pins);
         let found = {
             let st = cache.lock();
-            let per_block = st.sb.subs() as u64;
+            let per_block = st.log.sb.subs() as u64;
             let bit = (sub % per_block) as usize;
-            st.lookup(BlockKey::new(self.origin.nr, sub / per_block)).and_then(|slot| {
-                let masks = st.slots.masks(slot);
+            st.residency.lookup(BlockKey::new(self.origin.nr, sub / per_block)).and_then(|slot| {
+                let masks = st.residency.masks(slot);
                 if masks.valid >> bit & 1 == 0 {
                     return None;
                 }
                 pinned.pin(slot);
-                let offset = st.sb.slot_offset(slot) + bit as u64 * SUB;
+                let offset = st.log.sb.slot_offset(slot) + bit as u64 * SUB;
                 let dirty = masks.dirty >> bit & 1 != 0;
-                Some((slot, offset, st.slots.crc(slot, bit), masks.zero >> bit & 1 != 0, dirty))
+                Some((slot, offset, st.residency.crc(slot, bit), masks.zero >> bit & 1 != 0, dirty))
             })
         };
         let origin = &*self.origin;
@@ -213,11 +183,12 @@ impl CachedDevice {
             Some((_, _, _, true, _)) => out.fill(0),
             Some((slot, offset, crc, false, dirty)) => {
                 let mut data = vec![0; SUB_BLOCK_BYTES];
-                let read = cache.read_cache(&mut data, offset);
-                if dirty {
-                    read?;
-                }
-                if crc32c(&data) == crc {
+                let intact = match cache.read_cache(&mut data, offset) {
+                    Ok(()) => crc32c(&data) == crc,
+                    Err(error) if dirty => return Err(error),
+                    Err(_) => false,
+                };
+                if intact {
                     out.copy_from_slice(&data[..out.len()]);
                 } else if dirty {
                     cache.counters.dirty_damaged.add(1);
@@ -225,10 +196,15 @@ impl CachedDevice {
                     return Err(Error::DirtyDamaged { label, offset, len_bytes: SUB, slot });
                 } else {
                     cache.counters.heals.add(1);
-                    origin.device.read_at(out, at).map_err(|e| origin.failed(cache, e))?;
+                    origin
+                        .device
+                        .read_at(out, at)
+                        .map_err(|e| origin.failed(&cache.counters, e))?;
                 }
             }
-            None => origin.device.read_at(out, at).map_err(|e| origin.failed(cache, e))?,
+            None => {
+                origin.device.read_at(out, at).map_err(|e| origin.failed(&cache.counters, e))?;
+            }
         }
         Ok(())
     }
@@ -244,8 +220,8 @@ impl CachedDevice {
             Data::Zeroes(len) => origin.device.write_zeroes(offset, len),
         };
         let epoch = origin.count_write();
-        let written = written.map_err(|e| origin.failed(cache, e));
-        let failed = cache.lock().failed.is_some();
+        let written = written.map_err(|e| origin.failed(&cache.counters, e));
+        let failed = cache.lock().health.failed.is_some();
         let keep = written.is_ok()
             && !failed
             && matches!(
@@ -301,9 +277,11 @@ impl CachedDevice {
             let (from, to) = ((sub * SUB).max(offset), ((sub + 1) * SUB).min(end));
             let cached = {
                 let st = cache.lock();
-                let per_block = st.sb.subs() as u64;
-                let slot = st.lookup(BlockKey::new(nr, sub / per_block));
-                slot.is_some_and(|slot| st.slots.masks(slot).valid >> (sub % per_block) & 1 != 0)
+                let per_block = st.log.sb.subs() as u64;
+                let slot = st.residency.lookup(BlockKey::new(nr, sub / per_block));
+                slot.is_some_and(|slot| {
+                    st.residency.masks(slot).valid >> (sub % per_block) & 1 != 0
+                })
             };
             if cached {
                 let mut content = vec![0; SUB_BLOCK_BYTES];
@@ -320,9 +298,9 @@ impl CachedDevice {
     /// Drops the sub-blocks that overlap this byte range from the cache.
     pub(crate) fn drop_cached(&self, start: u64, end: u64) {
         let mut st = self.cache.lock();
-        let block_bytes = u64::from(st.sb.block_bytes);
+        let block_bytes = u64::from(st.log.sb.block_bytes);
         let blocks = start / block_bytes..end.div_ceil(block_bytes);
-        let drop_one = |st: &mut State, slot: u32, block: u64| {
+        let drop_one = |st: &mut CacheState, slot: u32, block: u64| {
             let base = block * block_bytes / SUB;
             let mut mask = 0;
             for bit in 0..block_bytes / SUB {
@@ -332,9 +310,9 @@ impl CachedDevice {
             st.invalidate(slot, mask);
         };
         let nr = self.origin.nr;
-        if blocks.end - blocks.start > u64::from(st.slots.len()) {
-            for slot in 0..st.slots.len() {
-                let key = st.slots.key(slot).filter(|key| key.origin() == nr);
+        if blocks.end - blocks.start > u64::from(st.residency.len()) {
+            for slot in 0..st.residency.len() {
+                let key = st.residency.key(slot).filter(|key| key.origin() == nr);
                 if let Some(key) = key.filter(|key| blocks.contains(&key.block())) {
                     drop_one(&mut st, slot, key.block());
                 }
@@ -343,10 +321,10 @@ impl CachedDevice {
         }
         for block in blocks {
             let key = BlockKey::new(nr, block);
-            match st.lookup(key) {
+            match st.residency.lookup(key) {
                 Some(slot) => drop_one(&mut st, slot, block),
                 None => {
-                    if let Some(loading) = &mut st.loading {
+                    if let Some(loading) = &mut st.residency.loading {
                         loading.supersede(key);
                     }
                 }
@@ -366,24 +344,25 @@ impl CachedDevice {
         usable.or_else(|error| self.pass_if_failed(error))?;
         let nr = self.origin.nr;
         let mut st = cache.lock();
-        let shift = st.origins[usize::from(nr)].region_shift;
+        let shift = st.origins.of(nr).region_shift;
         let regions: Vec<RegionKey> =
             (start >> shift..=(end - 1) >> shift).map(|r| RegionKey::new(nr, r as u32)).collect();
         for key in &regions {
-            st.regions.update(*key, |region| region.writers += 1);
+            st.dirty.regions.update(*key, |region| region.writers += 1);
         }
-        let subs = st.passing.enter(nr, start / SUB..end.div_ceil(SUB));
+        let subs = st.requests.passing.enter(nr, start / SUB..end.div_ceil(SUB));
         let change = OriginChange { regions, subs };
         if !cache.options.persistence {
             return Ok(change);
         }
         let keys = &change.regions;
-        if st.failed.is_none() {
-            keys.iter().for_each(|key| st.regions.want(*key));
+        if st.health.failed.is_none() {
+            keys.iter().for_each(|key| st.dirty.regions.want(*key));
         }
-        let durable =
-            |st: &State| keys.iter().all(|key| st.regions.intent(*key) == Intent::Durable);
-        let block_bytes = u64::from(st.sb.block_bytes);
+        let durable = |st: &CacheState| {
+            keys.iter().all(|key| st.dirty.regions.intent(*key) == Intent::Durable)
+        };
+        let block_bytes = u64::from(st.log.sb.block_bytes);
         let mut blocks = start / block_bytes..end.div_ceil(block_bytes);
         let urgent = !durable(&st)
             && (blocks.end - blocks.start > 4096
@@ -401,7 +380,7 @@ impl CachedDevice {
             self.leave_origin(&change, 0);
             return Err(error);
         }
-        debug_assert!(cache.lock().failed.is_some() || durable(&cache.lock()));
+        debug_assert!(cache.lock().health.failed.is_some() || durable(&cache.lock()));
         Ok(change)
     }
 
@@ -410,13 +389,13 @@ impl CachedDevice {
         let mut st = self.cache.lock();
         let now_ms = st.now_ms;
         for key in &change.regions {
-            st.regions.update(*key, |region| {
+            st.dirty.regions.update(*key, |region| {
                 region.writers -= 1;
                 region.written = region.written.max(epoch);
                 region.written_ms = now_ms;
             });
         }
-        st.passing.leave(change.subs);
+        st.requests.passing.leave(change.subs);
         drop(st);
         self.cache.notify();
     }
@@ -425,7 +404,11 @@ impl CachedDevice {
     /// bypass it. Otherwise returns `error`.
     pub(crate) fn pass_if_failed(&self, error: Error) -> Result<()> {
         let st = self.cache.lock();
-        if st.failed.is_some() && !st.closed && st.dirty_subs == 0 && st.held_slots == 0 {
+        if st.health.failed.is_some()
+            && !st.health.closed
+            && st.dirty.subs() == 0
+            && st.dirty.held_slots() == 0
+        {
             return Ok(());
         }
         Err(error)

@@ -7,12 +7,11 @@
 
 use crate::cache::Cache;
 use crate::origin::Origin;
+use crate::pins::Pinned;
 use crate::policy::BlockKey;
-use crate::read::Pinned;
-use crate::regions::RegionKey;
 use crate::send::Dirty;
 use crate::slots::Masks;
-use crate::state::State;
+use crate::state::CacheState;
 use crate::stats::Count;
 use crate::{Error, Result, SUB_BLOCK_BYTES};
 use std::sync::atomic::Ordering;
@@ -27,13 +26,6 @@ const BATCH_BYTES: u64 = 8 << 20;
 /// before the first retry; each pause is twice as long as the one before.
 const TRIES_MAX: u32 = 4;
 const RETRY_PAUSE: Duration = Duration::from_millis(2);
-
-/// The rate limit of write-back.
-#[derive(Debug, Default)]
-pub(crate) struct Pace {
-    /// Time at which the next batch may begin, in milliseconds.
-    next_ms: u64,
-}
 
 /// The dirty blocks to be written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +47,7 @@ impl Cache {
     }
 
     pub(crate) fn write_back_origin(&self, nr: Option<u16>) -> Result<()> {
-        let dirty =
-            |st: &State| nr.map_or(st.dirty_subs, |nr| st.origins[usize::from(nr)].dirty_subs);
+        let dirty = |st: &CacheState| nr.map_or(st.dirty.subs(), |nr| st.origins.of(nr).dirty_subs);
         // Data that writers make dirty meanwhile need not be waited for, nor be distinguished.
         let enough = dirty(&self.lock()) * SUB * 2;
         let (mut total, mut idle, mut tries) = (0, 0, 0);
@@ -113,7 +104,7 @@ impl Cache {
         let needs_commit = {
             let mut st = self.lock();
             let (_, found) = self.collect(&mut st, which, true, &mut None);
-            found.iter().any(|d| st.slots.masks(d.slot).held & d.mask != d.mask)
+            found.iter().any(|d| st.residency.masks(d.slot).held & d.mask != d.mask)
         };
         if needs_commit {
             self.commit()?;
@@ -134,9 +125,10 @@ impl Cache {
         let mut ranges = Vec::new();
         for d in &found {
             pinned.pin(d.slot);
-            ranges.push(st.cleaning.enter(d.key.origin(), d.key.block()..d.key.block() + 1));
+            ranges
+                .push(st.requests.cleaning.enter(d.key.origin(), d.key.block()..d.key.block() + 1));
         }
-        let place = (st.sb.data_offset, u64::from(st.sb.block_bytes));
+        let place = (st.log.sb.data_offset, u64::from(st.log.sb.block_bytes));
         drop(st);
         drop(committing);
 
@@ -150,15 +142,15 @@ impl Cache {
         let mut st = self.lock();
         if flushed.is_ok() {
             for (d, taken) in found.iter().zip(&sent.taken) {
-                if st.lookup(d.key) != Some(d.slot) {
+                if st.residency.lookup(d.key) != Some(d.slot) {
                     continue;
                 }
                 // The sent data may have been replaced by zeroes.
                 let subs = (0..16).filter(|bit| d.mask >> bit & 1 != 0).zip(&d.crcs);
-                let same = subs.filter(|(bit, crc)| st.slots.crc(d.slot, *bit) == **crc);
+                let same = subs.filter(|(bit, crc)| st.residency.crc(d.slot, *bit) == **crc);
                 let mask = taken & same.fold(0, |m, (bit, _)| m | 1 << bit);
                 if mask != 0 {
-                    let masks = st.slots.masks(d.slot);
+                    let masks = st.residency.masks(d.slot);
                     let verified = masks.verified | mask;
                     st.set_masks(d.slot, Masks { dirty: masks.dirty & !mask, verified, ..masks });
                     st.touch(d.slot);
@@ -166,7 +158,7 @@ impl Cache {
             }
         }
         for id in ranges {
-            st.cleaning.leave(id);
+            st.requests.cleaning.leave(id);
         }
         let now_ms = st.now_ms;
         drop(st);
@@ -193,14 +185,14 @@ impl Cache {
     /// has ended.
     fn wait_for_changes(&self, which: Which) {
         let mut st = self.lock();
-        if st.changing.is_empty() {
+        if st.requests.changing.is_empty() {
             return;
         }
         loop {
             let mut passed = None;
             let found = self.collect(&mut st, which, true, &mut passed).1;
             let Some(key) = passed.filter(|_| found.is_empty()) else { return };
-            while st.changing.contains(key) {
+            while st.requests.changing.contains(key) {
                 st = self.wait(st);
             }
         }
@@ -211,7 +203,7 @@ impl Cache {
     /// be written back at once: durable records mark them as dirty.
     fn collect(
         &self,
-        st: &mut State,
+        st: &mut CacheState,
         which: Which,
         all: bool,
         passed: &mut Option<BlockKey>,
@@ -219,8 +211,8 @@ impl Cache {
         let mut found = Vec::new();
         let mut origin: Option<std::sync::Arc<Origin>> = None;
         let mut bytes = 0;
-        let mut last = st.elevator;
-        for (region_key, region) in st.regions.dirty_from(st.elevator) {
+        let mut last = st.dirty.elevator();
+        for (region_key, region) in st.dirty.regions.dirty_from(st.dirty.elevator()) {
             let nr = region_key.origin();
             let wanted = match which {
                 Which::All(only) => only.is_none_or(|only| only == nr),
@@ -230,15 +222,15 @@ impl Cache {
                 continue;
             }
             if origin.is_none() {
-                let Some(attached) = st.attached(nr) else { continue };
+                let Some(attached) = st.origins.attached(nr) else { continue };
                 let paused = attached.retry_ms.load(Ordering::Relaxed) > st.now_ms;
                 if paused && matches!(which, Which::OlderThan(_)) {
                     continue;
                 }
                 origin = Some(attached);
             }
-            let shift = st.origins[usize::from(nr)].region_shift;
-            let per_region = (1_u64 << shift) / u64::from(st.sb.block_bytes);
+            let shift = st.origins.of(nr).region_shift;
+            let per_region = (1_u64 << shift) / u64::from(st.log.sb.block_bytes);
             let first = u64::from(region_key.region()) * per_region;
             let mut left = region.dirty;
             for block in first..first + per_region {
@@ -246,19 +238,19 @@ impl Cache {
                     break;
                 }
                 let key = BlockKey::new(nr, block);
-                let Some(slot) = st.lookup(key) else { continue };
-                let masks = st.slots.masks(slot);
+                let Some(slot) = st.residency.lookup(key) else { continue };
+                let masks = st.residency.masks(slot);
                 left -= masks.dirty.count_ones();
                 let mask = if all { masks.dirty } else { masks.dirty & masks.held };
-                if mask == 0 || st.damaged.contains(&slot) {
+                if mask == 0 || st.dirty.is_damaged(slot) {
                     continue;
                 }
-                if st.changing.contains(key) {
+                if st.requests.changing.contains(key) {
                     *passed = Some(key);
                     continue;
                 }
                 let crcs = (0..16).filter(|bit| mask >> bit & 1 != 0);
-                let crcs: Vec<u32> = crcs.map(|bit| st.slots.crc(slot, bit)).collect();
+                let crcs: Vec<u32> = crcs.map(|bit| st.residency.crc(slot, bit)).collect();
                 bytes += crcs.len() as u64 * SUB;
                 found.push(Dirty { key, slot, mask, zero: masks.zero, crcs });
             }
@@ -268,7 +260,7 @@ impl Cache {
             }
         }
         if !all && !found.is_empty() {
-            st.elevator = RegionKey(last.0 + 1);
+            st.dirty.continue_behind(last);
         }
         (origin, found)
     }
@@ -278,11 +270,11 @@ impl Cache {
     pub(crate) fn write_back_due(&self) -> Result<bool> {
         let (which, limited) = {
             let st = self.lock();
-            if st.dirty_subs == 0 || st.failed.is_some() || st.closed {
+            if st.dirty.subs() == 0 || st.health.failed.is_some() || st.health.closed {
                 return Ok(false);
             }
-            if st.dirty_bytes() > self.dirty_limit(&st) / 2 {
-                (Which::OlderThan(u64::MAX), st.dirty_bytes() < self.dirty_limit(&st))
+            if st.dirty.bytes() > self.dirty_limit(&st) / 2 {
+                (Which::OlderThan(u64::MAX), st.dirty.bytes() < self.dirty_limit(&st))
             } else {
                 let Some(before) = st.now_ms.checked_sub(self.options.max_dirty_age_ms) else {
                     return Ok(false);
@@ -306,25 +298,25 @@ impl Cache {
     }
 
     /// Returns the maximum of dirty data, in bytes.
-    pub(crate) fn dirty_limit(&self, st: &State) -> u64 {
-        let half = u64::from(st.slots.len()) * u64::from(st.sb.block_bytes) / 2;
+    pub(crate) fn dirty_limit(&self, st: &CacheState) -> u64 {
+        let half = u64::from(st.residency.len()) * u64::from(st.log.sb.block_bytes) / 2;
         self.options.dirty_limit_bytes.unwrap_or(half).max(SUB)
     }
 
     /// Makes slots available after an allocation has failed, by a commit or by write-back. Returns
     /// `Ok(false)` if it cannot.
     pub(crate) fn make_room(&self) -> Result<bool> {
-        if self.lock().commit_would_free() {
-            let before = self.lock().held_slots;
+        let before = self.lock().dirty.held_slots();
+        if before > 0 {
             self.commit()?;
-            if self.lock().held_slots < before {
+            if self.lock().dirty.held_slots() < before {
                 return Ok(true);
             }
         }
         if self.load_some()? {
             return Ok(true);
         }
-        if self.lock().dirty_subs == 0 {
+        if self.lock().dirty.subs() == 0 {
             return Ok(false);
         }
         let began = Instant::now();
@@ -340,7 +332,7 @@ impl Cache {
                     } else {
                         tries < TRIES_MAX
                     };
-                    if !patient || self.lock().failed.is_some() {
+                    if !patient || self.lock().health.failed.is_some() {
                         return Err(error);
                     }
                     std::thread::sleep(RETRY_PAUSE * (1 << tries.min(8)));
@@ -360,12 +352,12 @@ impl crate::device::CachedDevice {
         if !self.origin.mode().writes_back() {
             return Ok(());
         }
-        let over = |st: &State| st.dirty_bytes() + len_bytes > cache.dirty_limit(st);
+        let over = |st: &CacheState| st.dirty.bytes() + len_bytes > cache.dirty_limit(st);
         let mut waited = false;
         loop {
             {
                 let st = cache.lock();
-                if !over(&st) || st.dirty_subs == 0 || st.failed.is_some() {
+                if !over(&st) || st.dirty.subs() == 0 || st.health.failed.is_some() {
                     return Ok(());
                 }
             }

@@ -5,7 +5,7 @@
 use crate::gate::{At, GateDevice};
 use crate::rig::{BLOCK, Counter, Rig, block, read, write};
 use std::sync::Arc;
-use weft_block::{BlockDevice, MemoryDevice, Request};
+use weft_block::{BlockDevice, Fault, MemoryDevice, Request, Rule};
 use weft_cache::{AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId};
 
 /// 1. The seed's loader gave the entries of a metadata sector the wrong numbers, so that after a
@@ -246,4 +246,44 @@ fn a_block_that_does_not_match_its_checksum_is_never_served() {
         assert_eq!(read(&*again.device, number).unwrap(), block(number, 0));
     }
     assert_eq!(again.cache.stats().heals, 64, "they are healed, and hits again");
+}
+
+/// A dirty sub-block that moves to another slot together with a write is verified like one that is
+/// read: its damage is counted, and the error names the origin.
+#[test]
+fn damage_that_a_write_finds_names_its_origin_and_is_counted() {
+    let create = CreateOptions { block_bytes: 2 * BLOCK as u32, ..CreateOptions::default() };
+    let rig = Rig::with(Mode::WriteBack, 4 << 20, 64, &create);
+    let open = rig.open();
+    write(&*open.device, 0, 1).unwrap();
+    write(&*open.device, 1, 1).unwrap();
+    // From here on the block is held, and the next write of a half moves the other.
+    open.device.flush().unwrap();
+    let pages = (0..rig.cache_disk.geometry().len_bytes).step_by(BLOCK);
+    let mut page = vec![0; BLOCK];
+    for at in pages {
+        rig.cache_disk.read_at(&mut page, at).unwrap();
+        if page == block(1, 1) {
+            rig.cache_disk.write_at(&[page[0] ^ 1], at).unwrap();
+        }
+    }
+    let error = write(&*open.device, 0, 2).unwrap_err().to_string();
+    assert!(error.contains("\"origin\""), "{error}");
+    assert_eq!(open.cache.stats().dirty_damaged, 1);
+}
+
+/// A block of zeroes that cannot be read from the cache is not taken for one that was read: what
+/// the buffer holds after a failed read is compared with nothing.
+#[test]
+fn a_failed_read_for_a_writer_is_not_compared_with_a_checksum() {
+    let rig = Rig::new(Mode::WriteThrough, 4 << 20, 64);
+    let open = rig.open();
+    open.device.write_at(&[0; BLOCK], 0).unwrap();
+    let rule = rig.cache_disk.add(Rule::every(Request::Read, Fault::EIO));
+    open.device.write_at(&[1; 100], 0).unwrap();
+    rig.cache_disk.remove(rule);
+    assert_eq!(open.cache.stats().heals, 1, "the origin was read instead");
+    let mut expected = vec![0; BLOCK];
+    expected[..100].fill(1);
+    assert_eq!(read(&*open.device, 0).unwrap(), expected);
 }

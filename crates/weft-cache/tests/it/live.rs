@@ -78,6 +78,8 @@ fn an_origin_is_not_attached_again_while_somebody_uses_it_without_the_cache() {
     write(&*open.device, 1, 1).unwrap();
     open.cache.detach(&open.device).unwrap();
     assert!(matches!(rig.attach(&open.cache), Err(Error::OriginBusy(_))));
+    let error = rig.attach(&open.cache).unwrap_err().to_string();
+    assert!(error.contains("detached"), "it says what to drop: {error}");
     let Open { cache, device } = open;
     drop(device);
     let device = rig.attach(&cache).unwrap();
