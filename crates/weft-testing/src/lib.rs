@@ -5,12 +5,13 @@
 #![warn(missing_docs)]
 
 use std::fmt::Debug;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 pub use weft_block::Rng;
 
 /// The longest wait; what takes longer never comes.
-const LIMIT: Duration = Duration::from_secs(300);
+pub const LIMIT: Duration = Duration::from_secs(300);
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -37,9 +38,64 @@ pub fn wait_for<T, E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<T, 
     }
 }
 
+/// Runs `work` on a thread of its own, and returns what it returned.
+///
+/// # Panics
+/// After five minutes, with `what` was waited for; and if `work` panics, as it did.
+pub fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    ends_within(LIMIT, what, work)
+}
+
+fn ends_within<T: Send + 'static>(
+    limit: Duration,
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (done, is_done) = channel();
+    let worker = std::thread::spawn(move || {
+        let result = work();
+        // Not sent by a panic, which drops the sender instead.
+        let _ = done.send(());
+        result
+    });
+    if is_done.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+        panic!("waited {limit:?} until {what}");
+    }
+    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn message_of(work: impl FnOnce() + std::panic::UnwindSafe) -> String {
+        let panic = std::panic::catch_unwind(work).expect_err("it panics");
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .expect("a text")
+    }
+
+    #[test]
+    fn work_that_ends_gives_its_result() {
+        assert_eq!(ends("a sum is made", || 3 + 4), 7);
+    }
+
+    #[test]
+    fn work_that_hangs_is_named() {
+        // Nothing is sent, and the sender is dropped only after the panic.
+        let (hold, held) = channel::<()>();
+        let message = message_of(move || {
+            ends_within(Duration::from_millis(1), "nothing is sent", move || held.recv().is_err());
+        });
+        assert!(message.contains("nothing is sent"), "{message}");
+        drop(hold);
+    }
+
+    #[test]
+    fn work_that_panics_fails_as_it_did() {
+        let message = message_of(|| ends("it fails", || panic!("its own words")));
+        assert_eq!(message, "its own words");
+    }
 
     #[test]
     fn a_wait_ends_with_the_first_success() {

@@ -9,6 +9,7 @@ use crate::rig::{BLOCK, Rig, block, is_of, read, write};
 use std::time::Duration;
 use weft_block::{BlockDevice, Fault, Request, Rule};
 use weft_cache::{CreateOptions, Mode, OpenOptions};
+use weft_testing::wait_until;
 
 const DIRTY: [Mode; 2] = [Mode::WriteBack, Mode::WriteOnly];
 
@@ -147,12 +148,12 @@ fn a_batch_that_another_flush_may_have_lost_stays_dirty() {
     }
     open.device.flush().unwrap();
     // The batch's last write takes its time; meanwhile the mode changes, and a flush fails.
-    let slow = Fault::Delay(Duration::from_millis(400));
-    rig.origin_disk.add(Rule::nth(Request::Write, 1, slow));
+    let slow = Fault::Delay(Duration::from_secs(1));
+    let held = rig.origin_disk.add(Rule::nth(Request::Write, 1, slow));
     rig.origin_disk.add(Rule::nth(Request::Flush, 1, Fault::EIO));
     std::thread::scope(|scope| {
         let batch = scope.spawn(|| open.cache.write_back_all());
-        std::thread::sleep(Duration::from_millis(150));
+        wait_until("the batch is being written", || rig.origin_disk.fired(held) > 0);
         // A write around the cache, so that there is something to be flushed.
         open.device.discard(32 * BLOCK as u64, BLOCK as u64).unwrap();
         open.device.flush().expect_err("it fails");

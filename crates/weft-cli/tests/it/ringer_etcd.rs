@@ -1,22 +1,17 @@
 //! A cell on three members of etcd with two servers, through the real command, and what befalls them:
-//! nothing that `fsync` has acknowledged is lost, and service is back soon.
+//! nothing that `fsync` has acknowledged is lost, and service is back.
 
 use crate::ringer::kill;
 use crate::run::{Bench, can_mount};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weft_ringer_server::testing::{Cluster, Lossy};
-
-/// What the service may be interrupted for.
-const LIMIT: Duration = Duration::from_secs(10);
-
-/// When whatever a fault leads to has begun: the session of a dead server is over by then.
-const CALM: Duration = Duration::from_secs(8);
+use weft_testing::{wait_for, wait_until};
 
 struct Cell {
     bench: Bench,
@@ -63,26 +58,23 @@ impl Cell {
         fs::create_dir(&dir).unwrap();
         let (store, pid) = (format!("{name}.store"), format!("{name}.pid"));
         let addresses = self.addresses();
-        let args = ["ringer", "mount", &addresses, name, "--store", &store, "--patience", "60"];
+        let args = ["ringer", "mount", &addresses, name, "--store", &store, "--patience", "3600"];
         self.bench.ok(&[&args[..], &["--background", "--pid-file", &pid]].concat());
         dir
     }
 
     /// Which server owns the cell, as soon as one does.
     fn owner(&self) -> usize {
-        let end = Instant::now() + LIMIT;
-        loop {
+        wait_for("a server owns the cell", || {
             let ran = self.bench.run(&["ringer", "status", &self.addresses(), "--json"]);
-            if let Ok(status) = serde_json::from_str::<serde_json::Value>(&ran.out) {
-                let servers = status["servers"].as_array().expect("several");
-                let owners: Vec<usize> =
-                    (0..2).filter(|&n| servers[n]["role"] == "owner").collect();
-                let [owner] = owners[..] else { panic!("{servers:?}") };
-                return owner;
-            }
-            assert!(Instant::now() < end, "nobody owns the cell: {ran:#?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            let Ok(status) = serde_json::from_str::<serde_json::Value>(&ran.out) else {
+                return Err(ran);
+            };
+            let servers = status["servers"].as_array().expect("several");
+            let owners: Vec<usize> = (0..2).filter(|&n| servers[n]["role"] == "owner").collect();
+            let [owner] = owners[..] else { panic!("{servers:?}") };
+            Ok(owner)
+        })
     }
 
     /// Kills the server that owns the cell; another, fresh one is in its place afterwards.
@@ -101,14 +93,9 @@ impl Cell {
     }
 
     fn kill_leader(&mut self) -> usize {
-        let end = Instant::now() + LIMIT;
-        loop {
-            if let Some(leader) = self.etcd.leader() {
-                self.etcd.kill(leader);
-                return leader;
-            }
-            assert!(Instant::now() < end, "etcd has no leader");
-        }
+        let leader = wait_for("etcd has a leader", || self.etcd.leader().ok_or("none"));
+        self.etcd.kill(leader);
+        leader
     }
 
     /// The owner and etcd do not hear of each other. Returns once it refuses, and after how long.
@@ -116,13 +103,11 @@ impl Cell {
         let owner = self.owner();
         let begun = Instant::now();
         self.links[owner].iter().for_each(Lossy::cut);
-        loop {
+        wait_for("it refuses", || {
             let ran = self.bench.run(&["ringer", "status", &self.address(owner)]);
-            if ran.code == 1 && ran.err.contains("is a standby") {
-                return (owner, begun.elapsed());
-            }
-            assert!(begun.elapsed() < LIMIT, "it does not refuse: {ran:#?}");
-        }
+            if ran.code == 1 && ran.err.contains("is a standby") { Ok(()) } else { Err(ran) }
+        });
+        (owner, begun.elapsed())
     }
 }
 
@@ -141,8 +126,8 @@ impl Drop for Cell {
 /// Makes files all the time, each durable before the next is begun.
 struct Work {
     stop: Arc<AtomicBool>,
-    /// When each was acknowledged.
-    done: Arc<Mutex<Vec<Instant>>>,
+    /// How many were acknowledged.
+    done: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -152,7 +137,7 @@ fn content(n: usize) -> Vec<u8> {
 
 impl Work {
     fn start(dir: PathBuf) -> Self {
-        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (is_over, acknowledged) = (Arc::clone(&stop), Arc::clone(&done));
         let thread = std::thread::spawn(move || {
             for n in 0.. {
@@ -163,35 +148,23 @@ impl Work {
                 file.write_all(&content(n)).unwrap();
                 fs::rename(dir.join(format!("{n}.new")), dir.join(n.to_string())).unwrap();
                 file.sync_all().unwrap();
-                acknowledged.lock().unwrap().push(Instant::now());
+                acknowledged.fetch_add(1, Ordering::AcqRel);
             }
         });
         let work = Self { stop, done, thread: Some(thread) };
-        let end = Instant::now() + LIMIT;
-        while work.count() == 0 {
-            assert!(Instant::now() < end, "nothing is acknowledged");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        work.goes_on();
         work
     }
 
     fn count(&self) -> usize {
-        self.done.lock().unwrap().len()
+        self.done.load(Ordering::Acquire)
     }
 
-    /// The longest time after `fault` in which nothing was acknowledged, once work goes on.
-    fn interruption(&self, fault: Instant) -> Duration {
-        loop {
-            std::thread::sleep(Duration::from_millis(100));
-            let done = self.done.lock().unwrap().clone();
-            let from = done.partition_point(|at| *at < fault).saturating_sub(1);
-            let longest = done[from..].windows(2).map(|w| w[1] - w[0]).max();
-            let goes_on = done.last().is_some_and(|at| at.elapsed() < Duration::from_millis(500));
-            if let (Some(longest), true, true) = (longest, goes_on, fault.elapsed() > CALM) {
-                return longest;
-            }
-            assert!(fault.elapsed() < Duration::from_secs(40), "service does not come back");
-        }
+    /// Waits until files are acknowledged that were begun after this call: the first may have been
+    /// under way.
+    fn goes_on(&self) {
+        let before = self.count();
+        wait_until("files are acknowledged", || self.count() > before + 1);
     }
 
     /// Ends it, and tells how many were acknowledged.
@@ -212,33 +185,30 @@ fn judge(other: &Path, count: usize) {
     assert!(fs::read_dir(other).unwrap().count() <= count + 1);
 }
 
-/// One fault, and how long the service was interrupted.
+/// One fault, and after how long the service was back: a measurement.
 fn befall(cell: &mut Cell, work: &Work, fault: &str) -> Duration {
     let begun = Instant::now();
-    let took = match fault {
+    match fault {
         "a killed server" => {
             cell.kill_owner();
-            let took = work.interruption(begun);
+            work.goes_on();
             cell.restart_dead();
-            took
         }
         "a killed etcd leader" => {
             let leader = cell.kill_leader();
-            let took = work.interruption(begun);
+            work.goes_on();
             cell.etcd.restart(leader);
-            took
         }
         _ => {
             let (owner, refused) = cell.cut_owner();
             println!("the server that is cut off refuses after {refused:?}");
-            let took = work.interruption(begun);
+            work.goes_on();
             assert_ne!(cell.owner(), owner);
             cell.links[owner].iter().for_each(Lossy::heal);
-            took
         }
-    };
-    println!("{fault}: nothing is acknowledged for {took:?}");
-    assert!(took < LIMIT, "{fault}: {took:?}");
+    }
+    let took = begun.elapsed();
+    println!("{fault}: work goes on after {took:?}");
     took
 }
 

@@ -8,24 +8,17 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use weft_testing::{ends, wait_until};
 
 fn open(path: &Path) -> File {
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
     options.expect("the file")
 }
 
-fn within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + limit;
-    while !done() {
-        assert!(Instant::now() < end, "{what}: not within {limit:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// A program that has locked a file, and does nothing else.
 fn locker(path: &Path) -> Child {
-    let script = "flock -x 9 && echo locked && exec sleep 300";
+    let script = "flock -x 9 && echo locked && exec sleep 3600";
     let shell = format!("exec 9<>'{}'; {script}", path.display());
     let mut sh = Command::new("sh");
     let mut child = sh.args(["-c", &shell]).stdout(Stdio::piped()).spawn().expect("a shell");
@@ -98,29 +91,29 @@ fn locks_end_with_their_process_and_with_their_client_and_outlive_the_server() {
     cell.serve();
     assert_eq!(try_b(), Err(rustix::io::Errno::WOULDBLOCK), "the server was told again");
     end(&mut holder);
-    within(Duration::from_secs(2), "its process has ended", || try_b().is_ok());
+    wait_until("its process has ended", || try_b().is_ok());
 
     // Many who wait hold up nobody, and one who is killed waits no more.
     let mut holder = locker(&a.join("f"));
     let wait = |_| Command::new("flock").arg(b.join("f")).arg("true").spawn().expect("flock(1)");
     let mut waiting: Vec<Child> = (0..20).map(wait).collect();
+    // Time for them to wait: if it is too short, a mistake is not found.
     std::thread::sleep(Duration::from_millis(500));
-    let began = Instant::now();
-    for _ in 0..10 {
-        assert_eq!(fs::read(b.join("f")).expect("the file"), b"x");
-    }
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    let file = b.join("f");
+    ends("reads are not held up by those who wait", move || {
+        for _ in 0..10 {
+            assert_eq!(fs::read(&file).expect("the file"), b"x");
+        }
+    });
     assert!(waiting.iter_mut().all(|w| w.try_wait().expect("a process").is_none()), "they wait");
     let mut killed = waiting.pop().expect("one of them");
     killed.kill().expect("it runs");
-    within(Duration::from_secs(2), "a signal ends the waiting", || {
-        killed.try_wait().expect("a process").is_some()
-    });
+    wait_until("a signal ends the waiting", || killed.try_wait().expect("a process").is_some());
 
     // The holder's machine is gone: the lock goes with its epoch.
     cell.kill("a");
     for mut waiting in waiting {
-        within(Duration::from_secs(20), "the holder is gone", || {
+        wait_until("the holder is gone", || {
             waiting.try_wait().expect("a process").is_some_and(|status| status.success())
         });
     }

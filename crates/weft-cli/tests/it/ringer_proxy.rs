@@ -6,11 +6,7 @@ use crate::run::{Bench, can_mount};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-/// How long others may be held up by who died: its epoch, and the server's margin; and what a busy
-/// machine needs.
-const HELD_UP: Duration = Duration::from_secs(EPOCH.as_secs() * 2 + 10);
+use weft_testing::wait_for;
 
 pub struct Proxy {
     pub cell: Cell,
@@ -59,18 +55,6 @@ fn is_one_file(mounts: &[PathBuf], name: &str) {
             file.read_exact_at(&mut seen, u64::from(round) * 50).unwrap();
             assert_eq!(seen, [round + 1; 100], "{writer} wrote, {reader} read");
         }
-    }
-}
-
-/// Tries until it is done, as somebody would who is told that the server does not answer.
-fn in_time(what: &str, mut attempt: impl FnMut() -> std::io::Result<()>) -> Duration {
-    let began = Instant::now();
-    loop {
-        match attempt() {
-            Ok(()) => return began.elapsed(),
-            Err(e) => assert!(began.elapsed() < HELD_UP, "{what}: {e}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -162,17 +146,15 @@ fn a_proxy_that_dies_holds_up_nobody_for_long() {
     proxy.cell.kill("proxy");
     // What is held is read on, and what a proxy gave away is its clients' until its epoch ends.
     assert_eq!(fs::read(b.join("synced")).unwrap(), b"s");
-    let waited = in_time("a change elsewhere", || fs::write(c.join("synced"), b"t"));
-    println!("a change of what was held behind the dead proxy took {waited:?}");
+    wait_for("a change elsewhere is made", || fs::write(c.join("synced"), b"t"));
     proxy.begin();
-    let waited = in_time("the proxy's clients", || fs::write(b.join("back"), b"b"));
-    println!("behind the new proxy a change took {waited:?}");
-    in_time("what was not sent yet", || fs::metadata(c.join("later")).map(|_| ()));
+    wait_for("the proxy's clients are served", || fs::write(b.join("back"), b"b"));
+    wait_for("what was not sent yet", || fs::metadata(c.join("later")).map(|_| ()));
     for dir in &mounts {
-        in_time("the change", || {
+        wait_for("the change", || {
             let seen = fs::read(dir.join("synced"))?;
             assert_eq!(seen, b"t", "{dir:?}: stale");
-            Ok(())
+            Ok::<_, std::io::Error>(())
         });
         assert_eq!(fs::read(dir.join("later")).unwrap(), b"l");
         assert_eq!(fs::read(dir.join("back")).unwrap(), b"b");
@@ -201,11 +183,11 @@ fn a_parent_that_is_away_for_a_while_is_gone_on_with() {
     proxy.cell.kill("server");
     std::thread::sleep(EPOCH * 2);
     proxy.cell.serve();
-    in_time("after the epoch", || fs::write(a.join("g"), b"g"));
+    wait_for("after the epoch", || fs::write(a.join("g"), b"g"));
     for dir in &mounts {
-        in_time("the other's change", || {
+        wait_for("the other's change", || {
             assert_eq!(fs::read(dir.join("g"))?, b"g");
-            Ok(())
+            Ok::<_, std::io::Error>(())
         });
     }
     is_one_file(&mounts, "f");

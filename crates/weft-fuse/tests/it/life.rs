@@ -1,11 +1,10 @@
 //! From mounting to unmounting.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use weft_fuse::{Error, MountOptions};
 use weft_vfs::{DirCursor, FileSystem, Handle, MemFs, Node};
@@ -70,11 +69,9 @@ fn unmounted_from_outside() {
     let mount = m.mount.take().expect("mounted");
     fs::write(m.at("file"), b"kept").expect("write");
     // Busy while another test of this process starts a program, which has our file until its exec.
-    let unmounted = (0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(20));
+    wait_until("umount succeeds", || {
         Command::new("umount").arg(m.path()).status().expect("umount").success()
     });
-    assert!(unmounted);
     mount.join().expect("join");
     assert_eq!(weft_vfs::Walker::new(&*m.fs).read_file(b"/file").expect("read"), b"kept");
 }
@@ -166,6 +163,7 @@ fn signals_unmount() {
         let mount = weft_fuse::mount(fs, Path::new(&path), &MountOptions::default());
         let mount = mount.expect("mount");
         mount.unmount_on_signals().expect("signals");
+        println!("watching");
         mount.join().expect("join");
         println!("at rest");
         return;
@@ -176,7 +174,7 @@ fn signals_unmount() {
     }
     for signal in ["TERM", "INT", "HUP"] {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let child = Command::new(std::env::current_exe().expect("this test"))
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
             .args(["--exact", "life::signals_unmount", "--nocapture"])
             .env(MOUNTPOINT, dir.path())
             .stdout(Stdio::piped())
@@ -184,13 +182,18 @@ fn signals_unmount() {
             .expect("start");
         wait_until("it is mounted", || is_mounted(dir.path()));
         // The signal must not come between mounting and watching for it.
-        std::thread::sleep(Duration::from_millis(300));
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut said = String::new();
+        while !said.contains("watching") {
+            assert!(out.read_line(&mut said).expect("text") > 0, "it ended: {said}");
+        }
         fs::write(dir.path().join("file"), b"x").expect("write");
         let arguments = [format!("-{signal}"), child.id().to_string()];
         assert!(Command::new("kill").args(arguments).status().expect("kill").success());
-        let output = child.wait_with_output().expect("wait");
-        assert!(output.status.success(), "{signal}: {:?}", output.status);
-        assert!(String::from_utf8_lossy(&output.stdout).contains("at rest"));
+        out.read_to_string(&mut said).expect("text");
+        let status = child.wait().expect("wait");
+        assert!(status.success(), "{signal}: {status:?}");
+        assert!(said.contains("at rest"), "{said}");
         assert!(!is_mounted(dir.path()), "{signal} did not unmount");
     }
 }

@@ -86,7 +86,7 @@ fn a_device_over_nbd_reads_as_it_was_written() {
         let past = device.write_at(&[0; 10], LEN as u64 - 9);
         assert!(matches!(past, Err(Error::OutOfRange { .. })), "{past:?}");
         drop(device);
-        server.stop(std::time::Duration::from_secs(5)).expect("it stops");
+        server.stop(weft_testing::LIMIT).expect("it stops");
     }
 }
 

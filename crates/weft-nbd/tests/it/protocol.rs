@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use weft_block::{BlockDevice, MemoryDevice, ReadOnly};
 use weft_nbd::client::{Facts, Handshake};
 use weft_nbd::server::Options as ServerOptions;
@@ -16,7 +15,7 @@ use weft_nbd::wire::{
 };
 use weft_nbd::{Error, Export, NbdDevice, Server};
 use weft_net::Address;
-use weft_testing::wait_until;
+use weft_testing::{LIMIT, wait_until};
 
 /// A client that says exactly what it is told to.
 pub struct Raw {
@@ -41,7 +40,7 @@ impl Raw {
     /// With extended headers, or without.
     pub fn connect_with(bench: &Bench, extended: bool) -> Self {
         let stream = UnixStream::connect(bench.socket()).expect("it connects");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
         let (mut reader, mut writer) = (&stream, &stream);
         let handshake = Handshake::new(&mut reader, &mut writer, None);
         let mut handshake = handshake.with_extended_headers(extended);

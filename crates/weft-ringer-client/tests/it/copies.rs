@@ -148,6 +148,7 @@ fn the_last_copy_is_never_let_go() {
         Walker::new(&a).write_file(path.as_bytes(), bytes, 0o644).expect("room on the disk");
     }
     a.sync().expect("with the server");
+    // Scans that might drop some: if there were none yet, a mistake is not found.
     std::thread::sleep(Duration::from_secs(3));
     for (path, bytes) in &files {
         assert!(&Walker::new(&a).read_file(path.as_bytes()).expect("still there") == bytes);
@@ -164,6 +165,7 @@ fn the_last_copy_is_never_let_go() {
     b.removexattr(b.root(), PIN_XATTR).expect("it was pinned");
     drop(b);
     let b = join(&cell, "b", 0);
+    // As above.
     std::thread::sleep(Duration::from_secs(3));
     for (path, bytes) in &files {
         assert!(&Walker::new(&a).read_file(path.as_bytes()).expect("from b") == bytes, "{path}");
@@ -184,6 +186,7 @@ fn two_that_want_to_drop_the_same_do_not_both() {
     // Neither has room for it now, and both ask at the same time.
     let (a, b) = (join(&cell, "a", 0), join(&cell, "b", 0));
     wait_until("one lets it go", || current(&a, "file") == 1);
+    // Time for the other to drop it, too: if it is too short, a mistake is not found.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(current(&b, "file"), 1);
     for fs in [&a, &b] {
@@ -305,6 +308,7 @@ fn a_client_that_is_forgotten_is_replaced() {
     b.vanish();
     drop(b);
     let c = join(&cell, "c", u64::MAX);
+    // Time to replace it, which would be wrong: if it is too short, a mistake is not found.
     std::thread::sleep(EPOCH * 2);
     assert_eq!(current(&a, "file"), 2, "it is only away");
     let Ok(Answer::Forgotten { files: 1 }) = forget() else { panic!("one file") };

@@ -109,7 +109,8 @@ fn a_snapshot_is_what_there_was_and_never_changes() {
         }
         clients.iter().for_each(|fs| fs.sync().expect("durable"));
         checked(&cell);
-        // All that is of no use has been removed by then; another client has nothing of its own.
+        // Time to remove more than what is of no use: if it is too short, a mistake is not found.
+        // Another client has nothing of its own.
         std::thread::sleep(Duration::from_secs(1));
         let c = join(&cell, "c");
         for (_, path, was) in &made {
@@ -149,7 +150,7 @@ fn what_a_snapshot_needs_stays_and_then_goes() {
     walker.write_file(b"/d/file", &content(3), 0o644).expect("written");
     walker.remove(b"/d/gone").expect("removed");
     a.sync().expect("durable");
-    // More than one look through.
+    // More than one look through; if there was none yet, a mistake is not found.
     std::thread::sleep(Duration::from_secs(1));
     let kept = |name: &str| files_below(&cell.path(name).join("own"));
     assert_eq!(kept("a"), 3 * blocks);

@@ -35,9 +35,14 @@ impl Cached {
         Self { fs, below: below.clone(), meters }
     }
 
-    /// Everything below was changed an hour ago.
+    /// The file below was changed an hour ago.
     fn settle(&self, path: &[u8]) {
-        let then = Time { secs: Time::now().secs - 3600, nanos: 0 };
+        self.set_changed(path, -3600);
+    }
+
+    /// The file below was changed so long after now.
+    fn set_changed(&self, path: &[u8], secs: i64) {
+        let then = Time { secs: Time::now().secs + secs, nanos: 0 };
         let set =
             SetAttr { mtime: Some(SetTime::At(then)), ctime: Some(then), ..SetAttr::default() };
         let walker = Walker::new(&*self.below);
@@ -228,9 +233,12 @@ fn what_is_sealed_and_what_is_new_is_not_kept() -> Result<()> {
     walker.write_file(b"/new.log", b"of this moment", 0o644)?;
     cached.fs.sync()?;
     cached.settle(b"/vault/x");
+    // New for as long as this test may take.
+    cached.set_changed(b"/new.log", 3600);
     for _ in 0..3 {
         assert_eq!(cached.read(b"/vault/x", false)?, b"a secret");
         assert_eq!(cached.read(b"/new.log", false)?, b"of this moment");
+        // Time to keep it: if it is too short, a mistake is not found.
         std::thread::sleep(Duration::from_millis(20));
     }
     for part in ["outputs", "fresh"] {

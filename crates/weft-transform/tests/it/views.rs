@@ -459,6 +459,7 @@ fn changes_from_behind_are_seen() -> Result<()> {
         other.unmount()?;
         Walker::new(&*memory).read_file(b"/f")?
     };
+    // The times of files differ by then: a certain lower bound.
     std::thread::sleep(std::time::Duration::from_millis(20));
     Walker::new(&*below).resolve(b"/f")?.write_at(0, &other)?;
     assert!(!open()?, "what the kernel has counts no more");
