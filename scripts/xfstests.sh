@@ -72,8 +72,10 @@ for file in passwd group shadow; do mount --bind "$dir/$file" "/etc/$file"; done
 # Of fuse xfstests believes that no volume can be made and that names are no bytes. In this namespace it
 # knows better.
 bytes=$(numfmt --from=iec "$size")
+# A file has the size of the volume in it: by that a smaller volume of an earlier test is known.
 cat >"$dir/mkfs" <<END
 #!/bin/bash
+truncate --size "\$2" "\$1"
 exec "$weft" mkfs ext3 "\$1" --size "\$2" --block-size "\$3" --force --quiet
 END
 chmod +x "$dir/mkfs"
