@@ -236,7 +236,7 @@ impl RingerFs {
         engine.spawn("ringer-invalidate", move |engine| invalidation::run(engine, &teller))?;
         let replicator = Weak::clone(&collector);
         engine.spawn("ringer-collector", move |engine| {
-            super::garbage_collector::run(engine, &collector)
+            super::garbage_collector::run(engine, &collector);
         })?;
         engine
             .spawn("ringer-copies", move |engine| super::replication::run(engine, &replicator))?;

@@ -58,9 +58,8 @@ fn ends_within<T: Send + 'static>(
         let _ = done.send(());
         result
     });
-    if is_done.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-        panic!("waited {limit:?} until {what}");
-    }
+    let ended = is_done.recv_timeout(limit) != Err(RecvTimeoutError::Timeout);
+    assert!(ended, "waited {limit:?} until {what}");
     worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 

@@ -142,7 +142,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("# HELP weft_cache_hits Blocks read that were found in the cache.\n"),
+            text.contains("# HELP weft_cache_hits Blocks read that were found in the cache\n"),
             "{text}"
         );
     }

@@ -49,7 +49,7 @@ impl Session {
             let listening = Teller::listen(&mounted);
             listening
                 .inspect_err(|e| {
-                    tracing::debug!("cannot listen for requests about how the mount ended: {e}")
+                    tracing::debug!("cannot listen for requests about how the mount ended: {e}");
                 })
                 .ok()
         });

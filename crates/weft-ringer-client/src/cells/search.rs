@@ -96,10 +96,8 @@ impl Searcher {
                     return Ok(Found { asked, hits: Vec::new(), junctions });
                 }
                 Ok(_) => {
-                    failed = Failed(
-                        Asked::Refused,
-                        "protocol error: unexpected reply from the server".into(),
-                    )
+                    let why = "protocol error: unexpected reply from the server";
+                    failed = Failed(Asked::Refused, why.into());
                 }
                 Err(e) => failed = Failed::of(&e),
             }
