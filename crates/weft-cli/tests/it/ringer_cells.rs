@@ -141,7 +141,7 @@ fn nested_cells_are_one_folder_on_every_mount() {
 
     // What cannot be attached says why.
     let err = cells.bench.fails(1, &["ringer", "attach", "a/m", &cells.address("i")]);
-    assert!(err.contains("attached to a/m already"), "{err}");
+    assert!(err.contains("already attached to a/m"), "{err}");
     fs::write(a.join("empty/no more"), b"").unwrap();
     let err = cells.bench.fails(1, &["ringer", "attach", "a/empty", &cells.address("i")]);
     assert!(err.contains("is not empty"), "{err}");

@@ -111,7 +111,7 @@ fn a_machine_joins_by_a_token_works_and_is_sent_away() {
     let key = fs::metadata(bench.path("a.keys/client-key.pem")).unwrap();
     assert_eq!(key.permissions().mode() & 0o777, 0o600);
     let said = bench.fails(1, &["ringer", "join", &token, "b.keys", "--name", "bob"]);
-    assert!(said.contains("used already"), "{said}");
+    assert!(said.contains("already used"), "{said}");
     let token = joined.invite(&["--read-only"]);
     bench.ok(&["ringer", "join", &token, "b.keys", "--name", "bob"]);
     bench.fails(2, &["ringer", "join", "nonsense", "c.keys"]);

@@ -245,7 +245,15 @@ impl Layer for ToyFs {
         self.save()
     }
 
+    fn fsync_dir(&self, ino: Ino) -> weft_vfs::Result<()> {
+        Layer::fsync(self, ino, false)
+    }
+
     fn sync(&self) -> weft_vfs::Result<()> {
+        self.save()
+    }
+
+    fn unmount(&self) -> weft_vfs::Result<()> {
         self.save()
     }
 }
