@@ -40,6 +40,9 @@ pub enum Error {
     BadName(&'static str),
     /// No room on the volume: for data, or for the catalog to grow.
     NoSpace,
+    /// Blocks must be zeroed before the operation, which has changed nothing: see
+    /// [`Store::zeroes_before`](crate::store::Store::zeroes_before).
+    Unzeroed,
     /// A fork would grow past 2^31-1 bytes.
     TooLarge,
     /// The volume is read-only, or locked.
@@ -78,6 +81,8 @@ impl Error {
             Self::NotHfs { .. } | Self::BadName(_) | Self::Invalid(_) | Self::Refused(_) => 22,
             Self::TooLarge => 27,
             Self::NoSpace => 28,
+            // The operation is to be tried again.
+            Self::Unzeroed => 11,
             Self::ReadOnly => 30,
             Self::TooMany(_) => 31,
             Self::NameTooLong => 36,
@@ -109,6 +114,7 @@ impl fmt::Display for Error {
             }
             Self::BadName(why) => write!(f, "no HFS name: {why}"),
             Self::NoSpace => f.write_str("no space left on the volume"),
+            Self::Unzeroed => f.write_str("new blocks are not zeroed yet"),
             Self::TooLarge => f.write_str("a fork of an HFS file has at most 2147483647 bytes"),
             Self::ReadOnly => f.write_str("the volume is read-only"),
             Self::TooMany(what) => write!(f, "the volume has no room for more {what}"),

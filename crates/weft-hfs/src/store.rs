@@ -66,6 +66,14 @@ pub trait Store {
         fresh: bool,
     ) -> Result<Self::Patch>;
 
+    /// Returns true if `count` fresh blocks of file `owner` are too many to be zeroed by an
+    /// operation: the device is zeroed before it, as far as [`zeroed_part`](Self::zeroed_part).
+    fn zeroes_before(&self, owner: u32, count: u64) -> bool;
+
+    /// Returns the part of `count` fresh blocks from `block` on, first block and number, that can
+    /// be zeroed on the device: changes of the others are changes of blocks that others share.
+    fn zeroed_part(&self, block: u64, count: u64) -> (u64, u64);
+
     /// Fills `count` fresh blocks of file `owner` with zeroes.
     ///
     /// # Errors
@@ -212,6 +220,14 @@ impl<D: Device> Store for Bare<D> {
             self.device.write_at(zeroes.get(..rest).unwrap_or(&[]), end)?;
         }
         self.device.write_at(bytes, start)
+    }
+
+    fn zeroes_before(&self, _owner: u32, _count: u64) -> bool {
+        false
+    }
+
+    fn zeroed_part(&self, block: u64, count: u64) -> (u64, u64) {
+        (block, count)
     }
 
     fn zero_data(&mut self, block: u64, _owner: u32, count: u64) -> Result<()> {

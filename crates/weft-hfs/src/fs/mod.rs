@@ -29,8 +29,8 @@ pub use mac_file::MacFile;
 pub use open::{OpenOptions, unix_now};
 pub(crate) use store::Raw;
 
-use crate::layout::EPOCH_1904_SECS;
-use crate::volume::Volume;
+use crate::layout::{BLOCK_BYTES, EPOCH_1904_SECS};
+use crate::volume::{Reserved, Volume};
 use crate::{Error, Permissions, Result};
 use node::State;
 use std::fmt;
@@ -148,9 +148,18 @@ impl Hfs {
         &self,
         mut f: impl FnMut(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        let mut last = None;
+        let (mut last, mut zeroed) = (None, Vec::new());
         for _ in 0..ROOM_ATTEMPTS {
-            let (result, shortage) = self.attempt(&mut f);
+            let (result, shortage) = loop {
+                match self.attempt(&mut zeroed, &mut f) {
+                    (Err(Error::Unzeroed), _) => self.zero(&mut zeroed)?,
+                    ended => break ended,
+                }
+            };
+            if !zeroed.is_empty() {
+                // The operation did not begin.
+                self.lock().vol.drop_zeroed(std::mem::take(&mut zeroed));
+            }
             if !matches!(result, Err(Error::NoSpace)) || !shortage.can_end(last) {
                 return result;
             }
@@ -165,12 +174,33 @@ impl Hfs {
         &self,
         f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        self.attempt(f).0
+        let mut zeroed = Vec::new();
+        let (result, _) = self.attempt(&mut zeroed, f);
+        self.lock().vol.drop_zeroed(zeroed);
+        result
     }
 
-    /// Runs `f` as one operation, and returns how short space was at its end.
+    /// Zeroes blocks that an operation reserved, on the device and without the locks. Nothing on
+    /// the disk leads to them yet.
+    fn zero(&self, reserved: &mut Vec<Reserved>) -> Result<()> {
+        let mut result = Ok(());
+        for (block, count) in reserved.iter_mut().flat_map(|r| std::mem::take(&mut r.parts)) {
+            let bytes = BLOCK_BYTES as u64;
+            result = result.and_then(|()| self.device.write_zeroes(block * bytes, count * bytes));
+        }
+        let result = result.and_then(|()| self.device.flush());
+        result.map_err(|e| {
+            self.lock().vol.drop_zeroed(std::mem::take(reserved));
+            store::device_error(&e)
+        })
+    }
+
+    /// Runs `f` as one operation, and returns how short space was at its end. `zeroed` are the blocks
+    /// that were zeroed for it; if it returns [`Error::Unzeroed`], they are those of the next
+    /// attempt.
     fn attempt<R>(
         &self,
+        zeroed: &mut Vec<Reserved>,
         f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
     ) -> (Result<R>, Shortage) {
         if self.is_read_only() {
@@ -182,10 +212,19 @@ impl Hfs {
         };
         let mut st = self.lock();
         st.vol.set_now(self.date(self.now()));
+        st.vol.zeroed = std::mem::take(zeroed);
         let (result, finished) = self.with_store(&mut st, &mut op, |st, s| {
             let result = f(st, s);
             (result, st.vol.finish(s))
         });
+        let unused = std::mem::take(&mut st.vol.zeroed);
+        match &result {
+            Err(Error::Unzeroed) => {
+                *zeroed = unused;
+                zeroed.extend(st.vol.unzeroed.take());
+            }
+            _ => st.vol.drop_zeroed(unused),
+        }
         match &result {
             Ok(_) => st.changed += 1,
             Err(e @ Error::Corrupt { .. }) => {
@@ -248,6 +287,8 @@ impl From<Error> for weft_vfs::Error {
             Error::NameTooLong => Self::NameTooLong,
             Error::BadName(why) => Self::Invalid(why),
             Error::NoSpace => Self::NoSpace,
+            // `change` tries it again.
+            Error::Unzeroed => Self::Busy,
             Error::TooLarge => Self::TooLarge,
             Error::ReadOnly => Self::ReadOnly,
             Error::TooMany(_) => Self::TooManyLinks,
@@ -257,5 +298,121 @@ impl From<Error> for weft_vfs::Error {
             Error::Stale(id) => Self::Stale(u64::from(id)),
             Error::Device { errno, message } => Self::Io { errno, message },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Name;
+    use crate::mkfs::{MkfsOptions, mkfs};
+    use std::sync::Weak;
+    use weft_block::{Change, Filter, MemoryDevice};
+    use weft_patch::{JournalMode, Options, Policy};
+    use weft_vfs::{Caller, FileKind, FileSystem, Handle, SetAttr};
+
+    /// A device that is not written or flushed while the volume is locked.
+    struct Watched {
+        below: MemoryDevice,
+        fs: Mutex<Weak<Hfs>>,
+    }
+
+    impl Watched {
+        fn assert_unlocked(&self, what: &str) {
+            if let Some(fs) = self.fs.lock().unwrap().upgrade() {
+                assert!(fs.state.try_lock().is_ok(), "{what} under the lock");
+            }
+        }
+    }
+
+    impl Filter for Watched {
+        type Below = MemoryDevice;
+
+        fn below(&self) -> &MemoryDevice {
+            &self.below
+        }
+
+        fn filter_change(&self, change: Change<'_>) -> weft_block::Result<()> {
+            self.assert_unlocked("the device is written");
+            change.apply(&self.below)
+        }
+
+        fn filter_flush(&self) -> weft_block::Result<()> {
+            self.assert_unlocked("the device is flushed");
+            self.below.flush()
+        }
+    }
+
+    /// Long forks are zeroed, and trees grow.
+    #[test]
+    fn the_device_is_neither_written_nor_flushed_under_the_lock() {
+        for policy in [Policy::Soft, Policy::Async, Policy::Journal(JournalMode::Ordered)] {
+            let below = MemoryDevice::new(64 << 20);
+            mkfs(&below, &MkfsOptions::new(Name::new(b"volume").unwrap(), 3_000_000_000)).unwrap();
+            // What was on the disk before.
+            let used = below.geometry().len_bytes / 4;
+            let old = vec![0xEE; usize::try_from(used).unwrap()];
+            below.write_at(&old, 2 * used).unwrap();
+            let device = Arc::new(Watched { below, fs: Mutex::default() });
+            let journal = matches!(policy, Policy::Journal(_))
+                .then(|| Arc::new(MemoryDevice::new(4 << 20)) as Arc<dyn BlockDevice>);
+            let engine = Options { policy, background: false, ..Options::default() };
+            let options = OpenOptions { engine, journal, ..OpenOptions::default() };
+            let fs = Hfs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
+            *device.fs.lock().unwrap() = Arc::downgrade(&fs);
+            let make = |name: &[u8]| {
+                let made =
+                    fs.mknod(&Caller::default(), fs.root(), name, FileKind::Regular, 0o644, 0);
+                made.unwrap().attr.ino
+            };
+            let (long, gap) = (make(b"long"), make(b"gap"));
+            let len = SetAttr { size_bytes: Some(30_000_000), ..SetAttr::default() };
+            fs.setattr(long, &len).unwrap();
+            fs.write(gap, Handle::NONE, 20_000_001, b"end").unwrap();
+            for i in 0..3000 {
+                make(format!("a long name of file {i:06}").as_bytes());
+            }
+            fs.sync().unwrap();
+            let mut buf = vec![1; 30_000_000];
+            assert_eq!(fs.read(long, Handle::NONE, 0, &mut buf).unwrap(), buf.len());
+            assert!(buf.iter().all(|&b| b == 0), "{policy:?}");
+            assert_eq!(fs.read(gap, Handle::NONE, 0, &mut buf).unwrap(), 20_000_004);
+            assert!(buf.iter().take(20_000_001).all(|&b| b == 0), "{policy:?}");
+            assert_eq!(buf.get(20_000_001..20_000_004), Some(&b"end"[..]));
+            let free = fs.lock().vol.free_now();
+            fs.setattr(long, &SetAttr { size_bytes: Some(0), ..SetAttr::default() }).unwrap();
+            fs.sync().unwrap();
+            assert!(fs.lock().vol.free_now() > free, "{policy:?}");
+            fs.unmount().unwrap();
+            let report = crate::fsck::check(&device.below).unwrap();
+            assert!(report.is_clean(), "{policy:?}: {:?}", report.problems);
+        }
+    }
+
+    /// The blocks that are reserved to be zeroed are free again when the operation fails.
+    #[test]
+    fn an_operation_that_fails_gives_zeroed_blocks_back() {
+        let below = MemoryDevice::new(8 << 20);
+        mkfs(&below, &MkfsOptions::new(Name::new(b"volume").unwrap(), 3_000_000_000)).unwrap();
+        let engine = Options { background: false, ..Options::default() };
+        let options = OpenOptions { engine, ..OpenOptions::default() };
+        let fs = Hfs::open(Arc::new(below), options).unwrap();
+        let made = fs.mknod(&Caller::default(), fs.root(), b"file", FileKind::Regular, 0o644, 0);
+        let ino = made.unwrap().attr.ino;
+        let free = fs.lock().vol.free_now();
+        let id = u32::try_from(ino.0).unwrap();
+        let mut attempts = 0;
+        let result = fs.change(|st, s| {
+            attempts += 1;
+            if attempts > 1 {
+                return Err(Error::Refused("another reason"));
+            }
+            st.with_file(s, id, |vol, s, file| {
+                vol.set_len(s, file, crate::layout::Fork::Data, 4_000_000).map(|_| ())
+            })
+        });
+        assert!(matches!(result, Err(Error::Refused(_))), "{result:?}");
+        assert_eq!((attempts, fs.lock().vol.free_now()), (2, free));
+        fs.unmount().unwrap();
     }
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use weft_block::BlockDevice;
 use weft_patch::{BlockNr, Engine, Op, Owner, PatchId, Pending, Policy};
 
-/// From this number on, fresh blocks are zeroed on the device, past the cache.
+/// From this number on, fresh blocks are zeroed on the device before the operation, past the cache.
 const ZERO_BLOCKS: u64 = 2048;
 
 /// An operation of the engine as a store of 512-byte blocks.
@@ -168,29 +168,25 @@ impl Store for OpStore<'_, '_> {
         self.join(&patches)
     }
 
+    fn zeroes_before(&self, owner: u32, count: u64) -> bool {
+        // Under a journal the nodes of a tree would all go through the log.
+        let tree = matches!(owner, EXTENTS_ID | CATALOG_ID);
+        count >= ZERO_BLOCKS || (self.atomic && tree)
+    }
+
+    fn zeroed_part(&self, block: u64, count: u64) -> (u64, u64) {
+        let (mut first, mut end) = (block, block + count);
+        while first < end && !self.is_pure(self.place(first).0) {
+            first += 1;
+        }
+        while first < end && !self.is_pure(self.place(end - 1).0) {
+            end -= 1;
+        }
+        (first, end - first)
+    }
+
     fn zero_data(&mut self, block: u64, owner: u32, count: u64) -> Result<PatchId> {
         static CHUNK: [u8; 64 * BLOCK_BYTES] = [0; 64 * BLOCK_BYTES];
-        let tree = matches!(owner, EXTENTS_ID | CATALOG_ID);
-        if count >= ZERO_BLOCKS || (self.atomic && tree) {
-            // Blocks that share a block of the engine with others are written through the engine.
-            let (mut block, mut count) = (block, count);
-            let mut edges: SmallVec<[PatchId; 4]> = SmallVec::new();
-            while count > 0 && !self.is_pure(self.place(block).0) {
-                edges.push(self.write(block, 0, &[0; BLOCK_BYTES], &[])?);
-                (block, count) = (block + 1, count - 1);
-            }
-            while count > 0 && !self.is_pure(self.place(block + count - 1).0) {
-                edges.push(self.write(block + count - 1, 0, &[0; BLOCK_BYTES], &[])?);
-                count -= 1;
-            }
-            // Nothing on the disk leads to these blocks yet: they may be written at once.
-            let fail =
-                |e: weft_block::Error| Error::Device { errno: e.errno(), message: e.to_string() };
-            let bytes = BLOCK_BYTES as u64;
-            self.device.write_zeroes(block * bytes, count * bytes).map_err(fail)?;
-            self.device.flush().map_err(fail)?;
-            return self.join(&edges);
-        }
         let mut patches: SmallVec<[PatchId; 4]> = SmallVec::new();
         let mut done = 0;
         while done < count {

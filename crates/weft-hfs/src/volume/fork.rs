@@ -120,9 +120,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let mut waits = Befores::new();
         let len = file.len_bytes(fork);
         if end > len {
-            self.make_room(s, file, fork, end, &mut waits)?;
+            let gap = u64::from(offset.saturating_sub(len));
+            let zeroed = s.zeroes_before(file.id(), gap / BLOCK_BYTES as u64);
+            let zero_end = self.make_room(s, file, fork, end, zeroed, &mut waits)?;
             if offset > len {
-                self.zero(s, file, fork, len, offset, &mut waits)?;
+                self.zero(s, file, fork, len, offset.min(zero_end), &mut waits)?;
             }
         }
         let mut rest = data;
@@ -189,8 +191,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let len = file.len_bytes(fork);
         let mut waits = Befores::new();
         if new > len {
-            self.make_room(s, file, fork, new, &mut waits)?;
-            self.zero(s, file, fork, len, new, &mut waits)?;
+            let zero_end = self.make_room(s, file, fork, new, true, &mut waits)?;
+            self.zero(s, file, fork, len, new.min(zero_end), &mut waits)?;
         }
         file.record.fork_mut(fork).len_bytes = new;
         file.record.modified = self.now;
@@ -221,7 +223,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.check_writable()?;
         self.map(s, file, fork)?;
         let mut waits = Befores::new();
-        self.make_room(s, file, fork, len, &mut waits)?;
+        self.make_room(s, file, fork, len, false, &mut waits)?;
         self.touch();
         self.write_record(s, file, &waits)
     }
@@ -258,15 +260,18 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// Allocates the blocks that a fork of `len_bytes` lacks. The record is not written.
+    /// Allocates the blocks that a fork of `len_bytes` lacks. The record is not written. Many blocks
+    /// are zeroed if `zeroed` is set. Returns the offset in the fork from which it is zero for that
+    /// reason.
     pub(crate) fn make_room<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
         file: &mut File,
         fork: Fork,
         len_bytes: u32,
+        zeroed: bool,
         waits: &mut Befores<P>,
-    ) -> Result<()> {
+    ) -> Result<u32> {
         let id = file.id();
         let size = self.mdb.alloc_block_bytes;
         let want = len_bytes.div_ceil(size);
@@ -275,7 +280,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             let goal = map.runs.last().map(|run| run.extent.end());
             (map.blocks(), goal, map.records.len(), map.runs.len())
         };
-        let Some(more) = want.checked_sub(has).filter(|&n| n > 0) else { return Ok(()) };
+        let Some(more) = want.checked_sub(has).filter(|&n| n > 0) else { return Ok(u32::MAX) };
         self.space.settle(s);
         let clump = match u32::from(file.record.clump_bytes) {
             0 => self.mdb.clump_bytes,
@@ -283,7 +288,12 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         };
         // A fork that has grown long gets a long window.
         let keep = (clump / size).max(has.min(WINDOW_MAX_BYTES / size)).min(u32::from(u16::MAX));
-        let taken = self.space.take((id, fork), goal, more, keep)?;
+        let blocks = u64::from(more) * self.mdb.blocks_per_alloc();
+        let zeroed = zeroed && s.zeroes_before(id, blocks);
+        let taken = match zeroed {
+            true => self.take_zeroed(s, (id, fork), goal, (more, more), keep)?,
+            false => self.space.take((id, fork), goal, more, keep)?,
+        };
         let deleted = file.deleted;
         if !deleted && runs + taken.len() > 3 {
             // At most a record for each extent, and a node for each few of them.
@@ -292,17 +302,24 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                 + u32::from(self.extents.header.depth)
                 + 1;
             if let Err(e) = self.need_extents_nodes(s, nodes) {
-                self.space.put_back(&taken);
+                match e {
+                    // They are zeroed: the next attempt takes them.
+                    Error::Unzeroed if zeroed => self.keep_zeroed((id, fork), taken),
+                    _ => self.space.put_back(&taken),
+                }
                 return Err(e);
             }
         }
         if !deleted {
             self.space.use_up(&taken);
         }
+        if zeroed {
+            self.zero_taken(s, id, &taken, waits)?;
+        }
         let changed = append(file.map_mut(fork), &taken);
         self.store_map(s, file, fork, changed, waits)?;
         self.touch();
-        Ok(())
+        Ok(if zeroed { has * size } else { u32::MAX })
     }
 
     /// Writes the records of a fork's map from record `first` on to the file's record and the

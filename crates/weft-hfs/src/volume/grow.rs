@@ -1,11 +1,11 @@
 //! The files of the trees: records of the extents file, and growth of both trees.
 
 use super::file::Run;
-use super::{Befores, Volume};
+use super::{Befores, Reserved, Volume};
 use crate::btree::TreeKind;
 use crate::layout::{
-    CATALOG_ID, EXTENT_RECORD_BYTES, EXTENTS_ID, Extent, ExtentKey, FORK_MAX_BYTES, Fork,
-    NODE_BYTES,
+    BLOCK_BYTES, CATALOG_ID, EXTENT_RECORD_BYTES, EXTENTS_ID, Extent, ExtentKey, FORK_MAX_BYTES,
+    Fork, NODE_BYTES,
 };
 use crate::store::Store;
 use crate::{Error, Result};
@@ -68,6 +68,82 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.grow_tree(s, TreeKind::Catalog, nodes)
     }
 
+    /// Allocates `want` blocks for a fork (`least` on a full volume), to be zeroed by
+    /// [`zero_taken`](Self::zero_taken). Too many are reserved, and taken when the operation is
+    /// tried again.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Unzeroed`].
+    pub(super) fn take_zeroed<S: Store<Patch = P>>(
+        &mut self,
+        s: &mut S,
+        owner: (u32, Fork),
+        goal: Option<u32>,
+        (least, want): (u32, u32),
+        keep: u32,
+    ) -> Result<Vec<Extent>> {
+        if let Some(i) = self.zeroed.iter().position(|reserved| reserved.owner == owner) {
+            let reserved = self.zeroed.swap_remove(i);
+            if (least..=want).contains(&blocks_of(&reserved.extents)) {
+                return Ok(reserved.extents);
+            }
+            // The fork has changed meanwhile.
+            self.space.put_back(&reserved.extents);
+        }
+        let extents = match self.space.take(owner, goal, want, keep) {
+            Err(Error::NoSpace) if least < want => self.space.take(owner, goal, least, keep)?,
+            taken => taken?,
+        };
+        let per = self.mdb.blocks_per_alloc();
+        if !s.zeroes_before(owner.0, u64::from(blocks_of(&extents)) * per) {
+            return Ok(extents);
+        }
+        let parts = extents.iter().map(|extent| {
+            let block = self.block_of(u32::from(extent.start));
+            s.zeroed_part(block, u64::from(extent.count) * per)
+        });
+        let parts = parts.collect();
+        self.unzeroed = Some(Reserved { owner, extents, parts });
+        Err(Error::Unzeroed)
+    }
+
+    /// Makes the blocks zero that [`take_zeroed`](Self::take_zeroed) returned.
+    pub(super) fn zero_taken<S: Store<Patch = P>>(
+        &self,
+        s: &mut S,
+        id: u32,
+        taken: &[Extent],
+        waits: &mut Befores<P>,
+    ) -> Result<()> {
+        let per = self.mdb.blocks_per_alloc();
+        let blocks = u64::from(blocks_of(taken)) * per;
+        for extent in taken {
+            let (block, count) =
+                (self.block_of(u32::from(extent.start)), u64::from(extent.count) * per);
+            if !s.zeroes_before(id, blocks) {
+                waits.push(s.zero_data(block, id, count)?);
+                continue;
+            }
+            let (first, zeroed) = s.zeroed_part(block, count);
+            for shared in (block..first).chain(first + zeroed..block + count) {
+                waits.push(s.write(shared, 0, &[0; BLOCK_BYTES], &[])?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps blocks that were zeroed for the next attempt of the operation.
+    pub(super) fn keep_zeroed(&mut self, owner: (u32, Fork), extents: Vec<Extent>) {
+        self.zeroed.push(Reserved { owner, extents, parts: Vec::new() });
+    }
+
+    /// Gives up the blocks that were zeroed for an operation which did not take them.
+    pub(crate) fn drop_zeroed(&mut self, zeroed: Vec<Reserved>) {
+        for reserved in zeroed {
+            self.space.put_back(&reserved.extents);
+        }
+    }
+
     /// Makes a tree's file longer by its clump size, or at least by `nodes` nodes.
     fn grow_tree<S: Store<Patch = P>>(
         &mut self,
@@ -89,11 +165,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             return Err(Error::NoSpace);
         }
         self.space.settle(s);
-        let taken = match self.space.take((id, Fork::Data), goal, want.min(most), 0) {
-            Err(Error::NoSpace) => self.space.take((id, Fork::Data), goal, least, 0)?,
-            taken => taken?,
-        };
+        let want = (least, want.min(most).max(least));
         let mut map = map.clone();
+        let taken = self.take_zeroed(s, (id, Fork::Data), goal, want, 0)?;
         let first_changed = super::fork::append(&mut map, &taken);
         if kind == TreeKind::Extents && map.runs.len() > 3 {
             // The Mac reads no more than three extents of the extents file.
@@ -102,11 +176,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
         self.space.use_up(&taken);
         let mut waits = Befores::new();
-        let per = self.mdb.blocks_per_alloc();
-        for extent in &taken {
-            let block = self.block_of(u32::from(extent.start));
-            waits.push(s.zero_data(block, id, u64::from(extent.count) * per)?);
-        }
+        self.zero_taken(s, id, &taken, &mut waits)?;
         for i in first_changed.max(1)..map.records.len() {
             let (at, extents) = map.record(i);
             let key = Self::overflow_key(id, Fork::Data, at)?;
@@ -141,4 +211,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.touch();
         Ok(())
     }
+}
+
+/// Returns the number of blocks of some extents.
+fn blocks_of(extents: &[Extent]) -> u32 {
+    extents.iter().map(|extent| u32::from(extent.count)).sum()
 }

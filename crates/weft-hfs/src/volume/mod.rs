@@ -43,8 +43,8 @@ pub use recover::Recovered;
 
 use crate::btree::{Befores, Place, Tree, TreeKind};
 use crate::layout::{
-    Attributes, CATALOG_ID, CatalogKey, CatalogRecord, DirectoryRecord, FIRST_ID, Fork, MDB_BLOCK,
-    MDB_BYTES, Mdb, NEXT_ID_AHEAD, changed,
+    Attributes, CATALOG_ID, CatalogKey, CatalogRecord, DirectoryRecord, Extent, FIRST_ID, Fork,
+    MDB_BLOCK, MDB_BYTES, Mdb, NEXT_ID_AHEAD, changed,
 };
 use crate::store::Store;
 use crate::{Error, Result};
@@ -53,6 +53,15 @@ use core::cell::{Cell, RefCell};
 use file::{ForkMap, load_map};
 use hashbrown::HashMap;
 use space::Space;
+
+/// Blocks reserved for a fork, and the parts of the volume, first block and number, to be zeroed
+/// for it.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    owner: (u32, Fork),
+    extents: Vec<Extent>,
+    pub parts: Vec<(u64, u64)>,
+}
 
 /// An open volume.
 #[derive(Debug)]
@@ -72,6 +81,11 @@ pub struct Volume<P> {
     recent: Cell<Option<(u32, CatalogKey, DirectoryRecord)>>,
     pub(crate) device_blocks: u64,
     pub(crate) space: Space,
+    /// Blocks reserved for a fork that wait to be zeroed: an operation ended with
+    /// [`Error::Unzeroed`].
+    pub(crate) unzeroed: Option<Reserved>,
+    /// Blocks reserved for a fork that were zeroed for the operation in progress.
+    pub(crate) zeroed: Vec<Reserved>,
     pub(crate) catalog: Tree<P>,
     pub(crate) extents: Tree<P>,
     catalog_map: ForkMap,
@@ -156,6 +170,8 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             recent: Cell::new(None),
             device_blocks,
             space: Space::new(mdb.alloc_blocks, bitmap),
+            unzeroed: None,
+            zeroed: Vec::new(),
             extents,
             catalog,
             catalog_map,
