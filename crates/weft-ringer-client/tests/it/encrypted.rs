@@ -501,7 +501,7 @@ fn keys_are_carried_as_text_and_others_are_refused() {
     let c = other_cell.join("c");
     let elsewhere = set(&c, "", KEYS_XATTR, &text).expect_err("of another cell");
     for (error, says) in [
-        (import("").expect_err("nothing"), "no key"),
+        (import("").expect_err("nothing"), "not a key"),
         (import(&text[..80]).expect_err("cut"), "checksum"),
         (import(&text.replace("weftkey1", "weftkey9")).expect_err("later"), "version 9"),
         (elsewhere, "of cell"),

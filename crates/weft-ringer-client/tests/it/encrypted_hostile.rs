@@ -192,7 +192,7 @@ fn writes_nothing(fs: &RingerFs, path: &str) {
 fn a_server_that_takes_the_attribute_away_gets_nothing_plain() {
     let mut attacked = Attacked::new();
     let got = attacked.read_as(|rnode| drop(rnode.xattrs.remove(&name())));
-    rejected(got, "not encrypted as its directory is");
+    rejected(got, "not encrypted with the key of its directory");
     {
         let b = attacked.cell.join("b");
         writes_nothing(&b, "/d/one");
@@ -265,7 +265,7 @@ fn an_encrypted_file_shown_in_a_plain_directory_is_not_read() {
         rnode.body = encrypted.body;
     });
     let (_a, b) = (attacked.cell.join("a"), attacked.cell.join("b"));
-    rejected(read(&b, "/plain/file"), "not encrypted as its directory is");
+    rejected(read(&b, "/plain/file"), "not encrypted with the key of its directory");
     // An older state of a whole file is one that was written, and is not told from the present one.
     let handle = Handle::NONE;
     let mut buf = [0; 10];
