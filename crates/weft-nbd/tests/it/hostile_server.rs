@@ -85,7 +85,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// Returns the limit of a client whose error has to say this.
 fn limit_for(says: &str) -> Duration {
-    if ["too long", "does not answer"].contains(&says) { SHORT } else { LONG }
+    if ["timed out", "does not answer"].contains(&says) { SHORT } else { LONG }
 }
 
 /// Runs a server that treats every connection so, and connects to it.
