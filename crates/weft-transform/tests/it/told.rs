@@ -119,8 +119,8 @@ fn told(fs: &TransformFs, name: &str) -> String {
         Err(e) => return format!("errno {}", e.errno()),
     };
     let ino = entry.attr.ino;
-    // Numbers are counted as names come.
-    let plain = |attr: Attr| Attr { ino: Ino(0), ..attr };
+    // Numbers are counted as names come, and the time at which a file was made cannot be set.
+    let plain = |attr: Attr| Attr { ino: Ino(0), btime: None, ..attr };
     let said = format!(
         "{:?} {} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
         plain(entry.attr),
