@@ -345,7 +345,7 @@ pub struct OriginInfo {
     pub dirty_bytes: u64,
     /// Maximum share of the cache, in bytes.
     pub quota_bytes: Option<u64>,
-    /// Whether it is attached now.
+    /// True while the origin is attached.
     pub attached: bool,
 }
 

@@ -48,7 +48,7 @@ pub enum Finding {
         offset: u64,
         /// Its length in bytes.
         len_bytes: u64,
-        /// Whether the data is dirty: the origin does not have it.
+        /// True if the data is dirty: only the cache has it.
         dirty: bool,
     },
     /// The superblock's newer copy is lost: its changes since the other copy are unknown.

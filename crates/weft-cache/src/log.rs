@@ -55,11 +55,11 @@ pub(crate) struct Log {
     pub(crate) at: LogPosition,
     /// A batch at the log's end, found by recovery, that may be incomplete.
     pub(crate) last_batch: Option<Last>,
-    /// Whether the content of the cache outlives this opening.
+    /// True if the cache keeps its content when it is closed.
     persistent: bool,
     /// Touched slots, in the order in which they were touched.
     pending: Vec<u32>,
-    /// Whether the next flush must commit pending changes.
+    /// True if the next flush must commit the pending changes.
     must_commit: bool,
     /// Blocks that left the index since the last commit: a durable record may still refer to them.
     removed: HashSet<BlockKey>,
@@ -69,7 +69,7 @@ pub(crate) struct Log {
     /// reason for their drop (intents, an origin being forgotten) must stay, so that recovery drops
     /// them again.
     unlogged_drops: u64,
-    /// Whether a commit has gathered its records and is not durable yet.
+    /// True from when a commit has gathered its records until they are durable.
     commit_running: bool,
     /// Slots of the commit in progress, each with the sub-blocks that were held before for durable
     /// records.

@@ -17,7 +17,7 @@ pub(crate) struct OriginState {
     pub(crate) dirty_subs: u64,
     /// Maximum number of slots, 0 for all.
     pub(crate) quota_slots: u64,
-    /// Whether records of this origin are trusted.
+    /// True if recovery trusts the records of this origin.
     pub(crate) known: bool,
 }
 

@@ -21,7 +21,7 @@ type Missing = Vec<(Range<u64>, Purpose)>;
 /// The fills that were entered for a job.
 struct Entered {
     fills: Vec<(FillId, Range<u64>, Purpose)>,
-    /// Whether there is room to stage data that gets no slot.
+    /// True if the staging memory has room for data that gets no slot.
     room: bool,
 }
 

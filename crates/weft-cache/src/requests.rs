@@ -24,7 +24,7 @@ pub(crate) struct Requests {
     pub(crate) fills: Fills,
     /// Number of writes in progress that overwrite dirty sub-blocks in place.
     in_place: u32,
-    /// Whether a commit waits for `in_place` to become 0; no such writes may begin meanwhile.
+    /// True while a commit waits for `in_place` to become 0; writes in place do not begin meanwhile.
     gathering: bool,
 }
 

@@ -26,7 +26,7 @@ use crate::{Error, Result, SUB_BLOCK_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Whether the cache and its device can be used.
+/// The condition of the cache and its device.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// The reason why the cache device is not used any more.

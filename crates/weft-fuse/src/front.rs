@@ -25,7 +25,7 @@ use weft_vfs::{
     RenameFlags, SetAttr, SetTime, Time,
 };
 
-use self::overtaken::Carried;
+use self::overtaken::AttributeReplies;
 use crate::handshake::Agreed;
 use crate::locks::Waits;
 use crate::passthrough::{Mixed, Passthrough};
@@ -108,7 +108,7 @@ pub(crate) struct Front {
     /// The file system has locks of its own.
     pub(crate) locks: bool,
     pub(crate) waits: Waits,
-    carried: Carried,
+    attribute_replies: AttributeReplies,
     /// Requests by opcode.
     counts: [AtomicU64; COUNTED_OPCODES],
 }
@@ -131,7 +131,7 @@ impl Front {
             notifier: OnceLock::new(),
             locks,
             waits: Waits::default(),
-            carried: Carried::default(),
+            attribute_replies: AttributeReplies::default(),
             lifetimes,
             xattrs,
             counts: [const { AtomicU64::new(0) }; COUNTED_OPCODES],

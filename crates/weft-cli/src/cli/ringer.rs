@@ -229,7 +229,7 @@ pub struct Etcd {
     /// Directory of ca-cert.pem, client-cert.pem and client-key.pem for etcd
     #[arg(long, value_name = "DIR", requires = "members")]
     pub etcd_certificates: Option<PathBuf>,
-    /// How long an unresponsive server keeps ownership of the cell
+    /// Time after which an unresponsive server loses the ownership of the cell
     #[arg(long, value_name = "SECONDS", default_value_t = 5, requires = "members", value_parser = clap::value_parser!(u64).range(2..=60))]
     pub session: u64,
     /// Address of this server for clients and other servers [default: the first --listen]
@@ -404,11 +404,11 @@ pub struct PolicyArgs {
     /// Number of copies of each file on other clients than the one that wrote it
     #[arg(long, value_name = "N")]
     pub copies: Option<u32>,
-    /// What fsync waits for, besides the local disk and the server: nothing more (local), or N
-    /// copies on other clients (copies=N)
+    /// Durability that fsync waits for: the local disk and the server (local), or N copies on other
+    /// clients too (copies=N)
     #[arg(long, value_name = "WHAT", value_parser = waits)]
     pub fsync: Option<Waits>,
-    /// Whether files are copied to the cell's archives: never, some time after a change, or before
+    /// Time at which files are copied to the cell's archives: never, some time after a change, or before
     /// fsync returns (by at least one archive)
     #[arg(long, value_name = "WHEN")]
     pub archive: Option<When>,

@@ -2,8 +2,8 @@
 //!
 //! When a request that changes an inode has succeeded, the kernel drops the attributes that it keeps
 //! of the inode. A reply that carries attributes from before the change may arrive after that, and
-//! the kernel would take them for new, for as long as attributes live: a `chmod` by way of an ACL
-//! would have no effect that anybody sees while another process lists the directory. For some
+//! the kernel would take them for new, for as long as attributes live: a mode that is set by way
+//! of an ACL would seem unchanged if another process lists the directory meanwhile. For some
 //! changes the kernel rejects such replies by itself (`attr_version` in fs/fuse/inode.c: a reply to a
 //! request that began before the last change is ignored): writes, `setattr`, the inode of an unlinked
 //! name. For the others it is told to drop the attributes once more, before the change is answered,
@@ -20,19 +20,19 @@ use super::Front;
 
 /// The number of requests in progress whose replies carry attributes.
 #[derive(Debug, Default)]
-pub(crate) struct Carried(AtomicUsize);
+pub(crate) struct AttributeReplies(AtomicUsize);
 
 /// A request whose reply carries attributes, from before it is processed until it is answered.
-pub(crate) struct Carrying<'a>(&'a Carried);
+pub(crate) struct AttributeReply<'a>(&'a AttributeReplies);
 
-impl Drop for Carrying<'_> {
+impl Drop for AttributeReply<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Returns true if the reply to a request carries attributes of an inode.
-fn carries(opcode: Opcode) -> bool {
+fn carries_attributes(opcode: Opcode) -> bool {
     matches!(
         opcode,
         Opcode::Lookup
@@ -51,20 +51,20 @@ fn carries(opcode: Opcode) -> bool {
 
 impl Front {
     /// Counts a request whose reply carries attributes, until the returned guard is dropped.
-    pub(crate) fn carrying(&self, request: &[u8]) -> Option<Carrying<'_>> {
+    pub(crate) fn begin_attribute_reply(&self, request: &[u8]) -> Option<AttributeReply<'_>> {
         let (header, _) = Header::split(request)?;
-        if !carries(Opcode::from_number(header.opcode)?) {
+        if !carries_attributes(Opcode::from_number(header.opcode)?) {
             return None;
         }
-        self.carried.0.fetch_add(1, Ordering::SeqCst);
-        Some(Carrying(&self.carried))
+        self.attribute_replies.0.fetch_add(1, Ordering::SeqCst);
+        Some(AttributeReply(&self.attribute_replies))
     }
 
     /// After a request that has succeeded, and before it is answered: tells the kernel to drop the
     /// attributes of the inodes that it changed, if a reply of before the change may be under way.
     pub(super) fn announce_overtaken(&self, opcode: Opcode, head: &Header, body: Body<'_>) {
-        let own = usize::from(carries(opcode));
-        if self.carried.0.load(Ordering::SeqCst) <= own {
+        let own = usize::from(carries_attributes(opcode));
+        if self.attribute_replies.0.load(Ordering::SeqCst) <= own {
             return;
         }
         match opcode {
