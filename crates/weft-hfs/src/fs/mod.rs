@@ -226,7 +226,7 @@ impl Hfs {
             _ => st.vol.drop_zeroed(unused),
         }
         match &result {
-            Ok(_) => st.changed += 1,
+            Ok(_) => st.change_count += 1,
             Err(e @ Error::Corrupt { .. }) => {
                 st.found_damage(e);
                 self.read_only.store(true, Ordering::Relaxed);
@@ -236,7 +236,7 @@ impl Hfs {
         }
         let short = matches!(result, Err(Error::NoSpace));
         let waits = short && (!st.pending.is_empty() || !st.ending().is_empty());
-        (finished.and(result), Shortage { waits, changes: st.changed })
+        (finished.and(result), Shortage { waits, changes: st.change_count })
     }
 
     /// Runs `f` with the state and a store of the operation.

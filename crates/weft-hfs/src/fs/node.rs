@@ -22,19 +22,20 @@ pub(super) struct Node {
     pub opens: u32,
     /// The change that removed the item's name, if it is removed.
     pub gone: Option<PatchId>,
-    /// The number of the node, of all that were made: another node of the same id has another.
-    made: u64,
+    /// The serial number of the node since the volume was opened: a node that is dropped and made
+    /// again for the same id has another.
+    serial: u64,
 }
 
 impl Node {
-    fn new(file: Option<File>, made: u64) -> Self {
-        Self { file, refs: 0, opens: 0, gone: None, made }
+    fn new(file: Option<File>, serial: u64) -> Self {
+        Self { file, refs: 0, opens: 0, gone: None, serial }
     }
 
     /// Returns a value that differs after each change of the content of a file, and if the file was
     /// removed. While it stays the same, the file's blocks are its own.
     pub fn content_version(&self) -> (u64, u64) {
-        (self.made, self.file.as_ref().map_or(0, |file| file.changes))
+        (self.serial, self.file.as_ref().map_or(0, |file| file.changes))
     }
 }
 
@@ -108,11 +109,11 @@ pub(super) struct State {
     pub vol: HfsVolume,
     /// Freed allocation blocks whose freeing may not be durable.
     pub pending: Pending,
-    /// Changes that were made: by it a thread that finds no space sees that others took some.
-    pub changed: u64,
+    /// The number of changes made: from it a thread that finds no space learns that others took some.
+    pub change_count: u64,
     pub nodes: HashMap<u32, Node>,
-    /// The number of nodes made.
-    made: u64,
+    /// The serial number of the newest node.
+    last_serial: u64,
     pub changes: Changes,
     pub handles: HandleTable<OpenFile>,
     /// The names that the cursors of listings stand for.
@@ -135,9 +136,9 @@ impl State {
         Self {
             vol,
             pending: Pending::default(),
-            changed: 0,
+            change_count: 0,
             nodes: HashMap::new(),
-            made: 0,
+            last_serial: 0,
             changes: Changes::default(),
             handles: HandleTable::default(),
             cursors: BTreeMap::new(),
@@ -159,12 +160,12 @@ impl State {
     ) -> Result<&mut Node> {
         let Some(id) = record.id() else { return Err(Error::NotFound) };
         let node = self.nodes.entry(id).or_insert_with(|| {
-            self.made += 1;
+            self.last_serial += 1;
             let file = match record {
                 CatalogRecord::File(record) => Some(File::new(parent, name, *record)),
                 _ => None,
             };
-            Node::new(file, self.made)
+            Node::new(file, self.last_serial)
         });
         Ok(node)
     }
@@ -266,7 +267,7 @@ impl State {
         match (&node.file, node.gone) {
             (Some(file), Some(gone)) => {
                 self.vol.drop_file(s, file, gone);
-                self.changed += 1;
+                self.change_count += 1;
             }
             (Some(_), None) => self.vol.close_file(id),
             (None, _) => {}
