@@ -35,6 +35,12 @@ impl Mounted {
     pub fn is_weft(&self) -> bool {
         matches!(self.fs_type.as_str(), "fuse.weft" | "fuse")
     }
+
+    /// Returns true if both lines are of one mounted file system, on the same place or on another.
+    /// The device number alone does not tell: once a mount has ended the next one gets its number.
+    fn is_same_file_system(&self, other: &Self) -> bool {
+        self.device == other.device && self.source == other.source
+    }
 }
 
 /// The mount on `mountpoint`, if there is one; the topmost of several.
@@ -46,18 +52,18 @@ pub fn mounted_at(mountpoint: &Path) -> Result<Option<Mounted>> {
     Ok(table()?.into_iter().rfind(|m| m.mountpoint == wanted))
 }
 
-/// Returns true if the file system with this device number is mounted anywhere.
+/// Returns true if the file system of `mounted` is mounted anywhere in this mount namespace.
 ///
 /// # Errors
 /// [`Error::Host`] if the table cannot be read.
-pub fn is_mounted(device: (u32, u32)) -> Result<bool> {
-    Ok(table()?.iter().any(|m| m.device == device))
+pub fn is_mounted(mounted: &Mounted) -> Result<bool> {
+    Ok(table()?.iter().any(|m| m.is_same_file_system(mounted)))
 }
 
-/// Finds a process with another mount namespace that still has the FUSE mount with this device
-/// number: its id and name. Namespaces of processes that this one may not inspect are not seen.
+/// Finds a process with another mount namespace in which the file system of `mounted` still is
+/// mounted: its id and name. Namespaces of processes that this one may not inspect are not seen.
 #[must_use]
-pub fn user_in_another_namespace(device: (u32, u32)) -> Option<(u32, String)> {
+pub fn user_in_another_namespace(mounted: &Mounted) -> Option<(u32, String)> {
     let namespace = |process: &Path| std::fs::read_link(process.join("ns/mnt")).ok();
     let ours = namespace(Path::new("/proc/self"))?;
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -69,7 +75,7 @@ pub fn user_in_another_namespace(device: (u32, u32)) -> Option<(u32, String)> {
             continue;
         }
         let Ok(text) = std::fs::read(process.join("mountinfo")) else { continue };
-        if parse(&text).iter().any(|m| m.device == device && m.owner.is_some()) {
+        if parse(&text).iter().any(|m| m.is_same_file_system(mounted)) {
             let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
             return Some((pid, name.trim_end().to_owned()));
         }
@@ -285,6 +291,16 @@ mod tests {
         assert!(parse_line(line).unwrap().read_only);
         assert_eq!(parse_line(b"garbage"), None);
         assert_eq!(parse_line(b""), None);
+    }
+
+    #[test]
+    fn a_device_number_that_is_used_again_is_another_file_system() {
+        let line = |text: &str| parse_line(text.as_bytes()).unwrap();
+        let ended = line("40 35 0:53 / /m rw - fuse.weft /a.img rw,user_id=0,group_id=0");
+        let bound = line("41 35 0:53 /d /b rw - fuse.weft /a.img rw,user_id=0,group_id=0");
+        let next = line("40 35 0:53 / /m rw - fuse.weft /b.img rw,user_id=0,group_id=0");
+        assert!(ended.is_same_file_system(&bound));
+        assert!(!ended.is_same_file_system(&next));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use std::time::Duration;
 use weft::ending::{Ended, Ending};
-use weft::mounts;
+use weft::mounts::{self, Mounted};
 
 /// The wait for the server of a mount to write everything back before a note is printed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
     let ending = Ending::of(&mounted);
     let dead = mounts::is_dead(&args.mountpoint);
     mounts::unmount(&args.mountpoint, args.lazy)?;
-    if mounts::is_mounted(mounted.device)? {
+    if mounts::is_mounted(&mounted)? {
         // The mount is still visible elsewhere (a bind mount): its server continues.
         return Ok(DONE);
     }
@@ -41,7 +41,7 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
         )));
     }
     if let (Some(ending), false) = (ending, args.lazy) {
-        return wait(out, ending, &source, mounted.device);
+        return wait(out, ending, &mounted);
     }
     if args.lazy || mounted.read_only || mounts::wait_until_free(&source, PATIENCE)? {
         return Ok(DONE);
@@ -57,13 +57,14 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
 /// Waits without limit until the process behind the mount reports how it ended: a slow disk is no
 /// failure, and the death of the process is noticed. But if the mount is still used in another
 /// mount namespace, this fails instead of waiting.
-fn wait(out: Output, mut ending: Ending, source: &str, device: (u32, u32)) -> Outcome {
+fn wait(out: Output, mut ending: Ending, mounted: &Mounted) -> Outcome {
+    let source = mounted.source.to_string_lossy();
     let mut told = false;
     let ended = loop {
         if let Some(ended) = ending.wait(PATIENCE)? {
             break ended;
         }
-        if let Some((pid, name)) = mounts::user_in_another_namespace(device) {
+        if let Some((pid, name)) = mounts::user_in_another_namespace(mounted) {
             return Err(Failure::new(format!(
                 "unmounted here, but {source} is still mounted in another mount namespace, that of \
                  process {pid} ({name}); it stays in use until that is unmounted, too"

@@ -4,6 +4,7 @@
 use crate::run::{Bench, Ran, can_mount, tool};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use weft_net::testing::make_certificates;
@@ -388,4 +389,67 @@ fn wrong_usage_is_explained() {
         let complaint = bench.fails(code, args);
         assert!(complaint.contains(says), "{args:?}: {complaint}");
     }
+}
+
+/// An unmount waits for a slow server, and meanwhile another mount, in a container, say, is given the
+/// device number that the ended one had: the unmount does not take it for its own.
+#[test]
+fn an_unmount_that_waits_is_not_confused_by_a_mount_with_its_device_number() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may make a mount namespace");
+        return;
+    }
+    // Another test's mount may be the one that is given the number.
+    assert!((0..20).any(|_| unmount_beside_a_mount_with_its_number()), "no mount had the number");
+}
+
+fn unmount_beside_a_mount_with_its_number() -> bool {
+    let bench = Bench::with_volume("ext2");
+    let served = Served::new(&bench, "v.img", &[]);
+    let dir = bench.path("m");
+    fs::create_dir(&dir).unwrap();
+    bench.ok(&["mount", &served.uri(), "m", "--background"]);
+    fs::write(dir.join("file"), b"x").unwrap();
+    let mounted = weft::mounts::mounted_at(&dir).unwrap().expect("it is mounted");
+    served.signal(rustix::process::Signal::STOP);
+    let mut unmount = bench.command(&["umount", "m"]).stderr(Stdio::piped()).spawn().unwrap();
+    weft_testing::wait_until("it is unmounted", || {
+        weft::mounts::mounted_at(&dir).unwrap().is_none()
+    });
+    // The lowest free number is given first. What other tests have mounted is let go.
+    let script = "awk '$3 ~ /^fuse/ { print $2 }' /proc/self/mounts |
+        while read -r other; do umount -l \"$other\"; done
+        number=none
+        for i in $(seq 50); do
+            mkdir $i; \"$0\" mkfs ext2 $i.img --size 1M --quiet
+            \"$0\" mount $i.img $i --background >/dev/null
+            if mountpoint -d $i | grep -qx \"$1\"; then number=$1; break; fi
+        done
+        echo $number; read -r _
+        for j in $(seq $i); do \"$0\" umount $j; done";
+    let (major, minor) = mounted.device;
+    let number = format!("{major}:{minor}");
+    let mut holder = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", script])
+        .args([env!("CARGO_BIN_EXE_weft"), &number])
+        .current_dir(bench.dir())
+        .env("WEFT_RUNTIME_DIR", bench.path("run"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare(1) runs");
+    let mut given = String::new();
+    BufReader::new(holder.stdout.take().expect("a pipe")).read_line(&mut given).unwrap();
+    let mut told = BufReader::new(unmount.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    served.signal(rustix::process::Signal::CONT);
+    told.read_to_string(&mut line).unwrap();
+    let ended = unmount.wait().unwrap();
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    assert!(ended.success() && line.contains("waiting until"), "{line}");
+    served.stop();
+    assert_eq!(bench.ok(&["cat", "v.img:/file"]), "x");
+    given.trim_end() == number
 }
