@@ -36,7 +36,7 @@
 //! # How it works
 //!
 //! The cache device holds a superblock, a log, two checkpoints and slots, each for one block
-//! ([`format`] has the bytes).
+//! ([`mod@format`] has the bytes).
 //!
 //! **A write with write-back.** The writer gets its blocks to itself, which cancels fills of them.
 //! Each block is put into a slot: its own, or another one if a durable record marks data there as
@@ -68,7 +68,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`format`] | superblock, log, checkpoint, the record of a slot: bytes, and parsing that checks every field |
+//! | [`mod@format`] | superblock, log, checkpoint, the record of a slot: bytes, and parsing that checks every field |
 //! | `slots`, `index`, `bitmap` | the state of each slot, the slot of each block, the free slots |
 //! | [`policy`], [`admission`] | which block is evicted, and which is let in |
 //! | `regions` | intents, and the regions with dirty blocks |
