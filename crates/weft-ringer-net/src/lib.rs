@@ -31,22 +31,6 @@
 //! - The memory that a peer can make this side use is bounded: by one frame to read, and by
 //!   [`OUTBOX_MAX_BYTES`] to send. Before a peer is authenticated, a frame may have
 //!   [`HELLO_MAX_BYTES`].
-//!
-//! # Example
-//!
-//! A cell's authority admits a member:
-//!
-//! ```
-//! use weft_ringer_net::pki::{self, Authority, NewKey};
-//!
-//! # let dir = tempfile::tempdir()?;
-//! pki::create(dir.path(), &["nas".to_owned()])?;
-//! let authority = Authority::open(dir.path())?.ok_or("it was just made")?;
-//! let key = NewKey::generate()?; // never leaves the member's machine
-//! let (certificates, _fingerprint) = authority.admit("ada", key.public())?;
-//! assert!(certificates.starts_with("-----BEGIN CERTIFICATE-----"));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 #![warn(missing_docs)]
 

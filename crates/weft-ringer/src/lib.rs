@@ -86,43 +86,6 @@
 //! it: `weft-ringer-net` has what processes share (connections, certificates, clocks),
 //! `weft-ringer-server` the metadata server as a process and its stores, `weft-ringer-client` the
 //! client as a file system.
-//!
-//! # Example
-//!
-//! A server and a client, with a loop in place of a network. The second look costs no message.
-//!
-//! ```
-//! use std::collections::VecDeque;
-//! use weft_ringer::client::{Call, CallId, Client, ClientAction, ClientEvent, ClientOptions};
-//! use weft_ringer::mds::{Mds, MdsEvent, MdsOptions};
-//! use weft_ringer::store::MemoryStore;
-//! use weft_ringer::{ClientId, Incarnation, Moment, RnodeId};
-//! use weft_vfs::Time;
-//!
-//! let (now, time) = (Moment(1_000_000), Time::default());
-//! let mut store = MemoryStore::new();
-//! let mut server = Mds::open(&mut store, now, time, MdsOptions::default())?;
-//! let mut client = Client::new(ClientId(1), Incarnation(1), [], ClientOptions::default());
-//!
-//! // Handles an event and all that follows, and returns the number of messages.
-//! let mut messages_of = |event| {
-//!     let (mut events, mut messages) = (VecDeque::from([event]), 0);
-//!     while let Some(event) = events.pop_front() {
-//!         for action in client.handle(now, time, event) {
-//!             let ClientAction::Send(message) = action else { continue };
-//!             let replies = server.handle(&mut store, now, MdsEvent::Message(message))?;
-//!             messages += 1 + replies.len();
-//!             events.extend(replies.into_iter().map(|send| ClientEvent::Message(send.message)));
-//!         }
-//!     }
-//!     Ok::<usize, weft_ringer::store::StoreError>(messages)
-//! };
-//! let look = |call| ClientEvent::Call(CallId(call), Call::Get { id: RnodeId::ROOT });
-//! messages_of(ClientEvent::Tick)?; // the client begins an epoch
-//! assert!(messages_of(look(1))? > 0);
-//! assert_eq!(messages_of(look(2))?, 0);
-//! # Ok::<(), weft_ringer::store::StoreError>(())
-//! ```
 
 #![warn(missing_docs)]
 
