@@ -11,9 +11,8 @@
 //! tear writes at 512 bytes:
 //!
 //! 1. A write that was acknowledged by a flush survives any power cut, in every mode.
-//! 2. No read returns a version older than one that was served or acknowledged before in the same
-//!    life (one opening of the cache); after a power cut, none older than the flushed one; and
-//!    never a mix of two blocks.
+//! 2. No read returns a version older than one that was served or acknowledged since the cache was
+//!    opened; after a power cut, none older than the flushed one; and never a mix of two blocks.
 //! 3. After a power cut, clean blocks are served as before, unless the origin may have been changed
 //!    without the cache. No clean block is ever written to the origin.
 //! 4. With write-back, a flush returns when data and record are durable on the cache device. Dirty
@@ -26,13 +25,65 @@
 //!
 //! A failed flush of an origin is treated as a power cut of the origin for all data written to it
 //! since the last successful flush: the cache no longer serves that data as clean, and does not
-//! trust it after this life. The next flush by a user returns an error that names the range, unless
+//! trust it when it is opened again. The next flush by a user returns an error that names the range, unless
 //! a user got that error before. Dirty data stays dirty.
 //!
 //! Damage is detected by a CRC32C of each 4 KiB: a clean block is healed from the origin; a damaged
 //! dirty block gives an error that names its position ([`Error::DirtyDamaged`]). A cache whose
 //! metadata may have lost dirty data is not opened; [`check`] reports the damage, [`repair`] keeps
 //! what is good.
+//!
+//! # How it works
+//!
+//! The cache device holds a superblock, a log, two checkpoints and slots, each for one block
+//! ([`mod@format`] has the bytes).
+//!
+//! **A write with write-back.** The writer gets its blocks to itself, which cancels fills of them.
+//! Each block is put into a slot: its own, or another one if a durable record marks data there as
+//! dirty that the write would replace. The data is written there; then, under the lock, the block
+//! is marked dirty and the slot *touched*, and the write is acknowledged. A flush commits: a record
+//! of each touched slot goes into a batch behind the end of the log, and one flush of the device
+//! covers data and batch. From then on the dirty data is *held*. Write-back reads held blocks in
+//! the origin's order, checks them, writes neighbours in one request, flushes the origin, and marks
+//! them clean; the next commit records that and releases the slots. If any flush of the origin
+//! fails meanwhile, they stay dirty.
+//!
+//! **A write with write-through.** If a durable record may mark a block of the write as clean, an
+//! *intent* for its region (1 MiB) must be durable before the origin is changed: the first write to
+//! a region costs a commit, later ones nothing. Then the origin is written, and then the slot, in
+//! place. The intent is cleared when no writes have come for a while, the origin was flushed, and
+//! the new records are in the log.
+//!
+//! **A read.** Under the lock, the request is cut into parts: adjacent slots, runs that are
+//! missing, and blocks that another request is filling. Slots are pinned, and the lock is released.
+//! A missing run is one request to the origin; its data is copied to the reader, and a background
+//! thread writes it to the cache. The first read of a slot after opening compares the data with its
+//! checksum.
+//!
+//! **Recovery** reads the newest checkpoint's header, its intents and its map of used slots, then
+//! the log behind it, batch by batch. Then it loads the entries of dirty blocks, and serves
+//! requests; entries of clean blocks are loaded in the background, in the policy's order.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`mod@format`] | superblock, log, checkpoint, the record of a slot: bytes, and parsing that checks every field |
+//! | `slots`, `index`, `bitmap` | the state of each slot, the slot of each block, the free slots |
+//! | [`policy`], [`admission`] | which block is evicted, and which is let in |
+//! | `regions` | intents, and the regions with dirty blocks |
+//! | `ranges`, `fills`, `pins`, `requests` | the requests in progress |
+//! | `readahead`, `prefetch`, `staging` | streams of readers, the threads that fetch ahead of them, and fetched data that has no slot |
+//! | `residency`, `dirty`, `log`, `origins` | the parts of the state, each with its invariants |
+//! | `state`, `lock` | these parts behind one lock, and the steps that span them, without I/O; the order of all locks, checked in debug builds |
+//! | `commit`, `tail`, `checkpoint` | the log's writer, recovery of its last batch, the checkpoint's writer |
+//! | `open`, `load`, `loading` | recovery, and the clean entries that are loaded later |
+//! | `read`, `filling`, `write`, `data`, `store`, `device` | requests of users |
+//! | `writeback`, `send`, `flush`, `origin` | dirty blocks on their way to the origin, and its flushes |
+//! | `attach`, `forget`, `resize` | attaching an origin, forgetting one, growing |
+//! | `check`, `finding` | checking and repairing a cache that is not in use |
+//! | `workers`, `jobs` | background threads and their queues |
+//! | [`trace`], [`simulate`], [`advise`] | recorded accesses, and the hit ratio of each size and policy |
 //!
 //! # Example
 //!

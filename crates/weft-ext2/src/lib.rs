@@ -8,6 +8,21 @@
 //! [`Ext2`] is a mounted volume, a [`weft_vfs::FileSystem`]. It is [`weft_unix`]'s front over
 //! `volume`: the micro-operations that know where ext2 keeps things (allocate blocks, map one, fill a
 //! directory entry, ...), each of which takes the patches it must follow and returns the patch it made.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use weft_block::MemoryDevice;
+//! use weft_ext2::mkfs::{MkfsOptions, mkfs};
+//! use weft_ext2::{Ext2, OpenOptions};
+//! use weft_vfs::{FileSystem, Walker};
+//!
+//! let device = Arc::new(MemoryDevice::new(8 << 20));
+//! mkfs(&*device, &MkfsOptions::ext2())?;
+//! let volume = Ext2::open(device, OpenOptions::default())?;
+//! Walker::new(&*volume).write_file(b"/greeting", b"hello", 0o644)?;
+//! volume.unmount()?; // durable, and marked clean
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

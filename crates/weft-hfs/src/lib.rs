@@ -20,6 +20,38 @@
 //! - [`mfs`] is the complete file system of the first Macintosh.
 //! - [`hfsplus`] reads the successor of HFS.
 //!
+//! # What a front must know
+//!
+//! - **Names have aliases** (letters in another case, companions), and the kernel knows of one
+//!   spelling. So a mount looks names up anew each time, except on a volume that is read-only.
+//! - **Dates are local time**, without a zone: the library takes an offset, and the command
+//!   determines it once. With a fixed clock, volumes are reproducible.
+//! - **Damage does not end a listing**: it goes on past items that cannot be read, and
+//!   [`MacVolume::passed_over`](streams::MacVolume::passed_over) lists these.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//! use weft_block::MemoryDevice;
+//! use weft_hfs::layout::{Fork, Name};
+//! use weft_hfs::mkfs::{MkfsOptions, mkfs};
+//! use weft_hfs::{Hfs, Mac, OpenOptions};
+//! use weft_vfs::{FileSystem, OpenFlags};
+//!
+//! let device = Arc::new(MemoryDevice::new(4 << 20));
+//! mkfs(&*device, &MkfsOptions::new(Name::new(b"Disk")?, 0))?;
+//! let volume = Hfs::open(device, OpenOptions::default())?;
+//!
+//! let mac = Mac::new(Arc::clone(&volume));
+//! mac.create_file(b"Game", *b"APPL", *b"GAME")?;
+//! let mut icons = mac.open(b"Game", Fork::Resource, OpenFlags::READ | OpenFlags::WRITE)?;
+//! icons.write(b"icons")?;
+//! icons.close()?;
+//! volume.unmount()?; // durable, and marked clean
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The crate is `no_std` with `alloc` and without `unsafe`; the feature `std` (on unless switched
 //! off) adds what needs devices and the engine.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]

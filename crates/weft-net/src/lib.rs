@@ -13,6 +13,28 @@
 //! - A peer's user ([`Socket::peer_user`]) is returned only while the peer's socket is open.
 //! - A Unix socket is never open to more users than its mode allows, and is removed with its
 //!   [`Listener`].
+//!
+//! # Example
+//!
+//! ```
+//! use std::io::Write;
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use weft_net::{Address, Channel, Listener, read_full};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! let address = Address::Unix(dir.path().join("greeter.sock"));
+//! let _listening = Listener::bind(&address, 0o600)?.start("greeter", |socket| {
+//!     let mut channel = Channel::plain(Arc::new(socket));
+//!     let _ = channel.writer.write_all(b"hello");
+//! })?;
+//!
+//! let mut channel = Channel::plain(Arc::new(address.connect(Duration::from_secs(10))?));
+//! let mut greeting = [0; 5];
+//! read_full(&mut *channel.reader, &mut greeting, None)?;
+//! assert_eq!(&greeting, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![warn(missing_docs)]
 
 mod address;

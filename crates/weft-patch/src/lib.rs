@@ -17,8 +17,31 @@
 //! The idea is that of Featherstitch (Frost et al., "Generalized File System Dependencies", SOSP
 //! 2007), and so are its optimisations: patches without undo data where a rollback can never be
 //! needed ("hard"), merging, ready lists, cancelling changes of blocks that were freed before they
-//! were written. New here: the device has a volatile write cache and is flushed once for each round
-//! of writes; a sync writes only what it must; failed writes are kept and repeated.
+//! were written. New here:
+//!
+//! - The device has a volatile write cache and is flushed once for each round of writes; a completed
+//!   write counts for nothing before.
+//! - A sync writes only what it must, and ends however busy the volume is. Failed writes are kept
+//!   and repeated.
+//! - Cycles are searched for: a change needs no undo data if nothing it waits for leads back to its
+//!   block. Featherstitch allows that only while no patch outside the block waits for it; here a
+//!   short walk of the graph, nearly always one step, decides the other cases.
+//! - A patch with undo data may have several ranges: changes that wait for the same patches share
+//!   one, wherever they lie in the block.
+//! - A journal is a policy of the same graph.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `engine` | the interface: operations, syncs, memory pressure, the write-back thread |
+//! | `state` | all that the engine's one lock protects |
+//! | `graph`, `undo` | patches and their edges in arenas, bounded walks; the undo data of each patch |
+//! | `buffer`, `block_map` | blocks in memory, the patches of each, and the file it belongs to |
+//! | `change` | whether a change becomes a patch, joins one, or needs undo data |
+//! | `sync`, `writeback` | the patches that a sync waits for; rounds, copies with rollbacks, failed writes |
+//! | `journal`, [`jbd2`] | transactions; the format of the log alone |
+//! | `pending` | freed numbers that may not be reused yet |
+//! | `reads` | the bytes that an operation has read in blocks that it changes: checked in debug builds |
+//! | `explain`, `counters` | why a block is not written yet, the graph as Graphviz; counters |
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! The [`FileSystem`] of a client.
+//!
+//! The kernel may trust no name and no attribute (their lifetime is zero). It drops the pages that it
+//! keeps of a file when length or mtime have changed, and at `open`, unless nothing has changed since
+//! the last one.
 
 mod arguments;
 mod references;

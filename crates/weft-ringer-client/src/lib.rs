@@ -31,6 +31,46 @@
 //!   end of this process. `fsync` makes blocks and journal durable and waits for the server.
 //! - No call waits for ever: a call that the server does not answer within
 //!   [`RingerFsOptions::patience`] fails with `ETIMEDOUT`.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `fs`, `listing`, `attributes`, `locks` | [`RingerFs`], the file system; control attributes; file locks |
+//! | `content`, `open`, `durable` | reads and writes of blocks; blocks that are being written; syncs |
+//! | `engine`, `link`, `journal` | the state machine in a process, its connection, its journal |
+//! | `blocks`, `verified`, `room`, `scrubbing` | blocks in files; checks of their hashes; reserved room |
+//! | `peers`, `fetching`, `fetched` | exchange of blocks with other clients; fetched blocks, evicted when room is needed |
+//! | `replication`, `copies`, `texts`, `garbage_collector` | copies, pins and texts for search; release of blocks and leases that are no longer needed |
+//! | `archive`, `archives` | an object store and its sweep; the copies of files there (feature `archive`) |
+//! | `encryption` | keys, blocks encrypted and opened, sharing of keys |
+//! | `cells`, `junctions` | [`CellTree`]: several clients, each of one cell, as one tree; search across them |
+//! | `snapshots`, `history`, `folders`, `conflicts` | earlier states; query folders; changes that came too late |
+//! | `invalidation`, `shared_memory` | the kernel's pages of mapped files; refusal of files that processes share memory in |
+//! | `set_aside`, `verdict` | an older cell; a server's final refusals |
+//!
+//! # Example
+//!
+//! ```
+//! use weft_net::Address;
+//! use weft_ringer_client::{RingerFs, RingerFsOptions};
+//! use weft_ringer_server::{ServeOptions, Server};
+//! use weft_vfs::{FileSystem, Walker};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! let address = Address::Unix(dir.path().join("cell.sock"));
+//! let options = ServeOptions { listen: vec![address.clone()], ..ServeOptions::new() };
+//! let server = Server::start(&dir.path().join("family.cell"), options)?;
+//!
+//! let join = |store| RingerFs::join(RingerFsOptions::new(address.clone(), dir.path().join(store)));
+//! let (ada, ben) = (join("ada.store")?, join("ben.store")?);
+//! Walker::new(&ada).write_file(b"/greeting", b"hello", 0o644)?;
+//! assert_eq!(Walker::new(&ben).read_file(b"/greeting")?, b"hello");
+//! ada.unmount()?;
+//! ben.unmount()?;
+//! server.stop()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![warn(missing_docs)]
 

@@ -1,8 +1,10 @@
 //! Blocks that are being written: their bytes in memory, and how they are sealed.
 //!
 //! Small writes to a file whose write lease is at hand go to the journal and into memory; so a
-//! block that is written often is stored once, when it is sealed: a second later, or when others
-//! need to see it.
+//! block that is written often is stored once, when it is sealed: a second later, or when other
+//! clients need to see it. A write right after another one to the same file replaces its change in
+//! the log, under a new number. The bytes are redo records in the journal, and not written over the
+//! block's file in place, because a killed process would leave half of such a write.
 //!
 //! Invariants:
 //! - The bytes in memory are in the journal, or in the block's base: a file with a second name in

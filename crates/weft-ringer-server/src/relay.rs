@@ -7,6 +7,10 @@
 //! Both are sent [`Answer::Met`]; every byte after it is relayed. A proxy passes requests that it
 //! cannot serve to its parent, and relays in turn.
 //!
+//! NAT hole punching would save this traffic. It is not used, as the cell has a server that all
+//! clients reach already, and a library for it (`iroh`) brings relays and a directory that a third
+//! party runs, and some 300 crates.
+//!
 //! Invariants:
 //! - A client that joins a rendezvous was called by its client number; the server tells the
 //!   rendezvous to no other client.

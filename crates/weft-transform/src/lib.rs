@@ -8,6 +8,24 @@
 //! - [`store`] opens stored files through networks, for reads and writes at any offset.
 //! - [`TransformFs`] is a file system stacked on another, with networks attached to its files.
 //!
+//! A file with a network is opened as a stack of [`store`]s, each a file that can be read, and mostly
+//! written, anywhere:
+//!
+//! ```text
+//! reader and writer: byte ranges of the plain file
+//!     |  InPlace      in-place stages, fused: all of them on one 128 KiB block, then the next
+//!     |  FramedFile   frames: decoded one at a time; a commit replaces the file by renaming, or is in
+//!     |               place over sealed blocks
+//!     |  SealedFile   sealed blocks: each opened and written by itself; a commit goes through a log
+//!     |  StreamFile   a sequential stage: read on from the beginning, or from an access point
+//!     |  MergedFile   several stacks over one file, merged where branches of a graph meet
+//! the inode below
+//! ```
+//!
+//! Views by name and links are nodes without an inode below: they hold one use of their base and
+//! read it as any reader would, and what is written to the base is announced for them. Where all
+//! stages work in place on a plain file, reads take no lock: they count if nothing changed meanwhile.
+//!
 //! ```
 //! use weft_transform::{Context, Registry, exec::Fused, Io};
 //! let registry = Registry::new(Context::default());

@@ -19,6 +19,9 @@
 //! | opening, closing | recovery; the mark of a clean volume, after [the last change](UnixFs::close) |
 //! | mkfs, check and repair | outside of this crate |
 //!
+//! `crates/weft-crash/tests/it/plain` is a complete format of this kind, in a few hundred lines, to
+//! begin from; `weft-ext2` is the large one.
+//!
 //! # Order
 //!
 //! For soft updates, the front gives each change the patches that it must follow:

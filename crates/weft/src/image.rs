@@ -4,6 +4,10 @@
 //! or UDIF, behind an Apple partition map, and in each other ([`weft_block::container`]). An NDIF
 //! image has its map in its resource fork, which on Linux is beside the file (`._NAME`,
 //! `.rsrc/NAME`, `NAME.rsrc`) or in an attribute.
+//!
+//! A device is recognised as a volume first, and only otherwise unwrapped, so that a volume is never
+//! taken for a container. A container that cannot be written makes the volume read-only, with the
+//! reason ([`Stack::why_read_only`](crate::Stack::why_read_only)).
 
 use crate::format::{Format, recognise};
 use crate::source::Source;

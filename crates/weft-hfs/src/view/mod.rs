@@ -15,8 +15,10 @@
 //! companion.
 //!
 //! The view applies an AppleDouble to its file as soon as it is complete, whatever the order of its
-//! entries. An AppleDouble that is made before its file (as archives of macOS have it) is kept as a
-//! plain file until the file is made.
+//! entries. The content decides, because a FUSE front does not report that a file was closed. The
+//! bytes are kept until the front forgets the companion, since the writer's layout may differ from
+//! weft's. An AppleDouble that is made before its file (as archives of macOS have it) is kept as a
+//! plain file until the file is made, so that nothing is in memory alone.
 
 mod companions;
 mod draft;

@@ -8,6 +8,9 @@
 //! [`ClientTls`] and [`ServerTls`](crate::ServerTls): the near socket carries plain text that only
 //! this process sees.
 //!
+//! TCP stays the default: between two ends in one process on two busy cores QUIC carried 120 MB/s,
+//! TLS over TCP 750. QUIC is for clients whose addresses change, and for networks that pass UDP only.
+//!
 //! # Invariants
 //!
 //! - One connection has one stream, which the client opens with the byte [`HELLO`]. So a server

@@ -2,7 +2,7 @@
 //!
 //! A change is first *adopted*: made on states under write leases of the present epoch. New changes
 //! are adopted as they are made; those left from an earlier epoch are made again, each on the
-//! versions that it was first made on, or given up. Only adopted changes are sent, from the proxy
+//! versions that it was first made on, or given up. Only adopted changes are sent, from the front
 //! of the log, one message at a time.
 //!
 //! Of those left from an earlier epoch, a change that *commutes* with the changes of other clients

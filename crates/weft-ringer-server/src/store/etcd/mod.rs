@@ -17,7 +17,6 @@
 //! - A transaction larger than etcd's limit is first stored beside the records in parts. It is
 //!   committed when the tail says so, in one transaction of etcd; then it is carried out, from its
 //!   parts, by this server or the next before it does anything else.
-//!   this server or the next before it does anything else.
 
 mod cache;
 mod gateway;

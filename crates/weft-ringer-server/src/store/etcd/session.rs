@@ -1,5 +1,8 @@
 //! Ownership of a cell: a lease of etcd, and a key that lives as long as the lease does.
 //!
+//! Leases and renewals of clients are not in the store: the owner grants them only while its own
+//! timer runs. To a client, a change of owners is a restart of the server at another address.
+//!
 //! Invariants:
 //! - One server owns a cell: the key is made only if it is not there. Its create revision
 //!   identifies this term of ownership, and every transaction compares it.
