@@ -361,6 +361,14 @@ pub enum Answer {
         complete: bool,
     },
 }
+
+impl Answer {
+    /// The refusal of a request.
+    #[must_use]
+    pub fn refused(why: &str) -> Self {
+        Self::Refused { why: Bytes(why.as_bytes().to_vec()) }
+    }
+}
 wire_enum!(Answer {
     1 => Joined { client, cell },
     2 => Welcome {},
