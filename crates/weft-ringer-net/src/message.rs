@@ -447,7 +447,7 @@ pub enum Denial {
         "permission denied: the client has fewer permissions than this proxy; connect to the \
         cell's own server"
     )]
-    Less,
+    FewerPermissions,
 }
 wire_enum!(Denial {
     1 => NoInvitation,
@@ -458,7 +458,7 @@ wire_enum!(Denial {
     6 => Revoked,
     7 => NotAdmin,
     8 => NoAuthority,
-    9 => Less,
+    9 => FewerPermissions,
 });
 
 /// A member of a cell.

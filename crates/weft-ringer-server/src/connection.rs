@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use weft_net::{Address, Socket};
 use weft_ringer::{Bytes, ClientId};
 use weft_ringer_net::{
-    Ask, Conversation, Denial, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT,
-    Result, SECRET_BYTES, client_id,
+    Ask, Conversation, Denial, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT, Result,
+    SECRET_BYTES, client_id,
 };
 
 use super::admission::{self, deny, refuse};

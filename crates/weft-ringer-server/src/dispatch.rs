@@ -262,7 +262,7 @@ impl Dispatcher {
         let denial = match full {
             None => None,
             Some(Ok(access)) if access.includes(&proxy.access) => None,
-            Some(Ok(_)) => Some(Denial::Less),
+            Some(Ok(_)) => Some(Denial::FewerPermissions),
             Some(Err(denial)) => Some(denial),
         };
         if let Some(denial) = denial {

@@ -269,7 +269,10 @@ impl ProxyCore {
                 tracing::warn!(
                     "refused a proxy: it must connect to the cell's own server, not to this proxy"
                 );
-                self.answer(number, &Answer::NotIntroduced { client, denial: Denial::Less });
+                self.answer(
+                    number,
+                    &Answer::NotIntroduced { client, denial: Denial::FewerPermissions },
+                );
             }
             // A requester that has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
