@@ -4,130 +4,19 @@
 //! determined by the seed and the workload's text alone. (Limits of time and of images do depend on
 //! it.)
 
+use crate::config::{Campaign, Config};
 use crate::judge::{Counts, Depth, Fault, Judge, Kind};
-use crate::observe::Observed;
+use crate::one_workload::{Violation, explore_one};
 use crate::record::{Prepared, Recording, prepare, record};
-use crate::states::{Bounds, CrashState, content_hash, epochs};
-use crate::target::{Target, Tree};
+use crate::states::{CrashState, epochs};
+use crate::target::Tree;
 use crate::workload::{Op, Workload};
 use crate::{Error, Result, generate, shrink};
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fmt;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use weft_block::{Image, Rng, mix};
-
-/// The workloads to explore.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Campaign {
-    /// The given ones.
-    Given(Vec<Workload>),
-    /// Every single operation, the usual sequences, and pairs and random ones by seed.
-    Short,
-    /// The same, then every pair, then each with every placement of the operations that make it
-    /// durable, then random ones, until the time is up.
-    Long,
-    /// Random churns of one directory, of the given number of operations each (see
-    /// [`generate::churn`](crate::generate::churn)), until the time is up.
-    Churn(usize),
-}
-
-/// Configuration of an exploration.
-#[derive(Clone)]
-pub struct Config {
-    /// The file system.
-    pub target: Arc<dyn Target>,
-    /// The workloads.
-    pub campaign: Campaign,
-    /// The seed of every random choice.
-    pub seed: u64,
-    /// Bounds on the states of each epoch.
-    pub bounds: Bounds,
-    /// Maximum number of states of one workload, chosen by the seed if there are more: a short
-    /// campaign finds more in many workloads than in all states of a few.
-    pub states_per_workload: usize,
-    /// Number of distinct images after which no new workload is begun.
-    pub images: u64,
-    /// Time after which no new workload is begun.
-    pub time: Option<Duration>,
-    /// e2fsck judges one image in this number; the volume's own checker judges all.
-    pub e2fsck_every: u64,
-    /// One image in this number is repaired, and one in this number used without a repair.
-    pub repair_every: u64,
-    /// Number of threads; 0 for one for each processor.
-    pub threads: usize,
-    /// Number of violations after which the exploration stops.
-    pub violations: usize,
-    /// Whether violations are shrunk.
-    pub shrink: bool,
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("target", &self.target.options())
-            .field("seed", &self.seed)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Config {
-    /// A short campaign of some thousands of images.
-    #[must_use]
-    pub fn new(target: Arc<dyn Target>) -> Self {
-        Self {
-            target,
-            campaign: Campaign::Short,
-            seed: 1,
-            bounds: Bounds::default(),
-            states_per_workload: 60,
-            images: 5000,
-            time: None,
-            e2fsck_every: 4,
-            repair_every: 16,
-            threads: 0,
-            violations: 10,
-            shrink: true,
-        }
-    }
-
-    fn depth(&self, hash: u64) -> Depth {
-        // By hash, so that the same image is judged in the same way wherever it occurs.
-        let pick =
-            |every: u64, salt| every > 0 && mix(hash ^ salt ^ self.seed).is_multiple_of(every);
-        Depth {
-            e2fsck: pick(self.e2fsck_every, 1),
-            repair: pick(self.repair_every, 2),
-            aftermath: pick(self.repair_every, 3),
-        }
-    }
-}
-
-/// A state that breaks a promise.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Violation {
-    /// The workload, shrunk if that was requested.
-    pub workload: Workload,
-    /// The state; `None` if an operation failed before any crash.
-    pub state: Option<CrashState>,
-    /// The faults that were found.
-    pub faults: Vec<Fault>,
-    /// The command that reproduces it.
-    pub command: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for fault in self.faults.iter().take(12) {
-            writeln!(f, "{}: {}", fault.kind, fault.what)?;
-        }
-        if self.faults.len() > 12 {
-            writeln!(f, "(and {} more)", self.faults.len() - 12)?;
-        }
-        write!(f, "replay: {}", self.command)
-    }
-}
+use std::time::Instant;
+use weft_block::{Image, Rng};
 
 /// The result of an exploration.
 #[derive(Debug, Clone, Default)]
@@ -368,110 +257,4 @@ impl Run<'_> {
         all.insert(Arc::clone(setup), Arc::clone(&prepared));
         Ok(prepared)
     }
-}
-
-/// The result of one workload.
-#[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub states: u64,
-    pub images: u64,
-    pub unsupported: bool,
-    pub violation: Option<Violation>,
-}
-
-/// Explores one workload up to its first violation.
-pub(crate) fn explore_one(
-    config: &Config,
-    judge: &mut Judge<'_>,
-    prepared: &Prepared,
-    workload: &Workload,
-    late: &dyn Fn() -> bool,
-) -> Result<Found> {
-    let mut found = Found::default();
-    let violation = |state: Option<&CrashState>, faults: Vec<Fault>| Violation {
-        workload: workload.clone(),
-        state: state.cloned(),
-        faults,
-        command: command(config, workload, state),
-    };
-    let recording = match record(&*config.target, prepared, workload) {
-        Ok(recording) => recording,
-        Err(Error::Fs { source: weft_vfs::Error::Unsupported(_), .. }) => {
-            found.unsupported = true;
-            return Ok(found);
-        }
-        Err(e @ (Error::Fs { .. } | Error::Target(_))) => {
-            let fault = Fault { kind: Kind::Operation, what: e.to_string() };
-            found.violation = Some(violation(None, vec![fault]));
-            return Ok(found);
-        }
-        Err(e) => return Err(e),
-    };
-    let mut seen: HashMap<u64, Observed> = HashMap::new();
-    let mut judged: HashSet<(u64, crate::history::Progress)> = HashSet::new();
-    let mut rng = Rng::stream(config.seed, text_hash(&workload.to_string()));
-    let epochs = epochs(&recording.base, &recording.events, config.target.block_bytes())?;
-    let all = epochs.iter().enumerate();
-    let states = all.flat_map(|(number, epoch)| epoch.states(number, config.bounds, &mut rng));
-    let states = sample(states.collect(), config.states_per_workload, &mut rng);
-    for state in states {
-        if let Some(epoch) = epochs.get(state.epoch) {
-            if late() {
-                return Ok(found);
-            }
-            found.states += 1;
-            let image = epoch.image(&state)?;
-            let hash = content_hash(&image, &recording.base);
-            if let std::collections::hash_map::Entry::Vacant(entry) = seen.entry(hash) {
-                found.images += 1;
-                let (faults, observed) = judge.image(&image, &recording, config.depth(hash))?;
-                entry.insert(observed);
-                if !faults.is_empty() {
-                    found.violation = Some(violation(Some(&state), faults));
-                    return Ok(found);
-                }
-            }
-            // The same image with more promises: each moment at which an fsync has just ended and
-            // the power is cut before the next write.
-            let mut moments = BTreeSet::from([state.at]);
-            moments.extend(recording.promises_between(state.at, epoch.end_event));
-            for at in moments {
-                let state = CrashState { at, ..state.clone() };
-                if !judged.insert((hash, recording.progress_at(at))) {
-                    continue;
-                }
-                let Some(observed) = seen.get(&hash) else { continue };
-                let faults = judge.promises(observed, &recording, &state);
-                if !faults.is_empty() {
-                    found.violation = Some(violation(Some(&state), faults));
-                    return Ok(found);
-                }
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Returns `count` random states, in their order.
-fn sample(mut states: Vec<CrashState>, count: usize, rng: &mut Rng) -> Vec<CrashState> {
-    if states.len() > count {
-        for i in 0..count {
-            let j = i + rng.index(states.len() - i);
-            states.swap(i, j);
-        }
-        states.truncate(count);
-        states.sort();
-    }
-    states
-}
-
-/// Returns the command that reproduces a state.
-pub(crate) fn command(config: &Config, workload: &Workload, state: Option<&CrashState>) -> String {
-    let options = config.target.options();
-    let state = state.map(|s| format!(" --state {s}")).unwrap_or_default();
-    format!("weft crash {options} --seed {} --workload '{workload}'{state}", config.seed)
-}
-
-fn text_hash(text: &str) -> u64 {
-    text.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)))
 }

@@ -29,6 +29,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod config;
 pub mod e2fsck;
 mod error;
 mod explore;
@@ -39,17 +40,20 @@ pub mod history;
 pub mod judge;
 pub mod model;
 pub mod observe;
+mod one_workload;
 pub mod record;
 pub mod shrink;
 pub mod states;
 mod target;
 pub mod workload;
 
+pub use config::{Campaign, Config};
 pub use error::{Error, Result};
-pub use explore::{Campaign, Config, Report, Status, Violation, explore, replay, replay_image};
+pub use explore::{Report, Status, explore, replay, replay_image};
 pub use ext2::Ext2Target;
 pub use hfs::HfsTarget;
 pub use judge::{Fault, Kind};
+pub use one_workload::Violation;
 pub use states::{Bounds, CrashState};
 pub use target::{Findings, Mounted, Promises, Severity, Target, Tree};
 pub use workload::{Op, Workload};

@@ -1,8 +1,9 @@
 //! Shrinks a violation: fewer operations, then the most regular state that still shows it.
 
-use crate::explore::{Config, Violation, explore_one};
+use crate::config::Config;
 use crate::judge::Judge;
 use crate::model::State;
+use crate::one_workload::{Violation, explore_one};
 use crate::record::prepare;
 use crate::workload::{Op, Workload};
 use crate::{Error, Result};

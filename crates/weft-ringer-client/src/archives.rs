@@ -4,28 +4,23 @@
 //! Invariants:
 //! - The server is told that an archive has a content only after the archive has acknowledged each
 //!   of its blocks, or had it, after the request for the era that the server is told as well.
-//! - An archive that fails is asked last, or skipped for reads, for [`BENCH`].
+//! - An archive that fails is asked last, or skipped for reads, for a while (`opened_archives`).
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft_ringer::wire::{ArchiveInfo, Peeked, Reply, RequestBody};
 use weft_ringer::{
-    ArchiveId, Block, BlockHash, ENCRYPTED_OVERHEAD_BYTES, Holders, Refusal, RnodeId, is_encrypted,
+    Block, BlockHash, ENCRYPTED_OVERHEAD_BYTES, Holders, Refusal, RnodeId, is_encrypted,
 };
 use weft_vfs::{Error, Result};
 
-use super::copies::{Content, unexpected};
-use super::engine::ETIMEDOUT;
-use super::fs::ClientFs;
-use crate::archive::{Archive, ArchiveError, Opener};
+use super::client_fs::ClientFs;
+use super::copies::{Content, Wanted};
+use super::errors::{ETIMEDOUT, io_error, unexpected};
+use crate::archive::{Archive, ArchiveError};
 
 /// The time for which the list of archives is valid for reads.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
-/// The time for which a failed archive is asked last.
-const BENCH: Duration = Duration::from_secs(20);
 /// The time limit of one request to an archive: at least the first, or the patience of a call if
 /// that is shorter, even after a deadline.
 const REQUEST_MIN: Duration = Duration::from_secs(10);
@@ -40,147 +35,6 @@ const TRY_AGAIN: Duration = Duration::from_millis(300);
 const NO_ARCHIVE: i32 = 6;
 /// `EACCES`
 const DENIED: i32 = 13;
-
-/// An archive that is in use.
-#[derive(Debug)]
-struct Used {
-    archive: Arc<Archive>,
-    benched: Option<Instant>,
-    /// The recent time to read a block, in microseconds.
-    read_micros: u64,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    asked: Option<Instant>,
-    list: Vec<ArchiveInfo>,
-    used: BTreeMap<ArchiveId, Used>,
-}
-
-/// The archives of the cell.
-#[derive(Debug)]
-pub(super) struct Archives {
-    opener: Opener,
-    known: Mutex<Known>,
-    blocks_put: AtomicU64,
-    blocks_read: AtomicU64,
-    bytes_put: AtomicU64,
-    bytes_read: AtomicU64,
-    wrong_blocks: AtomicU64,
-    failures: AtomicU64,
-}
-
-/// The number of archives that should have a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
-    One,
-    All,
-}
-
-fn add(to: &AtomicU64, n: u64) {
-    to.fetch_add(n, Ordering::Relaxed);
-}
-
-impl Archives {
-    pub(super) fn new(opener: Opener) -> Self {
-        Self {
-            opener,
-            known: Mutex::default(),
-            blocks_put: AtomicU64::new(0),
-            blocks_read: AtomicU64::new(0),
-            bytes_put: AtomicU64::new(0),
-            bytes_read: AtomicU64::new(0),
-            wrong_blocks: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The counters, by name.
-    pub(super) fn figures(&self) -> [(&'static str, u64); 7] {
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        [
-            ("archives", self.lock().list.len() as u64),
-            ("archive_blocks_put", of(&self.blocks_put)),
-            ("archive_bytes_put", of(&self.bytes_put)),
-            ("archive_blocks_read", of(&self.blocks_read)),
-            ("archive_bytes_read", of(&self.bytes_read)),
-            ("archive_wrong_blocks", of(&self.wrong_blocks)),
-            ("archive_failures", of(&self.failures)),
-        ]
-    }
-
-    /// Opens an archive, and checks that it belongs to the cell.
-    fn open(
-        &self,
-        info: &ArchiveInfo,
-        cell: u64,
-        limit: Duration,
-    ) -> Result<Arc<Archive>, ArchiveError> {
-        let url = String::from_utf8_lossy(&info.url.0);
-        if let Some(used) = self.lock().used.get(&info.archive).filter(|u| u.archive.url() == url) {
-            return Ok(Arc::clone(&used.archive));
-        }
-        let archive = Arc::new(Archive::new(&url, &self.opener)?);
-        archive.check(info.archive, cell, limit)?;
-        let used = Used { archive: Arc::clone(&archive), benched: None, read_micros: 0 };
-        self.lock().used.insert(info.archive, used);
-        Ok(archive)
-    }
-
-    /// Returns archives in the order to ask them: those that failed lately last, else the nearest
-    /// first.
-    fn in_order(&self, mut list: Vec<ArchiveInfo>) -> Vec<ArchiveInfo> {
-        let (now, known) = (Instant::now(), self.lock());
-        list.sort_by_key(|info| {
-            let used = known.used.get(&info.archive);
-            let benched = used.and_then(|u| u.benched).is_some_and(|until| now < until);
-            (benched, used.map_or(0, |u| u.read_micros))
-        });
-        list
-    }
-
-    fn went_wrong(&self, id: ArchiveId, error: &ArchiveError) {
-        match error {
-            ArchiveError::Wrong { .. } => {
-                add(&self.wrong_blocks, 1);
-                tracing::error!("{error}");
-            }
-            _ => {
-                add(&self.failures, 1);
-                tracing::warn!("{error}");
-            }
-        }
-        // The loss of one object says nothing about the others.
-        let is_of_object =
-            matches!(error, ArchiveError::Absent { .. } | ArchiveError::Wrong { .. });
-        if let Some(used) = self.lock().used.get_mut(&id).filter(|_| !is_of_object) {
-            used.benched = Some(Instant::now() + BENCH);
-        }
-    }
-
-    fn read(
-        &self,
-        info: &ArchiveInfo,
-        cell: u64,
-        hash: &BlockHash,
-        limit: Duration,
-    ) -> Result<Vec<u8>, ArchiveError> {
-        let begun = Instant::now();
-        let bytes = self.open(info, cell, limit)?.get(hash, limit)?;
-        let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        if let Some(used) = self.lock().used.get_mut(&info.archive) {
-            used.benched = None;
-            used.read_micros = (used.read_micros.saturating_mul(7) / 8).saturating_add(micros / 8);
-        }
-        add(&self.blocks_read, 1);
-        add(&self.bytes_read, bytes.len() as u64);
-        Ok(bytes)
-    }
-}
 
 /// The error for the caller.
 fn as_vfs(error: &ArchiveError) -> Error {
@@ -386,7 +240,7 @@ impl ClientFs {
             return Ok(());
         }
         let here = self.engine.blocks.whole(id, &block.hash);
-        let bytes = match here.map_err(|e| super::content::io_error(&e))? {
+        let bytes = match here.map_err(|e| io_error(&e))? {
             Some(bytes) => bytes,
             None => {
                 let fetched = self.fetch_block(id, &block.hash, &peeked.holders);
@@ -395,8 +249,7 @@ impl ClientFs {
         };
         let len_bytes = bytes.len() as u64;
         archive.put(&block.hash, bytes, limit).map_err(failed)?;
-        add(&self.engine.archives.blocks_put, 1);
-        add(&self.engine.archives.bytes_put, len_bytes);
+        self.engine.archives.count_put(len_bytes);
         Ok(())
     }
 }

@@ -7,10 +7,11 @@ use weft_ringer::op::Op;
 use weft_ringer::{Bytes, ENCRYPTION_XATTR, POLICY_XATTR, Policy, Refusal, RnodeId, SHARES_XATTR};
 use weft_vfs::{Error, FileSystem, Ino, Result, XattrSet};
 
-use super::cells::CELLS_XATTR;
+use super::client_fs::ClientFs;
 use super::conflicts::CONFLICTS_XATTR;
 use super::encryption::{KEYS_XATTR, MEMBER_XATTR, SHARED_KEYS_XATTR, TRUSTED_XATTR};
-use super::fs::{ClientFs, RingerFs};
+use super::folder_table::CELLS_XATTR;
+use super::fs::RingerFs;
 use super::scrubbing::SCRUB_XATTR;
 
 /// The attribute that lists the holders of a file's copies; of a directory, the wanted copies.

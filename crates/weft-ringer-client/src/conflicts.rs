@@ -5,23 +5,21 @@
 //! for *theirs* forgets it. For *mine*, its changes are made again on the present state. For
 //! *both*, a copy of the present file is made under another name, and they are made again on that.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use weft_ringer::client::Conflict;
 use weft_ringer::op::{Make, Op};
-use weft_ringer::wire::wire_enum;
-use weft_ringer::{Block, BlockHash, Body, Name, RnodeId, Seq};
+use weft_ringer::{Block, Body, Name, RnodeId, Seq};
 use weft_vfs::{Error, FileSystem, Handle, Ino, OpenFlags, Result, Walker};
 
+use super::client_fs::ClientFs;
+use super::conflict_log::{Kept, blocks_of, subject};
 use super::content::Source;
 use super::encryption::FileCipher;
-use super::engine::locked;
-use super::fs::{ClientFs, RingerFs};
-use super::journal::Journal;
+use super::errors::io_error;
+use super::fs::RingerFs;
+use super::mutex::locked;
 
 /// The attribute of a mount's root that lists conflicts, and that settles them when it is set.
 pub const CONFLICTS_XATTR: &[u8] = b"user.weft.conflicts";
@@ -29,106 +27,6 @@ pub const CONFLICTS_XATTR: &[u8] = b"user.weft.conflicts";
 const LIST_MAX_BYTES: usize = 60 << 10;
 /// The size of one copy step, in bytes.
 const COPY_BYTES: usize = 1 << 20;
-
-/// A record in the file of conflicts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Kept {
-    Conflict {
-        conflict: Conflict,
-    },
-    Settled {
-        seq: Seq,
-    },
-    /// A change made again created the rnode `new` in place of `old`.
-    Remade {
-        old: RnodeId,
-        new: RnodeId,
-    },
-}
-wire_enum!(Kept {
-    1 => Conflict { conflict },
-    2 => Settled { seq },
-    3 => Remade { old, new },
-});
-
-/// The conflicts of a client.
-#[derive(Debug)]
-pub(super) struct Conflicts {
-    file: Journal,
-    open: BTreeMap<Seq, Conflict>,
-    remade: BTreeMap<RnodeId, RnodeId>,
-}
-
-impl Conflicts {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let (file, records) = Journal::open(path)?;
-        let mut conflicts = Self { file, open: BTreeMap::new(), remade: BTreeMap::new() };
-        for record in records {
-            conflicts.take(record);
-        }
-        Ok(conflicts)
-    }
-
-    fn take(&mut self, record: Kept) {
-        match record {
-            Kept::Conflict { conflict } => drop(self.open.insert(conflict.logged.seq, conflict)),
-            Kept::Settled { seq } => drop(self.open.remove(&seq)),
-            Kept::Remade { old, new } => drop(self.remade.insert(old, new)),
-        }
-    }
-
-    /// Appends a record, durably.
-    fn keep(&mut self, record: Kept) -> io::Result<()> {
-        self.file.append(&record);
-        self.take(record);
-        self.file.catch_up()?;
-        self.file.handle()?.sync_data()
-    }
-
-    pub(super) fn add(&mut self, conflict: Conflict) -> io::Result<()> {
-        self.keep(Kept::Conflict { conflict })
-    }
-
-    /// The number of conflicts.
-    pub(super) fn count(&self) -> usize {
-        self.groups().len()
-    }
-
-    /// Conflicts by the number of the first change of each.
-    fn groups(&self) -> BTreeMap<Seq, Vec<Conflict>> {
-        let (mut groups, mut of_file) = (BTreeMap::<Seq, Vec<Conflict>>::new(), BTreeMap::new());
-        for (seq, conflict) in &self.open {
-            let first = match subject(&conflict.logged.op) {
-                Some(id) => *of_file.entry(id).or_insert(*seq),
-                None => *seq,
-            };
-            groups.entry(first).or_default().push(conflict.clone());
-        }
-        groups
-    }
-}
-
-/// The rnode that a change is about, if it is not about names.
-fn subject(op: &Op) -> Option<RnodeId> {
-    match op {
-        Op::Create { id, .. }
-        | Op::SetAttr { id, .. }
-        | Op::SetXattr { id, .. }
-        | Op::RemoveXattr { id, .. }
-        | Op::Write { id, .. }
-        | Op::Keep { id } => Some(*id),
-        Op::Link { .. } | Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. } => None,
-    }
-}
-
-/// The blocks that a change wrote.
-pub(super) fn blocks_of(op: &Op) -> impl Iterator<Item = (RnodeId, BlockHash)> {
-    let (id, blocks) = match op {
-        Op::Write { id, blocks, .. } => (*id, &blocks[..]),
-        _ => (RnodeId::ROOT, &[][..]),
-    };
-    blocks.iter().filter_map(move |(_, block)| Some((id, (*block)?.hash)))
-}
 
 /// A way to settle a conflict.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -222,7 +120,7 @@ impl RingerFs {
         for conflict in &group {
             let seq = conflict.logged.seq;
             let kept = locked(&self.client.engine.conflicts).keep(Kept::Settled { seq });
-            kept.map_err(|e| super::content::io_error(&e))?;
+            kept.map_err(|e| io_error(&e))?;
             for (rnode, hash) in blocks_of(&conflict.logged.op) {
                 self.client.engine.blocks.let_go(rnode, &hash);
             }
@@ -283,7 +181,7 @@ impl RingerFs {
         let (made, _) = self.client.apply(op, about)?;
         if let (Some(old), Some(new)) = (was, made) {
             let kept = locked(&self.client.engine.conflicts).keep(Kept::Remade { old, new });
-            kept.map_err(|e| super::content::io_error(&e))?;
+            kept.map_err(|e| io_error(&e))?;
         }
         Ok(())
     }
@@ -297,7 +195,7 @@ impl RingerFs {
         self.client.cipher_of_kept(id, || {
             let mut blocks = group.iter().flat_map(|c| blocks_of(&c.logged.op));
             let Some((_, hash)) = blocks.find(|(of, _)| *of == id) else { return Ok(None) };
-            self.client.engine.blocks.whole(id, &hash).map_err(|e| super::content::io_error(&e))
+            self.client.engine.blocks.whole(id, &hash).map_err(|e| io_error(&e))
         })
     }
 

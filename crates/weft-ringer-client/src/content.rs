@@ -1,6 +1,6 @@
 //! The content of files: reads, fetches and writes of blocks.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use weft_ringer::client::{Call, Outcome, Redo, Written};
@@ -10,13 +10,12 @@ use weft_ringer::{BLOCKS_MAX, Block, BlockHash, Body, Refusal, Rnode, RnodeId, S
 use weft_vfs::{Error, FallocateMode, Result, SeekFrom};
 
 use super::blocks::{Blocks, Found};
+use super::client_fs::ClientFs;
 use super::encryption::FileCipher;
-use super::engine::{Superseded, locked};
-use super::fs::ClientFs;
+use super::engine::Superseded;
+use super::errors::io_error;
+use super::mutex::locked;
 use super::open::to_store;
-
-/// Files are written by one thread at a time, as far as they do not share one of these locks.
-pub(super) const WRITERS: usize = 64;
 
 /// Why content is not available.
 pub(super) enum Lack {
@@ -28,17 +27,6 @@ pub(super) enum Lack {
 impl From<Error> for Lack {
     fn from(e: Error) -> Self {
         Self::Failed(e)
-    }
-}
-
-pub(super) fn io_error(e: &std::io::Error) -> Error {
-    match e.raw_os_error() {
-        // To a writer, an exhausted quota is a full disk.
-        Some(28 | 122) => Error::NoSpace,
-        errno => {
-            let message = format!("the local store: {e}");
-            Error::Io { errno: errno.unwrap_or(5), message }
-        }
     }
 }
 
@@ -135,10 +123,6 @@ fn for_journal(cipher: Option<&Arc<FileCipher>>, redo: &[Redo]) -> Result<Vec<Re
 }
 
 impl ClientFs {
-    pub(super) fn writer(&self, id: RnodeId) -> &Mutex<()> {
-        &self.writers[id.count() as usize % WRITERS]
-    }
-
     /// Fills `buf` with the bytes of a block from `within` on. After the block's end are zeroes.
     fn load(
         &self,

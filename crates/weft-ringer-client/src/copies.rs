@@ -16,10 +16,10 @@ use weft_ringer::wire::{Peeked, Reply, RequestBody};
 use weft_ringer::{Archiving, Block, BlockHash, Body, ClientId, Policy, Refusal, RnodeId, Version};
 use weft_vfs::{Error, Result};
 
-use super::archives::Wanted;
-use super::content::io_error;
-use super::engine::{ETIMEDOUT, locked};
-use super::fs::ClientFs;
+use super::client_fs::ClientFs;
+use super::engine::UnderReplicated;
+use super::errors::{ETIMEDOUT, io_error, unexpected};
+use super::mutex::locked;
 use super::peers::Held;
 
 /// The maximum number of restarts of a copy because the file has changed meanwhile.
@@ -31,15 +31,11 @@ const NEEDED_MAX: usize = 1000;
 /// The most disk space that copies leave free, in bytes.
 const RESERVE_MAX_BYTES: u64 = 64 << 20;
 
-/// A file whose content changed here.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct UnderReplicated {
-    /// A directory that it has a name in, if known.
-    pub(super) dir: Option<RnodeId>,
-    /// The time of the next check.
-    pub(super) due: Instant,
-    /// Whether the server may lack its text.
-    pub(super) is_untold: bool,
+/// The number of archives that should have a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    One,
+    All,
 }
 
 /// The content of a regular file.
@@ -58,11 +54,6 @@ impl Content {
 
 fn no(why: impl Into<String>) -> Held {
     Held::No { full: false, why: why.into() }
-}
-
-/// The error for a server that broke the protocol.
-pub(super) fn unexpected() -> Error {
-    Error::Io { errno: 5, message: "protocol error: unexpected reply from the server".into() }
 }
 
 impl ClientFs {

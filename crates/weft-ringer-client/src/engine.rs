@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,30 +11,27 @@ use weft_ringer::client::{Call, CallId, Client, ClientAction, ClientEvent, Outco
 use weft_ringer::locks::LockStyle;
 use weft_ringer::wire::encode;
 use weft_ringer::{BlockHash, Body, ClientId, Epoch, Holders, Mode, Policy, RnodeId, Seq, Version};
-use weft_ringer_net::{Ask, Error, Home, KnownCell, Outbox, Result, client_id, now, wall};
+use weft_ringer_net::{Ask, Denial, Error, Home, KnownCell, Outbox, Result, client_id, now, wall};
 use weft_vfs::Interrupt;
 
 use super::RingerFsOptions;
-use super::archives::Archives;
 use super::blocks::Blocks;
-use super::conflicts::{Conflicts, blocks_of};
-use super::content::io_error;
-use super::copies::UnderReplicated;
+use super::conflict_log::{Conflicts, blocks_of};
 use super::encryption::{Keys, Members};
-use super::invalidation::LostLeases;
+use super::errors::{ETIMEDOUT, io_error};
 use super::journal::Journal;
+use super::lost_leases::LostLeases;
+use super::mutex::locked;
 use super::open::OpenBlocks;
+#[cfg(feature = "archive")]
+use super::opened_archives::Archives;
 use super::peers::{MakeCopy, PeerServer, Peers, RevokedMembers};
-use super::replication::Pins;
-use super::verdict::Verdict;
+use super::pins::Pins;
 
 /// The interval at which the state machine gets the time.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// The interval at which the last state seen of the cell is saved.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
-/// `ETIMEDOUT`
-pub(super) const ETIMEDOUT: i32 = 110;
-
 pub(super) struct Inner {
     pub(super) client: Client,
     journal: Journal,
@@ -50,6 +47,27 @@ pub(super) struct Superseded {
     pub(super) hash: BlockHash,
 }
 
+/// A file whose content changed here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UnderReplicated {
+    /// A directory that it has a name in, if known.
+    pub(super) dir: Option<RnodeId>,
+    /// The time of the next check.
+    pub(super) due: Instant,
+    /// Whether the server may lack its text.
+    pub(super) is_untold: bool,
+}
+
+/// A final statement of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// This client is not a member, or no longer.
+    Denied(Denial),
+    /// The cell lacks changes that this client has seen.
+    Older(String),
+}
+
+/// The state that the threads of the client share below its file system.
 pub(super) struct Engine {
     pub(super) options: RingerFsOptions,
     pub(super) home: Home,
@@ -69,6 +87,7 @@ pub(super) struct Engine {
     pub(super) members: Members,
     pub(super) open: OpenBlocks,
     pub(super) peers: Arc<Peers>,
+    #[cfg(feature = "archive")]
     pub(super) archives: Archives,
     pub(super) peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
@@ -82,10 +101,6 @@ pub(super) struct Engine {
     shortening: Mutex<()>,
     pub(super) stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
@@ -114,8 +129,6 @@ impl Engine {
         let peers = Peers::new(options.tls.as_ref().map(|(client, _)| client.clone()));
         #[cfg(feature = "archive")]
         let archives = Archives::new(options.archives.clone());
-        #[cfg(not(feature = "archive"))]
-        let archives = Archives;
         Ok(Arc::new(Self {
             options,
             home,
@@ -133,6 +146,7 @@ impl Engine {
             members,
             open,
             peers: Arc::new(peers),
+            #[cfg(feature = "archive")]
             archives,
             peer_server: Mutex::default(),
             superseded: Mutex::default(),

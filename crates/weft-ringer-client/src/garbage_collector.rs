@@ -8,8 +8,9 @@ use weft_ringer::client::Call;
 use weft_ringer::{BlockHash, Mode, RnodeId, Seq};
 use weft_vfs::Error;
 
-use super::engine::{Engine, Superseded, locked};
-use super::fs::ClientFs;
+use super::client_fs::ClientFs;
+use super::engine::{Engine, Superseded};
+use super::mutex::locked;
 
 const EVERY: Duration = Duration::from_millis(250);
 /// The interval between scans of leases, and of rnodes without a name that other clients may still

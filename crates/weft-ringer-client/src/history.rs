@@ -16,23 +16,15 @@ use weft_ringer::wire::{Kept, KeptOwner, Reply, RequestBody};
 use weft_ringer::{Block, BlockHash, Body, Name, Refusal, RnodeId, Seq};
 use weft_vfs::{Error, FileSystem, Ino, Result};
 
-use super::content::{Source, io_error};
-use super::copies::unexpected;
-use super::engine::locked;
-use super::fs::{ClientFs, RingerFs};
+use super::client_fs::ClientFs;
+use super::content::Source;
+use super::errors::{io_error, unexpected};
+use super::fs::RingerFs;
+use super::mutex::locked;
 use super::snapshots::allowed_by;
 
 /// The longest list that an attribute holds, in bytes.
 const LIST_MAX_BYTES: usize = 60 << 10;
-
-/// The state of a file that was changed here.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Changing {
-    /// Whether it was changed since it was last closed or synced.
-    begun: bool,
-    /// The time when this client last kept a version.
-    kept: Option<Instant>,
-}
 
 impl ClientFs {
     /// Keeps the present content as a version, if the policy asks for it, before it changes.

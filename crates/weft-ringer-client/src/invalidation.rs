@@ -9,58 +9,18 @@
 //! the lease. So a mapping is up to date a moment later. A thread that holds no lock does it.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use weft_ringer::RnodeId;
-use weft_vfs::{Ino, Invalidate};
+use weft_vfs::Ino;
 
-use super::engine::{Engine, TICK, locked};
-use super::fs::ClientFs;
-
-/// Rnodes whose leases have gone, and that are not invalidated yet.
-#[derive(Debug, Default)]
-pub(super) struct LostLeases {
-    ids: Mutex<BTreeSet<RnodeId>>,
-    comes: Condvar,
-}
-
-impl LostLeases {
-    pub(super) fn add(&self, id: RnodeId) {
-        if locked(&self.ids).insert(id) {
-            self.comes.notify_one();
-        }
-    }
-
-    fn wait(&self) -> BTreeSet<RnodeId> {
-        let ids = locked(&self.ids);
-        let waited = self.comes.wait_timeout_while(ids, TICK, |ids| ids.is_empty());
-        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
-    }
-}
-
-/// The front end's receiver of invalidations.
-#[derive(Default)]
-pub(super) struct Sink(Mutex<Option<Arc<dyn Invalidate>>>);
-
-impl std::fmt::Debug for Sink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sink").finish_non_exhaustive()
-    }
-}
-
-impl Sink {
-    pub(super) fn set(&self, sink: Arc<dyn Invalidate>) {
-        *locked(&self.0) = Some(sink);
-    }
-
-    pub(super) fn get(&self) -> Option<Arc<dyn Invalidate>> {
-        locked(&self.0).clone()
-    }
-}
+use super::client_fs::ClientFs;
+use super::engine::{Engine, TICK};
+use super::mutex::locked;
 
 pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
     while !engine.is_stopped() {
-        let lost = engine.lost_leases.wait();
+        let lost = engine.lost_leases.wait(TICK);
         if lost.is_empty() {
             continue;
         }

@@ -6,9 +6,10 @@ use weft_ringer::client::{Call, Outcome};
 use weft_ringer::{Bytes, CellId, JUNCTION_XATTR, Rnode, RnodeId};
 use weft_vfs::{Attr, FileSystem, Ino, Result};
 
-use super::engine::{Engine, locked};
-use super::folders::{RemoteSearch, is_of_folders};
+use super::engine::Engine;
+use super::folder_table::{RemoteSearch, is_of_folders};
 use super::fs::RingerFs;
+use super::mutex::locked;
 
 /// The time limit for reading a cell's root attributes without entering the cell.
 const GLANCE: Duration = Duration::from_secs(1);

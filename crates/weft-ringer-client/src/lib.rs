@@ -81,17 +81,22 @@ mod archives;
 #[cfg(not(feature = "archive"))]
 #[path = "no_archives.rs"]
 mod archives;
+mod arguments;
 mod attributes;
 mod blocks;
 mod cells;
+mod client_fs;
+mod conflict_log;
 mod conflicts;
 mod content;
 mod copies;
 mod durable;
 mod encryption;
 mod engine;
+mod errors;
 mod fetched;
 mod fetching;
+mod folder_table;
 mod folders;
 mod fs;
 mod garbage_collector;
@@ -102,8 +107,15 @@ mod junctions;
 mod link;
 mod listing;
 mod locks;
+mod lost_leases;
+mod mutex;
 mod open;
+#[cfg(feature = "archive")]
+mod opened_archives;
 mod peers;
+mod pins;
+mod pool;
+mod references;
 mod replication;
 mod room;
 mod scrubbing;
@@ -111,6 +123,7 @@ mod set_aside;
 mod shared_memory;
 mod snapshots;
 mod texts;
+mod untold;
 mod verdict;
 mod verified;
 
@@ -124,12 +137,13 @@ use weft_ringer::client::ClientOptions;
 pub use attributes::{
     ENCRYPT, HISTORY_XATTR, HOLDERS_XATTR, PIN_XATTR, RESTORE_XATTR, SNAPSHOTS_XATTR, STORE_XATTR,
 };
-pub use cells::{CELLS_XATTR, CellTree};
+pub use cells::CellTree;
 pub use conflicts::CONFLICTS_XATTR;
 pub use encryption::{
     BlockError, DirectoryKey, EncryptedBlock, KEYS_XATTR, KeyTextError, MEMBER_XATTR, MemberId,
     MemberIdError, SHARE, SHARED_KEYS_XATTR, Share, Shares, SharesError, TRUSTED_XATTR, parse_keys,
 };
+pub use folder_table::CELLS_XATTR;
 pub use folders::COMPLETE_XATTR;
 pub use fs::RingerFs;
 pub use scrubbing::SCRUB_XATTR;

@@ -11,7 +11,8 @@ use weft_ringer_net::{
     Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Outbox, Result, Seen, ServerList,
 };
 
-use super::engine::{Engine, TICK, locked};
+use super::engine::{Engine, TICK};
+use super::mutex::locked;
 use super::peers::{MakeCopy, PeerServer};
 
 /// The pause before the server is called again.

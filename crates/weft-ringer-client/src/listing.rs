@@ -5,7 +5,7 @@ use weft_ringer::wire::Entry;
 use weft_ringer::{Body, RnodeId};
 use weft_vfs::{DirCursor, DirEntry, Error, FileKind, Ino, Result};
 
-use super::fs::ClientFs;
+use super::client_fs::ClientFs;
 
 impl ClientFs {
     pub(super) fn list(&self, dir: RnodeId) -> Result<Vec<Entry>> {

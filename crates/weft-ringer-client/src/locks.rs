@@ -8,8 +8,8 @@ use weft_ringer::locks::{Lock, LockStyle};
 use weft_ringer::{Epoch, RnodeId};
 use weft_vfs::{Error, FileLock, Handle, Interrupt, Result};
 
-use super::engine::locked;
-use super::fs::ClientFs;
+use super::client_fs::ClientFs;
+use super::mutex::locked;
 
 fn style(style: weft_vfs::LockStyle) -> LockStyle {
     match style {

@@ -6,24 +6,8 @@ use weft_ringer::wire::ArchiveInfo;
 use weft_ringer::{BlockHash, Holders, RnodeId};
 use weft_vfs::{Error, Result};
 
-use super::fs::ClientFs;
-
-#[derive(Debug, Default)]
-pub(super) struct Archives;
-
-/// The number of archives that should have a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
-    One,
-    All,
-}
-
-impl Archives {
-    #[expect(clippy::unused_self, reason = "the other has figures")]
-    pub(super) fn figures(&self) -> [(&'static str, u64); 0] {
-        []
-    }
-}
+use super::client_fs::ClientFs;
+use super::copies::Wanted;
 
 impl ClientFs {
     #[expect(clippy::unused_self, reason = "the other has some")]

@@ -29,8 +29,8 @@ use weft_ringer::{BlockHash, Incarnation, RnodeId};
 
 use super::blocks::Blocks;
 use super::encryption::{FileCipher, Keys};
-use super::engine::locked;
 use super::journal::Journal;
+use super::mutex::locked;
 
 const GATES: usize = 64;
 /// The bytes of open blocks beyond which the oldest are sealed.

@@ -22,7 +22,7 @@ use weft_ringer_net::{
 };
 
 use super::blocks::Blocks;
-use super::fetching::Pool;
+use super::pool::Pool;
 
 /// The time limit for one block from one peer.
 pub(super) const FETCH_LIMIT: Duration = Duration::from_secs(8);

@@ -2,20 +2,19 @@
 //! server; pinned ones are fetched, and at times all blocks that stay are scanned.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use weft_ringer::wire::ArchiveInfo;
-use weft_ringer::{Archiving, Body, Mode, RnodeId, Version};
+use weft_ringer::{Archiving, Body, Mode, RnodeId};
 use weft_vfs::{Error, Result};
 
-use super::archives::Wanted;
-use super::copies::UnderReplicated;
-use super::engine::{Engine, locked};
-use super::fs::ClientFs;
+use super::client_fs::ClientFs;
+use super::copies::Wanted;
+use super::engine::{Engine, UnderReplicated};
+use super::errors::io_error;
+use super::mutex::locked;
 use super::peers::Held;
 
 const EVERY: Duration = Duration::from_millis(200);
@@ -29,35 +28,6 @@ const ROOM_EVERY: Duration = Duration::from_secs(5);
 const ROOM_AT_ONCE: usize = 256;
 /// The pause between two files of a scan, which leaves the server to others.
 const PACE: Duration = Duration::from_millis(5);
-
-/// The roots of the pinned trees. Stored in a file, a number on each line.
-#[derive(Debug, Default)]
-pub(super) struct Pins {
-    pub(super) roots: BTreeSet<RnodeId>,
-    /// Files below them that are here, with the version of their content.
-    have: BTreeMap<RnodeId, Version>,
-    /// The number of files below them that are not.
-    lacking: u64,
-}
-
-impl Pins {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(e) => return Err(e),
-        };
-        let numbers: std::result::Result<BTreeSet<u64>, _> = text.lines().map(str::parse).collect();
-        let damaged = |_| io::Error::new(io::ErrorKind::InvalidData, "the list of pins is damaged");
-        let roots = numbers.map_err(damaged)?.into_iter().map(RnodeId).collect();
-        Ok(Self { roots, ..Self::default() })
-    }
-
-    fn save(&self, path: &Path) -> io::Result<()> {
-        let text: String = self.roots.iter().map(|id| format!("{}\n", id.0)).collect();
-        weft_ringer_net::replace(path, text.as_bytes())
-    }
-}
 
 pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
     let mut walked = (Instant::now(), PINS_EVERY);
@@ -201,7 +171,7 @@ impl ClientFs {
         if pins.roots.is_empty() {
             (pins.have, pins.lacking) = (BTreeMap::new(), 0);
         }
-        pins.save(&self.engine.pins_path()).map_err(|e| super::content::io_error(&e))
+        pins.save(&self.engine.pins_path()).map_err(|e| io_error(&e))
     }
 
     pub(super) fn is_pinned(&self, id: RnodeId) -> bool {
@@ -286,7 +256,10 @@ impl ClientFs {
             ("peer_blocks_given", of(&transfers.blocks_given)),
             ("peer_bytes_given", of(&transfers.bytes_given)),
         ];
+        #[cfg(feature = "archive")]
         let archives = engine.archives.figures();
+        #[cfg(not(feature = "archive"))]
+        let archives = [];
         lines
             .iter()
             .chain(&archives)

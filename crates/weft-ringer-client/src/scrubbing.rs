@@ -2,14 +2,15 @@
 //! Damaged blocks are fetched from other clients and archives, and replaced.
 
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use weft_vfs::{Error, Result};
 
-use super::content::io_error;
-use super::engine::locked;
-use super::fs::{ClientFs, RingerFs};
+use super::client_fs::{ClientFs, Scrub};
+use super::errors::io_error;
+use super::fs::RingerFs;
+use super::mutex::locked;
 
 /// The attribute of a mount's root that starts a scrub of the local store when it is set to
 /// `start`, and that shows its progress: lines of a name and a value, with a tab between; then a
@@ -19,22 +20,6 @@ pub const SCRUB_XATTR: &[u8] = b"user.weft.scrub";
 const NAMED_MAX: usize = 300;
 /// The pause after each block, which leaves disk bandwidth to others.
 const PACE: Duration = Duration::from_micros(200);
-
-/// The progress of a scrub.
-#[derive(Debug, Default)]
-pub(super) struct Scrub {
-    running: bool,
-    begun: u64,
-    blocks: u64,
-    bytes: u64,
-    healed: u64,
-    lost: u64,
-    why_ended: Option<String>,
-    named: Vec<String>,
-}
-
-/// The present or last scrub since this client started.
-pub(super) type Scrubbing = Mutex<Scrub>;
 
 impl RingerFs {
     pub(super) fn start_scrub(&self, value: &[u8]) -> Result<()> {

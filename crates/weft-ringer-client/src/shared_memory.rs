@@ -11,8 +11,8 @@
 use weft_ringer::RnodeId;
 use weft_vfs::{Error, OpenFlags, Result};
 
-use super::engine::locked;
-use super::fs::ClientFs;
+use super::client_fs::ClientFs;
+use super::mutex::locked;
 
 const SUFFIX: &[u8] = b"-shm";
 

@@ -14,11 +14,9 @@ use weft_ringer::{Name, Refusal, Rnode, RnodeId};
 use weft_ringer_net::fill_random;
 use weft_vfs::{Attr, DirCursor, DirEntry, Error, FileKind, Ino, Result};
 
-use super::copies::unexpected;
-use super::fs::ClientFs;
+use super::client_fs::ClientFs;
+use super::errors::{io_error, unexpected};
 
-/// The folder of a directory's snapshots, in the directory.
-pub(super) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
 /// The longest list that an attribute holds, in bytes.
 const LIST_MAX_BYTES: usize = 60 << 10;
 
@@ -154,7 +152,7 @@ impl ClientFs {
         self.engine.call(Call::Sync)?;
         let body = if creates {
             let mut mark = [0; 8];
-            fill_random(&mut mark).map_err(|e| super::content::io_error(&e))?;
+            fill_random(&mut mark).map_err(|e| io_error(&e))?;
             RequestBody::Snapshot { dir, name, mark: u64::from_le_bytes(mark) }
         } else {
             RequestBody::RemoveSnapshot { dir, name }

@@ -6,40 +6,17 @@
 //! the content that it knows of, so a late one does no harm. The text of an encrypted file is never
 //! sent.
 
-use std::collections::HashMap;
-
 use weft_ringer::wire::{Peeked, Reply, RequestBody};
 use weft_ringer::{Body, Refusal, Rnode, RnodeId, TEXT_MAX_BYTES, Text, Version, is_encrypted};
 use weft_vfs::{Error, Result};
 
+use super::client_fs::ClientFs;
 use super::content::Source;
-use super::copies::unexpected;
-use super::engine::locked;
-use super::fs::ClientFs;
+use super::errors::unexpected;
+use super::mutex::locked;
 
 /// The maximum number of files whose texts are sent in one call.
 const TOLD_AT_ONCE: usize = 1000;
-/// The maximum number of remembered files whose text need not be sent.
-const PASSED_MAX: usize = 100_000;
-
-/// Contents that are not text, or that this client may not send.
-#[derive(Debug, Default)]
-pub(super) struct Passed(HashMap<RnodeId, Version>);
-
-impl Passed {
-    fn has(&self, id: RnodeId, content: Version) -> bool {
-        self.0.get(&id) == Some(&content)
-    }
-
-    fn add(&mut self, id: RnodeId, content: Version) {
-        if self.0.len() >= PASSED_MAX {
-            // They will be checked once more.
-            self.0.clear();
-        }
-        self.0.insert(id, content);
-    }
-}
-
 impl ClientFs {
     /// The version of a file's content to send: a policy wants it, and the server does not have it.
     pub(super) fn lacks_text(&self, peeked: &Peeked) -> Option<Version> {

@@ -5,23 +5,15 @@
 //! client goes on with its leases until its epoch is over, as the server waits for that; a client
 //! whose cell is older answers nothing from its leases, since that server never gave them.
 
-use weft_ringer_net::{Denial, Error, Result};
+use weft_ringer_net::{Error, Result};
 
-use super::engine::{Engine, locked};
+use super::engine::{Engine, Verdict};
+use super::mutex::locked;
 
 /// `EACCES`
 const EACCES: i32 = 13;
 /// `ESTALE`
 const ESTALE: i32 = 116;
-
-/// A final statement of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// This client is not a member, or no longer.
-    Denied(Denial),
-    /// The cell lacks changes that this client has seen.
-    Older(String),
-}
 
 impl Engine {
     /// Records why a connection has ended, if that is final.

@@ -1,6 +1,7 @@
 //! Errors of connections and of the requests on them.
 
 use weft_ringer::Bytes;
+use weft_ringer::store::StoreError;
 use weft_ringer::wire::WireError;
 
 use crate::Denial;
@@ -59,6 +60,12 @@ impl Error {
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Net(weft_net::Error::TimedOut(_)))
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error.to_string())
     }
 }
 

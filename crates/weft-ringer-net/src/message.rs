@@ -361,6 +361,14 @@ pub enum Answer {
         complete: bool,
     },
 }
+
+impl Answer {
+    /// The refusal of a request.
+    #[must_use]
+    pub fn refused(why: &str) -> Self {
+        Self::Refused { why: Bytes(why.as_bytes().to_vec()) }
+    }
+}
 wire_enum!(Answer {
     1 => Joined { client, cell },
     2 => Welcome {},
@@ -439,7 +447,7 @@ pub enum Denial {
         "permission denied: the client has fewer permissions than this proxy; connect to the \
         cell's own server"
     )]
-    Less,
+    FewerPermissions,
 }
 wire_enum!(Denial {
     1 => NoInvitation,
@@ -450,7 +458,7 @@ wire_enum!(Denial {
     6 => Revoked,
     7 => NotAdmin,
     8 => NoAuthority,
-    9 => Less,
+    9 => FewerPermissions,
 });
 
 /// A member of a cell.

@@ -8,24 +8,24 @@ use weft_ringer_net::pki::{PUBLIC_KEY_BYTES, TOKEN_SECRET_BYTES, secret_hash};
 use weft_ringer_net::{Answer, Ask, Denial, Error, Result, fill_random, wall};
 
 use super::copies;
-use super::dispatch::{Dispatcher, refused, store_error};
+use super::dispatch::Dispatcher;
 use super::members::{self, Members};
 
 impl Dispatcher {
     /// Makes a member by an invitation.
     pub(super) fn enroll(&mut self, ask: &Ask) -> Result<Answer> {
         let Ask::Enroll { secret, public_key, name } = ask else {
-            return Ok(refused("protocol error: not a join request"));
+            return Ok(Answer::refused("protocol error: not a join request"));
         };
         let (Some(authority), Some(members)) = (&self.authority, &mut self.members) else {
             return Ok(Answer::Denied { denial: Denial::NoAuthority });
         };
         if secret.0.len() != TOKEN_SECRET_BYTES || public_key.0.len() != PUBLIC_KEY_BYTES {
-            return Ok(refused("protocol error: secret or public key of wrong length"));
+            return Ok(Answer::refused("protocol error: secret or public key of wrong length"));
         }
         let (secret, name) = (secret_hash(&secret.0), String::from_utf8_lossy(&name.0));
         let looked = members.look(&*self.store, &secret, &name, wall().secs);
-        let invitation = match looked.map_err(|e| store_error(&e))? {
+        let invitation = match looked? {
             Ok(invitation) => invitation,
             Err(denial) => {
                 tracing::warn!("refused to let {name:?} join: {denial}");
@@ -34,7 +34,7 @@ impl Dispatcher {
         };
         let (chain, certificate) = authority.admit(&name, &public_key.0)?;
         let enrolled = members.enroll(&mut *self.store, &secret, &name, invitation, certificate);
-        enrolled.map_err(|e| store_error(&e))?;
+        enrolled?;
         tracing::info!("member {name} joined");
         Ok(Answer::Enrolled {
             chain: Bytes(chain.into_bytes()),
@@ -50,17 +50,17 @@ impl Dispatcher {
         if let Ask::Forget { client } = ask {
             let forgotten = self.mds.forget_client(&mut *self.store, *client);
             let had_seen_later = self.rollback.forget_client(&mut *self.store, *client);
-            let had_seen_later = had_seen_later.map_err(|e| store_error(&e))?;
-            return Ok(match forgotten.map_err(|e| store_error(&e))? {
+            let had_seen_later = had_seen_later?;
+            return Ok(match forgotten? {
                 Some(files) => Answer::Forgotten { files },
                 None if had_seen_later => Answer::Forgotten { files: 0 },
-                None => {
-                    refused("cannot drop the client: it is connected, or its epoch has not ended")
-                }
+                None => Answer::refused(
+                    "cannot drop the client: it is connected, or its epoch has not ended",
+                ),
             });
         }
         if let Ask::Leases { limit } = ask {
-            return self.list_leases(*limit).map_err(|e| store_error(&e));
+            return self.list_leases(*limit).map_err(Error::from);
         }
         let copied = match ask {
             Ask::Copy { after } => Some(copies::page(&*self.store, &after.0)),
@@ -68,7 +68,7 @@ impl Dispatcher {
             _ => None,
         };
         if let Some(answer) = copied {
-            return answer.map_err(|e| store_error(&e));
+            return answer.map_err(Error::from);
         }
         if let Some(answer) = self.about_archives(ask)? {
             return Ok(answer);
@@ -80,8 +80,8 @@ impl Dispatcher {
             Ask::Invite { grants, lasts_secs } => {
                 let access = match members::access(&*self.store, grants) {
                     Ok(Ok(access)) => access,
-                    Ok(Err(why)) => return Ok(refused(&why)),
-                    Err(e) => return Err(store_error(&e)),
+                    Ok(Err(why)) => return Ok(Answer::refused(&why)),
+                    Err(e) => return Err(e.into()),
                 };
                 let mut secret = vec![0; TOKEN_SECRET_BYTES];
                 fill_random(&mut secret).map_err(|e| Error::io("random numbers", e))?;
@@ -89,14 +89,14 @@ impl Dispatcher {
                 let until = wall().secs.saturating_add(lasts);
                 let hash = secret_hash(&secret);
                 let kept = Members::invite(&mut *self.store, &hash, access, until);
-                kept.map_err(|e| store_error(&e))?;
+                kept?;
                 Ok(Answer::Invited { secret: Bytes(secret) })
             }
             Ask::Revoke { name } => {
                 let name = String::from_utf8_lossy(&name.0);
                 let revoked = members.revoke(&mut *self.store, &name);
-                let Some(certificate) = revoked.map_err(|e| store_error(&e))? else {
-                    return Ok(refused("no such member"));
+                let Some(certificate) = revoked? else {
+                    return Ok(Answer::refused("no such member"));
                 };
                 tracing::info!("revoked member {name}");
                 self.sessions.hang_up_on(certificate);
@@ -104,7 +104,7 @@ impl Dispatcher {
                 Ok(Answer::Revoked {})
             }
             Ask::Members {} => Ok(Answer::Members { members: members.list() }),
-            _ => Ok(refused("protocol error: not a request of an administrator")),
+            _ => Ok(Answer::refused("protocol error: not a request of an administrator")),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! change the cell's file anyway.
 
 use weft_net::Socket;
+use weft_ringer_net::{Answer, Conversation, Denial, Error};
 
 use super::ServeOptions;
 
@@ -25,4 +26,16 @@ pub(super) fn refusal(options: &ServeOptions, socket: &Socket) -> Option<String>
         this machine, not {peer}; serve with --tls-certificates to admit others (or --insecure \
         to admit everyone)"
     ))
+}
+
+/// Tells a peer that its request is refused, and returns the error that ends the connection.
+pub(super) fn refuse(link: &mut Conversation, why: &str) -> Error {
+    let _ = link.send(&Answer::refused(why));
+    Error::Refused(why.to_owned())
+}
+
+/// Tells a peer that it lacks a permission, and returns the error that ends the connection.
+pub(super) fn deny(link: &mut Conversation, denial: Denial) -> Error {
+    let _ = link.send(&Answer::Denied { denial });
+    denial.into()
 }

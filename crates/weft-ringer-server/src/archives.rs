@@ -4,7 +4,7 @@
 use weft_ringer::mds::SweepError;
 use weft_ringer_net::{Answer, Ask, Result, now};
 
-use super::dispatch::{Dispatcher, refused, store_error};
+use super::dispatch::Dispatcher;
 
 impl Dispatcher {
     /// Handles a request about archives; `None` for any other.
@@ -17,16 +17,16 @@ impl Dispatcher {
             Ask::Sweep { number, step } => {
                 return match self.mds.sweep(store, now(), *number, step) {
                     Ok(swept) => Ok(Some(Answer::Swept { swept })),
-                    Err(SweepError::Store(e)) => Err(store_error(&e)),
-                    Err(e) => Ok(Some(refused(&e.to_string()))),
+                    Err(SweepError::Store(e)) => Err(e.into()),
+                    Err(e) => Ok(Some(Answer::refused(&e.to_string()))),
                 };
             }
             _ => return Ok(None),
         };
         match done {
             Ok(()) => Ok(Some(Answer::Archives { archives: self.mds.archives() })),
-            Err(SweepError::Store(e)) => Err(store_error(&e)),
-            Err(e) => Ok(Some(refused(&e.to_string()))),
+            Err(SweepError::Store(e)) => Err(e.into()),
+            Err(e) => Ok(Some(Answer::refused(&e.to_string()))),
         }
     }
 }

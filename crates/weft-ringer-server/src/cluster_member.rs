@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use weft_ringer::Bytes;
 use weft_ringer::mds::INDEX;
-use weft_ringer_net::{Answer, Error, Outbox, Result};
+use weft_ringer_net::{Answer, Outbox, Result};
 
 use super::ServeOptions;
 use super::dispatch::Dispatcher;
@@ -47,10 +47,9 @@ impl ClusterMember {
         reached_at: String,
         options: ServeOptions,
     ) -> Result<Self> {
-        let failed = |e: weft_ringer::store::StoreError| Error::Store(e.to_string());
-        let cell = EtcdCell::new(etcd, INDEX).map_err(failed)?;
+        let cell = EtcdCell::new(etcd, INDEX)?;
         // Configuration errors are better reported now.
-        cell.owner().map_err(failed)?;
+        cell.owner()?;
         Ok(Self { cell, reached_at, options })
     }
 

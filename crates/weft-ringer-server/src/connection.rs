@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::TrySendError;
 use std::time::{Duration, Instant};
 
 use weft_net::{Address, Socket};
 use weft_ringer::{Bytes, ClientId};
 use weft_ringer_net::{
-    Answer, Ask, Conversation, Denial, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT,
-    Result, SECRET_BYTES, client_id,
+    Ask, Conversation, Denial, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT, Result,
+    SECRET_BYTES, client_id,
 };
 
+use super::admission::{self, deny, refuse};
 use super::event::Event;
 use super::rollback::SawLater;
-use super::{Shared, admission, relay, spawn};
+use super::{Shared, relay, spawn};
 
 /// The idle time after which a connection is closed. A client renews its epoch more often.
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
@@ -24,17 +24,6 @@ const ADDRESS_MAX_BYTES: usize = 512;
 
 /// Numbers connections, so that the end of an old one is not mistaken for that of a newer.
 static NEXT: AtomicU64 = AtomicU64::new(1);
-
-pub(super) fn refuse(link: &mut Conversation, why: &str) -> Error {
-    let answer = Answer::Refused { why: Bytes(why.as_bytes().to_vec()) };
-    let _ = link.send(&answer);
-    Error::Refused(why.to_owned())
-}
-
-pub(super) fn deny(link: &mut Conversation, denial: Denial) -> Error {
-    let _ = link.send(&Answer::Denied { denial });
-    denial.into()
-}
 
 /// Returns the number of a client, if its secret and address are valid.
 fn identify(
@@ -100,7 +89,8 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let outbox_of_it = Arc::clone(&outbox);
     let served = if enroll {
-        post(shared, Event::Enroll { ask: first, outbox: outbox_of_it })
+        shared
+            .post(Event::Enroll { ask: first, outbox: outbox_of_it })
             // The peer ends the connection when it has the answer.
             .and_then(|()| receiver.next::<Ask>(Some(Instant::now() + HANDSHAKE_LIMIT)))
             .map(|_| ())
@@ -111,10 +101,10 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
             _ => Bytes::default(),
         };
         let joined = Event::Joined { number, client, secret, certificate, listens, cell, outbox };
-        post(shared, joined).and_then(|()| take(shared, &mut receiver, number, client))
+        shared.post(joined).and_then(|()| take(shared, &mut receiver, number, client))
     };
     if let Some(client) = client {
-        let _ = post(shared, Event::Left { number, client });
+        let _ = shared.post(Event::Left { number, client });
     }
     outbox.drain(Duration::from_secs(1));
     outbox.close();
@@ -199,21 +189,7 @@ fn take(
                 ));
             }
         };
-        post(shared, event)?;
+        shared.post(event)?;
     }
     Ok(())
-}
-
-/// Queues an event for the state machine, and waits while the queue is full.
-pub(super) fn post(shared: &Shared, mut event: Event) -> Result<()> {
-    loop {
-        match shared.events.try_send(event) {
-            Ok(()) => return Ok(()),
-            Err(TrySendError::Full(back)) if !shared.is_stopped() => {
-                event = back;
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            Err(_) => return Err(Error::Closed),
-        }
-    }
 }

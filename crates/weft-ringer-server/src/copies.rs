@@ -6,8 +6,6 @@ use weft_ringer::Bytes;
 use weft_ringer::store::{Revision, Store, StoreError, StoreResult};
 use weft_ringer_net::Answer;
 
-use super::dispatch::refused;
-
 /// The maximum number of records in one answer, and of their bytes.
 const PAGE: usize = 1000;
 const PAGE_BYTES: usize = 1 << 20;
@@ -38,7 +36,9 @@ pub(super) fn changed(store: &dyn Store, after: Revision) -> StoreResult<Answer>
     let changes = match store.changes(after, PAGE) {
         Ok(changes) => changes,
         Err(StoreError::Forgotten { .. }) => {
-            return Ok(refused("backup aborted: too many changes since it began; start it again"));
+            return Ok(Answer::refused(
+                "backup aborted: too many changes since it began; start it again",
+            ));
         }
         Err(e) => return Err(e),
     };
@@ -50,7 +50,9 @@ pub(super) fn changed(store: &dyn Store, after: Revision) -> StoreResult<Answer>
     }
     let bytes = records.iter().map(|(k, v)| k.0.len() + v.as_ref().map_or(0, |v| v.0.len()));
     if bytes.sum::<usize>() > ANSWER_MAX_BYTES {
-        return Ok(refused("backup aborted: too many changes in one transaction; start it again"));
+        return Ok(Answer::refused(
+            "backup aborted: too many changes in one transaction; start it again",
+        ));
     }
     // Revisions without a listed change have changed nothing.
     let upto = last.unwrap_or(current);

@@ -15,10 +15,9 @@ use weft_ringer_net::{Answer, Ask, Denial, Error, Rendezvous, Result, now, wall}
 
 use super::ServeOptions;
 use super::cell_number::cell_number;
-use super::event::Event;
+use super::event::{Call, Event};
 use super::federation::Federation;
 use super::members::Members;
-use super::relay::Call;
 use super::rollback::Rollback;
 use super::sessions::{Observer, Proxied, Session, Sessions};
 use super::traffic::Traffic;
@@ -43,24 +42,20 @@ pub(super) struct Dispatcher {
     pub(super) authority: Option<Arc<Authority>>,
 }
 
-pub(super) fn store_error(e: &StoreError) -> Error {
-    Error::Store(e.to_string())
-}
-
 impl Dispatcher {
     /// Begins a new server generation of the cell in `store`.
     pub(super) fn open(mut store: Box<dyn CellStore>, options: &ServeOptions) -> Result<Self> {
-        let began = store.revision().map_err(|e| store_error(&e))?;
+        let began = store.revision()?;
         let cell = cell_number(&mut *store)?;
         let members = match &options.authority {
             Some(_) => {
                 let loaded = Members::load(&*store, options.admins.clone());
-                Some(loaded.map_err(|e| store_error(&e))?)
+                Some(loaded?)
             }
             None => None,
         };
         let mds = Mds::open(&mut *store, now(), wall(), options.mds.clone());
-        let mds = mds.map_err(|e| store_error(&e))?;
+        let mds = mds?;
         let rollback = Rollback::open(&mut *store, mds.generation(), began)?;
         Ok(Self {
             store,
@@ -108,7 +103,7 @@ impl Dispatcher {
                 Err(RecvTimeoutError::Timeout) => None,
             };
             if !self.store.is_owned() {
-                return Err(store_error(&StoreError::Fenced));
+                return Err(StoreError::Fenced.into());
             }
             if let Some(event) = event {
                 self.event(event)?;
@@ -116,19 +111,19 @@ impl Dispatcher {
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
                 self.mds(MdsEvent::Tick)?;
-                self.store.idle().map_err(|e| store_error(&e))?;
+                self.store.idle()?;
             }
         }
     }
 
     fn mds(&mut self, event: MdsEvent) -> Result<()> {
-        let out = self.mds.handle(&mut *self.store, now(), event).map_err(|e| store_error(&e))?;
+        let out = self.mds.handle(&mut *self.store, now(), event)?;
         // A server that is not the owner must not grant a renewal or a lease, even if that changes
         // nothing in the store.
         if !self.store.is_owned() {
-            return Err(store_error(&StoreError::Fenced));
+            return Err(StoreError::Fenced.into());
         }
-        let reached = self.store.revision().map_err(|e| store_error(&e))?.0;
+        let reached = self.store.revision()?.0;
         for ToClient { client, message } in out {
             self.traffic.sent(client, &message);
             self.sessions.send(client, message, reached);
@@ -153,11 +148,11 @@ impl Dispatcher {
                 };
                 if cell != 0 && cell != self.cell {
                     let why = "the client's local store belongs to another cell";
-                    outbox.post(&refused(why));
+                    outbox.post(&Answer::refused(why));
                     return Ok(());
                 }
                 outbox.post(&Answer::Joined { client, cell: self.cell });
-                let revision = self.store.revision().map_err(|e| store_error(&e))?;
+                let revision = self.store.revision()?;
                 outbox.post(&self.rollback.generations(revision));
                 let (proxied, reached) = (BTreeMap::new(), revision.0);
                 let session =
@@ -201,9 +196,9 @@ impl Dispatcher {
                     }
                     _ => true,
                 };
-                if speaks_for && allowed.map_err(|e| store_error(&e))? {
+                if speaks_for && allowed? {
                     let forgotten = self.rollback.forget_client(&mut *self.store, message.client);
-                    forgotten.map_err(|e| store_error(&e))?;
+                    forgotten?;
                     self.mds(MdsEvent::Message(*message))?;
                 } else {
                     tracing::info!(
@@ -230,24 +225,24 @@ impl Dispatcher {
                     Ask::Summary {} => self.federation.summary(store, &access),
                     _ => self.federation.junctions(store, cell, &access),
                 };
-                self.sessions.answer(number, &answer.map_err(|e| store_error(&e))?);
+                self.sessions.answer(number, &answer?);
             }
             // The problems contain names.
             Event::Check { number } if self.sessions.access_of(number).everywhere().is_none() => {
                 self.sessions.answer(number, &Answer::Denied { denial: Denial::NotAdmin });
             }
             Event::Check { number } => {
-                let mut checked = check(&*self.store).map_err(|e| store_error(&e))?;
+                let mut checked = check(&*self.store)?;
                 let mended = self.mds.check_texts(&mut *self.store, &mut checked);
-                mended.map_err(|e| store_error(&e))?;
-                let damage = self.store.damage().map_err(|e| store_error(&e))?.into_iter();
+                mended?;
+                let damage = self.store.damage()?.into_iter();
                 let damage = damage.map(|text| Problem { code: "store-damaged", text });
                 self.rollback.problems().chain(damage).for_each(|problem| checked.add(problem));
                 self.sessions.answer(number, &answer_of(checked));
             }
             Event::SawLater { client, seen } => {
                 let noted = self.rollback.saw_later(&mut *self.store, client, seen);
-                noted.map_err(|e| store_error(&e))?;
+                noted?;
             }
             Event::Ping { number } => self.sessions.answer(number, &Answer::Pong {}),
             Event::Upstream(_) | Event::Stop => {}
@@ -267,7 +262,7 @@ impl Dispatcher {
         let denial = match full {
             None => None,
             Some(Ok(access)) if access.includes(&proxy.access) => None,
-            Some(Ok(_)) => Some(Denial::Less),
+            Some(Ok(_)) => Some(Denial::FewerPermissions),
             Some(Err(denial)) => Some(denial),
         };
         if let Some(denial) = denial {
@@ -303,10 +298,6 @@ impl Dispatcher {
             self.sessions.tell_revoked(members.revoked());
         }
     }
-}
-
-pub(super) fn refused(why: &str) -> Answer {
-    Answer::Refused { why: Bytes(why.as_bytes().to_vec()) }
 }
 
 fn answer_of(checked: Checked) -> Answer {

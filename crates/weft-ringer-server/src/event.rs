@@ -6,9 +6,8 @@ use std::sync::mpsc::SyncSender;
 
 use weft_ringer::wire::ToServer;
 use weft_ringer::{BlockHash, Bytes, ClientId};
-use weft_ringer_net::{Answer, Ask, CellStatus, Outbox, Rendezvous};
+use weft_ringer_net::{Answer, Ask, CellStatus, Denial, Outbox, Rendezvous};
 
-use super::relay::Call;
 use super::rollback::SawLater;
 
 /// An event from a connection.
@@ -94,6 +93,17 @@ pub(super) enum Event {
         number: u64,
     },
     Stop,
+}
+
+/// The result of calling a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    /// The client was notified.
+    Called,
+    /// The client is not connected.
+    Absent,
+    /// The caller may not connect to it.
+    Denied(Denial),
 }
 
 /// An event of a proxy's connection to its parent.

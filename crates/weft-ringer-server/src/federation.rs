@@ -8,8 +8,6 @@ use weft_ringer::store::{CellStore, Revision, StoreResult};
 use weft_ringer::{Bytes, JUNCTION_XATTR, Summary};
 use weft_ringer_net::{Answer, fill_random};
 
-use super::dispatch::refused;
-
 /// The maximum number of mount points in an answer: they fit a frame.
 const JUNCTIONS_MAX: usize = 1000;
 /// The maximum number of terms of a summary; a cell with more has none.
@@ -51,7 +49,7 @@ impl Federation {
         let name =
             String::from_utf8_lossy(JUNCTION_XATTR.strip_prefix(b"user.").unwrap_or_default());
         let Some(mut having) = store.having(&name, JUNCTIONS_MAX + 1)? else {
-            return Ok(refused(
+            return Ok(Answer::refused(
                 "the search index is being rebuilt after a failover: try again soon",
             ));
         };

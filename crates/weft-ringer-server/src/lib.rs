@@ -68,7 +68,7 @@ mod traffic;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -168,6 +168,20 @@ struct Shared {
 impl Shared {
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    /// Queues an event for the state machine, and waits while the queue is full.
+    fn post(&self, mut event: Event) -> Result<()> {
+        loop {
+            match self.events.try_send(event) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full(back)) if !self.is_stopped() => {
+                    event = back;
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                Err(_) => return Err(Error::Closed),
+            }
+        }
     }
 }
 

@@ -22,9 +22,7 @@ use weft_ringer_net::{
     KnownCell, Outbox, Peer, Rendezvous, Result, ServerGeneration, ServerList, ask, client_id, now,
 };
 
-use super::dispatch::refused;
-use super::event::{Event, UpstreamEvent};
-use super::relay::Call;
+use super::event::{Call, Event, UpstreamEvent};
 use super::spawn;
 use super::traffic::{Counts, Traffic};
 
@@ -271,7 +269,10 @@ impl ProxyCore {
                 tracing::warn!(
                     "refused a proxy: it must connect to the cell's own server, not to this proxy"
                 );
-                self.answer(number, &Answer::NotIntroduced { client, denial: Denial::Less });
+                self.answer(
+                    number,
+                    &Answer::NotIntroduced { client, denial: Denial::FewerPermissions },
+                );
             }
             // A requester that has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
@@ -301,7 +302,9 @@ impl ProxyCore {
                     return;
                 };
                 if guest.cell != 0 && guest.cell != self.cell {
-                    guest.outbox.post(&refused("the client's local store belongs to another cell"));
+                    guest
+                        .outbox
+                        .post(&Answer::refused("the client's local store belongs to another cell"));
                     self.guests.remove(&client);
                     return self.say(&Ask::Gone { client });
                 }
@@ -397,13 +400,14 @@ impl ProxyCore {
     fn pass_on(&self, number: u64, question: Ask) {
         let Some((outbox, may_ask)) = self.asker(number) else { return };
         if !may_ask {
-            outbox
-                .post(&refused("a proxy does not answer this request: ask the cell's own server"));
+            outbox.post(&Answer::refused(
+                "a proxy does not answer this request: ask the cell's own server",
+            ));
             return;
         }
         if self.questions.fetch_add(1, Ordering::AcqRel) >= QUESTIONS_MAX {
             self.questions.fetch_sub(1, Ordering::AcqRel);
-            outbox.post(&refused("too many requests are in progress: try again soon"));
+            outbox.post(&Answer::refused("too many requests are in progress: try again soon"));
             return;
         }
         let (outbox, questions) = (Arc::clone(outbox), Arc::clone(&self.questions));
@@ -414,12 +418,12 @@ impl ProxyCore {
                 let asked = ask(parent, tls.as_ref(), &question);
                 asked.inspect_err(|e| why = format!("{parent}: {e}")).ok()
             });
-            outbox.post(&answer.unwrap_or_else(|| refused(&why)));
+            outbox.post(&answer.unwrap_or_else(|| Answer::refused(&why)));
             questions.fetch_sub(1, Ordering::AcqRel);
         });
         if let Err(e) = asking {
             self.questions.fetch_sub(1, Ordering::AcqRel);
-            self.answer(number, &refused(&e.to_string()));
+            self.answer(number, &Answer::refused(&e.to_string()));
         }
     }
 

@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 
 use weft_net::{Address, Channel, ClientTls, SendHalf, is_pause};
 use weft_ringer::ClientId;
-use weft_ringer_net::{Answer, Ask, Conversation, Denial, Error, Rendezvous, Result, fill_random};
+use weft_ringer_net::{Answer, Ask, Conversation, Error, Rendezvous, Result, fill_random};
 
-use super::connection::{deny, post, refuse};
-use super::event::Event;
+use super::admission::{deny, refuse};
+use super::event::{Call, Event};
 use super::{Shared, spawn};
 
 /// The time for a called client to come.
@@ -38,17 +38,6 @@ const COME_LIMIT: Duration = Duration::from_secs(5);
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
 /// The size of one relay step, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-
-/// The result of calling a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
-    /// The client was notified.
-    Called,
-    /// The client is not connected.
-    Absent,
-    /// The caller may not connect to it.
-    Denied(Denial),
-}
 
 /// The rendezvous of a server.
 #[derive(Debug, Default)]
@@ -108,7 +97,7 @@ pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> R
     };
     let (tell, told) = sync_channel(1);
     let certificate = link.fingerprint();
-    post(shared, Event::Call { peer, rendezvous: held.rendezvous, certificate, tell })?;
+    shared.post(Event::Call { peer, rendezvous: held.rendezvous, certificate, tell })?;
     match told.recv_timeout(COME_LIMIT) {
         Ok(Call::Called) => {}
         Ok(Call::Denied(denial)) => return Err(deny(&mut link, denial)),

@@ -64,24 +64,23 @@ impl Rollback {
         generation: Generation,
         began: Revision,
     ) -> Result<Self> {
-        let failed = |e: StoreError| Error::Store(e.to_string());
         let mut random = [0; 16];
         fill_random(&mut random).map_err(|e| Error::io("random numbers", e))?;
         let record = GenerationRecord { instance: u128::from_be_bytes(random), began: began.0 };
         let mut transaction = Transaction::default();
         transaction.put(generation_key(generation), encode(&record));
-        let mut generations = Self::load_generations(store).map_err(failed)?;
+        let mut generations = Self::load_generations(store)?;
         let excess = generations.len().saturating_sub(KEPT_MAX);
         for one in generations.drain(..excess) {
             transaction.remove(generation_key(one.generation));
         }
-        store.commit(&transaction).map_err(failed)?;
+        store.commit(&transaction)?;
         generations.push(ServerGeneration {
             generation,
             instance: record.instance,
             began: began.0,
         });
-        let later = Self::load_later(store).map_err(failed)?;
+        let later = Self::load_later(store)?;
         for (client, seen) in &later {
             tracing::error!("this cell is an older copy: {}", Self::describe(*client, seen));
         }

@@ -4,7 +4,7 @@ use weft_ringer::Bytes;
 use weft_ringer::query::Query;
 use weft_ringer_net::{Answer, Hit, Result};
 
-use super::dispatch::{ANSWER_PATHS_MAX_BYTES, Dispatcher, refused, store_error};
+use super::dispatch::{ANSWER_PATHS_MAX_BYTES, Dispatcher};
 
 /// The most hits of one search.
 const HITS_MAX: usize = 10_000;
@@ -15,12 +15,12 @@ impl Dispatcher {
         let parsed = String::from_utf8_lossy(&query.0).parse::<Query>();
         let query = match parsed {
             Ok(query) => query,
-            Err(e) => return Ok(refused(&e.to_string())),
+            Err(e) => return Ok(Answer::refused(&e.to_string())),
         };
         let limit = usize::try_from(limit).unwrap_or(HITS_MAX).min(HITS_MAX);
-        let found = self.store.search(&query, limit + 1).map_err(|e| store_error(&e))?;
+        let found = self.store.search(&query, limit + 1)?;
         let Some(mut found) = found else {
-            return Ok(refused(
+            return Ok(Answer::refused(
                 "the search index is being rebuilt after a failover: try again soon",
             ));
         };
@@ -35,7 +35,7 @@ impl Dispatcher {
             }
         });
         if let Some(e) = hidden {
-            return Err(store_error(&e));
+            return Err(e.into());
         }
         let mut bytes = 0;
         let fits = found.iter().take(limit).take_while(|(_, path)| {

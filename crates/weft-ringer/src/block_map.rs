@@ -1,11 +1,34 @@
-//! The blocks of a file.
+//! The blocks of a file, and their sizes.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::rnode::Block;
-use crate::wire::{Reader, Wire, WireError};
+use crate::types::BlockHash;
+use crate::wire::{Reader, Wire, WireError, wire_struct};
+
+/// The most blocks of one file: a block map fits a frame. With blocks of 4 MiB a file has up to 256
+/// GiB; longer files need a map of maps, which does not exist yet.
+pub const BLOCKS_MAX: u32 = 1 << 16;
+/// The smallest block, in bytes.
+pub const BLOCK_MIN_BYTES: u32 = 64 << 10;
+/// The largest block, in bytes.
+pub const BLOCK_MAX_BYTES: u32 = 4 << 20;
+/// The difference in length between an encrypted block and its plaintext, in bytes.
+pub const ENCRYPTED_OVERHEAD_BYTES: u32 = 76;
+/// The longest block as it is stored and sent, in bytes.
+pub const STORED_MAX_BYTES: u32 = BLOCK_MAX_BYTES + ENCRYPTED_OVERHEAD_BYTES;
+
+/// One block of a file: the first `len_bytes` bytes stored under `hash`, and zeroes after them. So
+/// a file is truncated without its bytes at hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// The hash of all the bytes stored; of an encrypted file, of the encrypted bytes.
+    pub hash: BlockHash,
+    /// The number of bytes that count, at most the file's block size.
+    pub len_bytes: u32,
+}
+wire_struct!(Block { hash, len_bytes });
 
 /// The blocks of a file by position. A file goes through many states that differ little, and most
 /// are only read: so a copy costs nothing until one of the two is changed, and the total length,
@@ -77,7 +100,6 @@ impl Wire for BlockMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::BlockHash;
     use proptest::prelude::*;
 
     fn block(len_bytes: u32) -> Block {

@@ -36,8 +36,6 @@ pub const ENCRYPTION_XATTR: &[u8] = b"user.weft.encryption";
 pub const SHARES_XATTR: &[u8] = b"user.weft.shares";
 /// The longest value of [`SHARES_XATTR`], in bytes.
 pub const SHARES_MAX_BYTES: usize = 20 << 10;
-/// The difference in length between an encrypted block and its plaintext, in bytes.
-pub const ENCRYPTED_OVERHEAD_BYTES: u32 = 76;
 /// The longest value of a directory's encryption attribute, in bytes: later formats may need more.
 const MARK_MAX_BYTES: usize = 256;
 const FORMAT: &str = "v1";

@@ -107,10 +107,13 @@ mod text;
 mod types;
 pub mod wire;
 
-pub use block_map::BlockMap;
+pub use block_map::{
+    BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, BlockMap, ENCRYPTED_OVERHEAD_BYTES,
+    STORED_MAX_BYTES,
+};
 pub use encryption::{
-    ENCRYPTED_OVERHEAD_BYTES, ENCRYPTION_XATTR, Encryption, FileId, Fingerprint, KeyId, NotAnId,
-    SHARES_MAX_BYTES, SHARES_XATTR, UnknownFormat, from_hex, is_encrypted,
+    ENCRYPTION_XATTR, Encryption, FileId, Fingerprint, KeyId, NotAnId, SHARES_MAX_BYTES,
+    SHARES_XATTR, UnknownFormat, from_hex, is_encrypted,
 };
 pub use error::Refusal;
 pub use junction::{
@@ -118,8 +121,8 @@ pub use junction::{
 };
 pub use policy::{Archiving, COPIES_MAX, POLICY_XATTR, Policy, PolicyError, VERSIONS_MAX};
 pub use rnode::{
-    BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, Holders, LINKS_MAX,
-    Name, Rnode, STORED_MAX_BYTES, TAGS_XATTR, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
+    Body, Bytes, Dirent, Holders, LINKS_MAX, Name, Rnode, TAGS_XATTR, TARGET_MAX_BYTES,
+    XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
 };
 pub use summary::Summary;
 pub use text::{TEXT_MAX_BYTES, Text, ToldText};

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 use weft_vfs::{FileKind, RenameFlags, Time, access::without_privileges};
 
-use crate::block_map::BlockMap;
+use crate::block_map::{BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, BlockMap};
 use crate::encryption::{self, FileId};
 use crate::error::Refusal;
 use crate::junction::{JUNCTION_XATTR, Junction};
 use crate::rnode::{
-    BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, Body, Bytes, Dirent, LINKS_MAX, Name,
-    Rnode, TARGET_MAX_BYTES, XATTR_MAX_BYTES, XATTRS_MAX_BYTES,
+    Body, Bytes, Dirent, LINKS_MAX, Name, Rnode, TARGET_MAX_BYTES, XATTR_MAX_BYTES,
+    XATTRS_MAX_BYTES,
 };
 use crate::types::{Cookie, Epoch, RnodeId, Seq, Version};
 use crate::wire::{wire_enum, wire_struct};
@@ -143,6 +143,16 @@ impl Logged {
     pub fn mark(&self) -> Mark {
         Mark { stamp: self.stamp, epoch: self.epoch, seq: self.seq }
     }
+}
+
+/// Returns true if two bases are the same in any order.
+pub(crate) fn same_base(a: &[(RnodeId, Version)], b: &[(RnodeId, Version)]) -> bool {
+    let sorted = |list: &[(RnodeId, Version)]| {
+        let mut list = list.to_vec();
+        list.sort();
+        list
+    };
+    sorted(a) == sorted(b)
 }
 
 /// The time and version that a change leaves on each rnode that it changes, beside its effects.

@@ -8,7 +8,7 @@ use weft_vfs::{Attr, FileKind, Ino, NAME_MAX_BYTES, Time, check_name};
 use crate::block_map::BlockMap;
 use crate::error::Refusal;
 use crate::junction::JUNCTION_XATTR;
-use crate::types::{BlockHash, ClientId, Cookie, RnodeId, Version};
+use crate::types::{ClientId, Cookie, RnodeId, Version};
 use crate::wire::{Reader, Wire, WireError, wire_enum, wire_struct};
 
 /// The longest target of a symbolic link, in bytes.
@@ -18,15 +18,6 @@ pub const XATTR_MAX_BYTES: usize = 64 << 10;
 /// The total of all extended attributes of one rnode with their names, in bytes: an rnode fits a
 /// frame.
 pub const XATTRS_MAX_BYTES: usize = 256 << 10;
-/// The most blocks of one file: a block map fits a frame. With blocks of 4 MiB a file has up to 256
-/// GiB; longer files need a map of maps, which does not exist yet.
-pub const BLOCKS_MAX: u32 = 1 << 16;
-/// The smallest block, in bytes.
-pub const BLOCK_MIN_BYTES: u32 = 64 << 10;
-/// The largest block, in bytes.
-pub const BLOCK_MAX_BYTES: u32 = 4 << 20;
-/// The longest block as it is stored and sent, in bytes.
-pub const STORED_MAX_BYTES: u32 = BLOCK_MAX_BYTES + crate::encryption::ENCRYPTED_OVERHEAD_BYTES;
 /// The most names of one rnode.
 pub const LINKS_MAX: u32 = 1 << 30;
 
@@ -89,17 +80,6 @@ impl Wire for Bytes {
         from.bytes(XATTR_MAX_BYTES, "a string of bytes").map(|b| Self(b.to_vec()))
     }
 }
-
-/// One block of a file: the first `len_bytes` bytes stored under `hash`, and zeroes after them. So
-/// a file is truncated without its bytes at hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Block {
-    /// The hash of all the bytes stored; of an encrypted file, of the encrypted bytes.
-    pub hash: BlockHash,
-    /// The number of bytes that count, at most the file's block size.
-    pub len_bytes: u32,
-}
-wire_struct!(Block { hash, len_bytes });
 
 /// The part of an rnode that depends on its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -236,6 +216,15 @@ impl Rnode {
     #[must_use]
     pub fn is_junction(&self) -> bool {
         self.is_dir() && self.xattrs.keys().any(|name| name.0 == JUNCTION_XATTR)
+    }
+
+    /// Returns the version of a regular file's content.
+    #[must_use]
+    pub fn content(&self) -> Option<Version> {
+        match self.body {
+            Body::File { content, .. } => Some(content),
+            _ => None,
+        }
     }
 
     /// Length in bytes, as `stat` shows it.

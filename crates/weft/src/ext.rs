@@ -2,10 +2,9 @@
 
 use crate::image::Image;
 use crate::info::superblock;
-use crate::registry::Opened;
+use crate::open::{Opened, Options, Volume};
 use crate::source::open_source;
-use crate::stack::Volume;
-use crate::{Error, Options, Order, Result};
+use crate::{Error, Order, Result};
 use std::sync::Arc;
 use weft_block::OpenMode;
 use weft_ext2::layout::Compat;

@@ -4,7 +4,6 @@
 //! whether its features are supported. Formats that weft cannot read are named all the same, so
 //! that an error can say "looks like an XFS volume" instead of "bad magic".
 
-use crate::registry;
 use weft_block::BlockDevice;
 
 /// The format that was recognised.
@@ -30,6 +29,65 @@ pub enum Format {
 
 /// The magic bytes at the beginning of a cache.
 const CACHE_MAGIC: &[u8] = b"weftCACH";
+
+/// The marks of a format that weft opens.
+struct Marks {
+    format: Format,
+    /// The format in words that fit behind "it looks like".
+    words: &'static str,
+    /// Returns true if a device with this beginning holds such a volume.
+    is_at: fn(&Head<'_>) -> bool,
+}
+
+/// The formats that weft opens, in the order in which they are tried.
+static VOLUMES: [Marks; 5] = [
+    Marks {
+        format: Format::Ext,
+        words: "an ext2, ext3 or ext4 volume",
+        // ext2.h: `s_magic` at 56 in the superblock at 1024.
+        is_at: |head| head.has(1080, &[0x53, 0xef]),
+    },
+    Marks {
+        format: Format::HfsPlus { wrapped: true },
+        words: "an HFS Plus volume in its HFS wrapper",
+        // Technical Note TN1150: drEmbedSigWord at 124 in the MDB.
+        is_at: |head| {
+            head.be16(1024) == 0x4244
+                && head.has_macintosh_blocks()
+                && is_hfs_plus(head.be16(1024 + 124))
+        },
+    },
+    Marks {
+        format: Format::Hfs,
+        words: "an HFS volume",
+        // Inside Macintosh: Files, chapter 2 (MDB): the name is 1 to 27 bytes long.
+        is_at: |head| {
+            head.be16(1024) == 0x4244
+                && head.has_macintosh_blocks()
+                && head.byte(1024 + 36).is_some_and(|len| (1..=27).contains(&len))
+        },
+    },
+    Marks {
+        format: Format::Mfs,
+        words: "an MFS volume",
+        // Inside Macintosh II, page 119.
+        is_at: |head| head.be16(1024) == 0xd2d7 && head.has_macintosh_blocks(),
+    },
+    Marks {
+        format: Format::HfsPlus { wrapped: false },
+        words: "an HFS Plus volume",
+        // Technical Note TN1150: blockSize at 40 in the volume header.
+        is_at: |head| {
+            let block_bytes = head.be32(1024 + 40);
+            is_hfs_plus(head.be16(1024)) && block_bytes.is_power_of_two() && block_bytes >= 512
+        },
+    },
+];
+
+/// The signatures of HFS Plus (`H+`) and HFSX (`HX`).
+fn is_hfs_plus(signature: u16) -> bool {
+    matches!(signature, 0x482b | 0x4858)
+}
 
 /// Magic numbers of common formats that weft does not read: offset, bytes, name.
 const OTHERS: &[(usize, &[u8], &str)] = &[
@@ -122,8 +180,8 @@ fn size(len_bytes: u64) -> String {
 #[must_use]
 pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
     let head = Head(head);
-    if let Some(volume) = registry::recognise(&head) {
-        return volume;
+    if let Some(volume) = VOLUMES.iter().find(|volume| (volume.is_at)(&head)) {
+        return volume.format.clone();
     }
     if let Some((_, _, name)) = OTHERS.iter().find(|(at, magic, _)| head.has(*at, magic)) {
         return Format::Other((*name).to_owned());
@@ -140,33 +198,33 @@ pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
 }
 
 /// The beginning of a device.
-pub(crate) struct Head<'a>(&'a [u8]);
+struct Head<'a>(&'a [u8]);
 
 impl Head<'_> {
     /// Reports whether `magic` is at byte `at`.
-    pub(crate) fn has(&self, at: usize, magic: &[u8]) -> bool {
+    fn has(&self, at: usize, magic: &[u8]) -> bool {
         self.0.get(at..at + magic.len()) == Some(magic)
     }
 
     /// The byte at `at`; `None` past the end.
-    pub(crate) fn byte(&self, at: usize) -> Option<u8> {
+    fn byte(&self, at: usize) -> Option<u8> {
         self.0.get(at).copied()
     }
 
     /// The big-endian number at byte `at`; 0 past the end.
-    pub(crate) fn be16(&self, at: usize) -> u16 {
+    fn be16(&self, at: usize) -> u16 {
         self.0.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
     }
 
     /// The big-endian number at byte `at`; 0 past the end.
-    pub(crate) fn be32(&self, at: usize) -> u32 {
+    fn be32(&self, at: usize) -> u32 {
         u32::from(self.be16(at)) << 16 | u32::from(self.be16(at + 2))
     }
 
     /// Reports whether the block at 1024 counts allocation blocks as HFS and MFS do, of a length
     /// that there can be: their signatures, of two bytes, could be there by chance. Both have the
     /// count (18) and the length (20) in one place.
-    pub(crate) fn has_macintosh_blocks(&self) -> bool {
+    fn has_macintosh_blocks(&self) -> bool {
         let block_bytes = self.be32(1024 + 20);
         self.be16(1024 + 18) != 0 && block_bytes != 0 && block_bytes.is_multiple_of(512)
     }
@@ -176,7 +234,7 @@ impl Format {
     /// Returns true if weft can open a volume of this format.
     #[must_use]
     pub fn is_volume(&self) -> bool {
-        self.row().is_some()
+        self.marks().is_some()
     }
 
     /// The format in words that fit behind "it looks like".
@@ -185,8 +243,12 @@ impl Format {
         match self {
             Self::Nothing => "nothing at all: it is empty or begins with zeroes".into(),
             Self::Other(saw) => saw.clone(),
-            volume => volume.row().map_or("a volume", |row| row.words).into(),
+            volume => volume.marks().map_or("a volume", |marks| marks.words).into(),
         }
+    }
+
+    fn marks(&self) -> Option<&'static Marks> {
+        VOLUMES.iter().find(|volume| volume.format == *self)
     }
 
     /// The error for `source`, which has this format instead of the one that was wanted.

@@ -2,11 +2,11 @@
 //! is mounted elsewhere.
 
 use crate::format::{Format, recognise};
-use crate::source::open_source;
-use crate::{Error, Result, image, mac};
+use crate::image::Image;
+use crate::{Error, Result, mac};
 use std::sync::Arc;
 use uuid::Uuid;
-use weft_block::{BlockDevice, OpenMode};
+use weft_block::BlockDevice;
 use weft_ext2::layout::{Compat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State, Superblock};
 use weft_hfs::streams::MacVolume;
 use weft_vfs::FileSystem;
@@ -120,16 +120,6 @@ pub struct ExtInfo {
     pub checked: u32,
 }
 
-/// Reads the figures of the volume in `source`, without a lock, so that it may be mounted.
-///
-/// # Errors
-/// [`Error::Unrecognised`], [`Error::Volume`] for a damaged superblock, [`Error::Block`].
-pub fn info(source: &str) -> Result<VolumeInfo> {
-    let image = image::unwrap(source, open_source(source, OpenMode::PEEK)?)?;
-    let row = image.format.row().ok_or_else(|| image.format.clone().refused(source))?;
-    (row.info)(source, &image)
-}
-
 fn refused(source: &str) -> impl Fn(weft_vfs::Error) -> Error + '_ {
     move |e| Error::Volume { image: source.to_owned(), message: e.to_string() }
 }
@@ -140,7 +130,7 @@ fn boots(device: &dyn BlockDevice) -> Result<bool> {
     Ok(signature == *b"LK")
 }
 
-pub(crate) fn hfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
+pub(crate) fn hfs(source: &str, image: &Image) -> Result<VolumeInfo> {
     use weft_hfs::layout::{Attributes, Mdb};
     let mut raw = [0; 512];
     image.device.read_at(&mut raw, 1024)?;
@@ -178,7 +168,7 @@ pub(crate) fn hfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
     })))
 }
 
-pub(crate) fn mfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
+pub(crate) fn mfs(source: &str, image: &Image) -> Result<VolumeInfo> {
     let options = weft_hfs::mfs::OpenOptions { read_only: true, ..Default::default() };
     let volume =
         weft_hfs::mfs::Mfs::open(Arc::clone(&image.device), options).map_err(refused(source))?;
@@ -212,7 +202,7 @@ pub(crate) fn mfs(source: &str, image: &image::Image) -> Result<VolumeInfo> {
     })))
 }
 
-pub(crate) fn hfs_plus(source: &str, image: &image::Image) -> Result<VolumeInfo> {
+pub(crate) fn hfs_plus(source: &str, image: &Image) -> Result<VolumeInfo> {
     let options = weft_hfs::hfsplus::OpenOptions::default();
     let volume = weft_hfs::hfsplus::HfsPlus::open(Arc::clone(&image.device), options)
         .map_err(refused(source))?;
@@ -245,7 +235,7 @@ pub(crate) fn hfs_plus(source: &str, image: &image::Image) -> Result<VolumeInfo>
     })))
 }
 
-pub(crate) fn ext(source: &str, image: &image::Image) -> Result<VolumeInfo> {
+pub(crate) fn ext(source: &str, image: &Image) -> Result<VolumeInfo> {
     let sb = superblock(source, &*image.device)?;
     let geometry = sb.geometry();
     let text = |bytes: &[u8]| {

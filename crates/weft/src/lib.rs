@@ -42,6 +42,8 @@ pub mod source;
 pub mod transfer;
 pub mod volume;
 
+mod check_volume;
+mod directory_lock;
 pub mod ending;
 mod error;
 mod ext;
@@ -49,6 +51,7 @@ mod holder;
 mod info;
 mod mac;
 mod mount;
+mod open;
 mod order;
 mod registry;
 mod shown;
@@ -57,12 +60,15 @@ mod tree;
 
 pub use error::{Error, Result};
 pub use holder::{Holder, holder_of};
-pub use info::{ExtInfo, MacInfo, VolumeInfo, info};
+pub use info::{ExtInfo, MacInfo, VolumeInfo};
 pub use mount::{AtFailure, Session};
+pub use open::Options;
 pub use order::Order;
+pub use registry::info;
 pub use shown::{shown, shown_lines};
-pub use stack::{Options, Stack};
-pub use tree::{CELL_STORE, HOST_DIRECTORY, Tree};
+pub use source::{CELL_STORE, HOST_DIRECTORY};
+pub use stack::Stack;
+pub use tree::Tree;
 
 pub use weft_block as block;
 pub use weft_ext2 as ext2;

@@ -1,10 +1,9 @@
 //! HFS, MFS and HFS Plus volumes in a stack.
 
 use crate::image::{self, Image};
-use crate::registry::Opened;
+use crate::open::{Opened, Options, Volume};
 use crate::source::open_source;
-use crate::stack::Volume;
-use crate::{Error, Options, Order, Result};
+use crate::{Error, Order, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 use weft_block::{BlockDevice, FileDevice, OpenMode};

@@ -2,9 +2,8 @@
 
 use crate::ending::Teller;
 use crate::mount_options::MountOptions;
-use crate::{Error, Result, Stack, Tree, mounts};
+use crate::{Error, Result, mounts};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
 /// The pause before a failed write-back is tried again.
@@ -30,16 +29,6 @@ pub struct Session {
     teller: Option<Teller>,
     /// The lock of the source, held until everything is durable.
     _lock: Option<OwnedFd>,
-}
-
-impl Stack {
-    /// Mounts the volume on the directory `mountpoint` and returns while threads serve it.
-    ///
-    /// # Errors
-    /// [`Error::Mount`] names what is missing.
-    pub fn mount(self, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
-        Tree::from(self).mount(mountpoint, options)
-    }
 }
 
 impl Session {

@@ -1,7 +1,8 @@
 //! The host's mount table, and unmounting.
 
-use crate::source::Source;
-use crate::{CELL_STORE, Error, HOST_DIRECTORY, Result, tree};
+use crate::directory_lock::is_free;
+use crate::source::{CELL_STORE, HOST_DIRECTORY, Source};
+use crate::{Error, Result};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
@@ -231,7 +232,7 @@ pub fn wait_until_free(source: &str, timeout: Duration) -> Result<bool> {
     let mut pause = Duration::from_millis(1);
     let directory = [HOST_DIRECTORY, CELL_STORE].iter().find_map(|p| source.strip_prefix(p));
     if let Some(path) = directory {
-        while !tree::is_free(Path::new(path)) {
+        while !is_free(Path::new(path)) {
             if Instant::now() >= deadline {
                 return Ok(false);
             }

@@ -48,6 +48,13 @@ impl FromStr for Source {
     }
 }
 
+/// The prefix of a source that is a directory of the host: `hostdir:/srv/data`.
+pub const HOST_DIRECTORY: &str = "hostdir:";
+
+/// The prefix of a source that is a client of a cell of the shared file service: the path of its
+/// local store follows.
+pub const CELL_STORE: &str = "ringer:";
+
 /// The schemes of the URIs that are opened here.
 pub(crate) const SCHEMES: [&str; 4] = ["nbd", "nbds", "nbd+unix", "nbds+unix"];
 

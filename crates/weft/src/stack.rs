@@ -1,49 +1,13 @@
 //! An opened volume: device, engine and file system on top of each other.
 
+use crate::open::{Options, Volume};
 use crate::source::open_source;
-use crate::{Error, Order, Result, image};
+use crate::{Error, Order, Result, image, registry};
 use std::sync::Arc;
 use weft_block::{BlockDevice, OpenMode};
 use weft_hfs::streams::MacVolume;
 use weft_hfs::view::{ForkView, Forks};
-use weft_vfs::{FileSystem, Time};
-
-/// The options for opening a volume.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    /// Whether the volume is opened read-only: nothing is written, not even a mark that it is open.
-    pub read_only: bool,
-    /// The order of writes. `None` is the default of the volume: soft updates, or the ordered
-    /// journal if it has one.
-    pub order: Option<Order>,
-    /// Whether reading leaves access times unchanged.
-    pub no_atime: bool,
-    /// The mount point to record on the volume, for information.
-    pub mount_point: Option<String>,
-    /// The source of the journal, for a volume with an external one. An HFS volume in an image file
-    /// needs none: its journal is `IMAGE.wjournal`.
-    pub journal: Option<String>,
-    /// The presentation of resource forks and Finder information, on volumes that have them.
-    pub forks: Forks,
-    /// Seconds that local time is ahead of UTC: HFS and MFS keep local time.
-    pub utc_offset_secs: i32,
-    /// A fixed time for HFS and MFS volumes in place of the system's clock: for reproducible
-    /// volumes.
-    pub clock: Option<Time>,
-    /// The owner and the permissions on a volume that stores none; `None`: the user of this process
-    /// owns all files, and others may read them.
-    pub permissions: Option<weft_hfs::Permissions>,
-    /// The engine's own options; its policy is that of `order`.
-    pub engine: weft_patch::Options,
-}
-
-impl Options {
-    /// Options for opening read-only.
-    #[must_use]
-    pub fn read_only() -> Self {
-        Self { read_only: true, ..Self::default() }
-    }
-}
+use weft_vfs::FileSystem;
 
 /// An opened volume.
 ///
@@ -65,21 +29,6 @@ impl std::fmt::Debug for Stack {
             .field("order", &self.order)
             .field("volume", &self.volume)
             .finish_non_exhaustive()
-    }
-}
-
-/// The functions that each format's file system has beside those of [`FileSystem`].
-pub(crate) trait Volume: FileSystem + std::fmt::Debug {
-    /// The write engine below the file system; a format that weft only reads has none.
-    fn engine(&self) -> Option<&weft_patch::Engine>;
-    fn is_read_only(&self) -> bool;
-    /// The reason why the volume is read-only, if it is in the volume itself.
-    fn why_read_only(&self) -> Option<String> {
-        None
-    }
-    /// The volume as one whose files have two forks.
-    fn as_mac(self: Arc<Self>) -> Option<Arc<dyn MacVolume>> {
-        None
     }
 }
 
@@ -108,8 +57,7 @@ impl Stack {
         let image = image::unwrap(source, device)?;
         let mut options = options.clone();
         options.read_only |= image.device.geometry().read_only;
-        let row = image.format.row().ok_or_else(|| image.format.clone().refused(source))?;
-        let (order, volume) = (row.open)(source, &image, &options)?;
+        let (order, volume) = (registry::row_of(source, &image)?.open)(source, &image, &options)?;
         let why_read_only = image.why_read_only().or_else(|| volume.why_read_only());
         let front: Arc<dyn FileSystem> = match Arc::clone(&volume).as_mac() {
             Some(mac) if options.forks != Forks::Xattr => {

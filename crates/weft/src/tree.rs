@@ -1,10 +1,12 @@
 //! A file system that is ready to be mounted: an opened volume or a directory of the host, perhaps
 //! with networks of transformations on its files.
 
+use crate::directory_lock::lock_directory;
+use crate::mount::{Session, fuse_options};
 use crate::mount_options::MountOptions;
 use crate::networks::Networks;
-use crate::{Error, Result, Session, Stack, mounts};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use crate::source::{CELL_STORE, HOST_DIRECTORY};
+use crate::{Error, Result, Stack, mounts};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,13 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use weft_transform::TransformFs;
 use weft_vfs::{FileSystem, HostDir};
-
-/// The prefix of a source that is a directory of the host: `hostdir:/srv/data`.
-pub const HOST_DIRECTORY: &str = "hostdir:";
-
-/// The prefix of a source that is a client of a cell of the shared file service: the path of its
-/// local store follows.
-pub const CELL_STORE: &str = "ringer:";
 
 /// The time for which the kernel may cache names and attributes of a directory that other programs
 /// change too.
@@ -159,7 +154,7 @@ impl Tree {
         let source = mounts::absolute_source(&self.source)?;
         let read_only = options.read_only || self.read_only;
         let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
-        let mut fuse = crate::mount::fuse_options(options, source, read_only);
+        let mut fuse = fuse_options(options, source, read_only);
         if self.has_foreign_owners {
             // A setuid program or a device node of another member would get root on this machine.
             let asked = |name: &str| options.kernel.iter().any(|o| o == name);
@@ -189,21 +184,14 @@ impl Tree {
     }
 }
 
-/// Locks a directory against other processes of weft; `None` if one of them holds the lock.
-fn lock_directory(path: &Path) -> Result<Option<OwnedFd>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd =
-        rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::host("open", path, e))?;
-    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(fd)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(e) => Err(Error::host("lock", path, e)),
+impl Stack {
+    /// Mounts the volume on the directory `mountpoint` and returns while threads serve it.
+    ///
+    /// # Errors
+    /// [`Error::Mount`] names what is missing.
+    pub fn mount(self, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
+        Tree::from(self).mount(mountpoint, options)
     }
-}
-
-/// Returns true if no process of weft has the directory of a source open.
-pub(crate) fn is_free(path: &Path) -> bool {
-    !matches!(lock_directory(path), Ok(None))
 }
 
 /// Raises the limit of open files to the maximum: a directory of the host takes descriptors for the

@@ -117,6 +117,9 @@ impl Micros {
 }
 
 /// An operation at one distance: name and times.
+/// Times of reads and writes for each size.
+type ReadsAndWrites = Vec<(Micros, Micros)>;
+
 type Row = (&'static str, Micros);
 
 /// Measures each operation, by distance, beside SSHFS.

@@ -1,7 +1,7 @@
 //! Reads and writes of 2 bytes to 2 MiB in four situations: by the distances of the data and of the
 //! metadata server.
 
-use super::{DSL, LAN, Micros, Served, sshfs};
+use super::{DSL, LAN, Micros, ReadsAndWrites, Served, sshfs};
 use crate::report::Section;
 use crate::{Bench, machine};
 use anyhow::Result;
@@ -92,9 +92,6 @@ fn plot(
     };
     bench.plot(&format!("ringer-{}.svg", what.to_lowercase()), &bars.svg())
 }
-
-/// Times of reads and writes for each size.
-pub type ReadsAndWrites = Vec<(Micros, Micros)>;
 
 fn measure(
     bench: &Bench,

@@ -1,7 +1,6 @@
 //! SSHFS over OpenSSH on this machine, through the same network.
 
-use super::Micros;
-use super::sizes::ReadsAndWrites;
+use super::{Micros, ReadsAndWrites};
 use crate::{Bench, proxy};
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};

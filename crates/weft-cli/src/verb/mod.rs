@@ -12,6 +12,7 @@ mod fsck;
 mod generate;
 mod hfs;
 mod info;
+mod landing;
 mod list;
 mod mkfs;
 pub mod mount;

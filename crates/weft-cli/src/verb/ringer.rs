@@ -12,10 +12,11 @@ mod sharing;
 mod snapshots;
 mod tag;
 pub mod top;
+mod xattr;
 
 use super::background;
 use crate::cli::ringer::{
-    Conflicts, Doctor, Keep, Mount, Reaching, Resolve, Ringer, Search, Serve, Status,
+    Conflicts, Doctor, Keep, Key, Mount, Reaching, Resolve, Ringer, Search, Serve, Status,
 };
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
@@ -71,7 +72,7 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Policy(args) => copies::policy(out, args),
         Ringer::Holders(args) => copies::holders(out, args),
         Ringer::Encrypt(args) => encryption::encrypt(out, args),
-        Ringer::Key(args) => encryption::key(out, args),
+        Ringer::Key(args) => key(out, args),
         Ringer::Pin(args) => copies::pin(out, args, true),
         Ringer::Unpin(args) => copies::pin(out, args, false),
         Ringer::History(args) => history::history(out, args),
@@ -84,6 +85,19 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Forget(args) => members::forget(out, args),
         #[cfg(feature = "archive")]
         Ringer::Archive(args) => archive::run(out, args),
+    }
+}
+
+/// `ringer key`.
+fn key(out: Output, args: &Key) -> Outcome {
+    match args {
+        Key::List { mountpoint } => encryption::list(out, mountpoint),
+        Key::Export { directory } => encryption::export(out, directory),
+        Key::Import { mountpoint, from } => encryption::import(out, mountpoint, from.as_deref()),
+        Key::Id { mountpoint } => sharing::id(out, mountpoint),
+        Key::Trust { mountpoint, ids, remove } => sharing::trust(out, mountpoint, ids, *remove),
+        Key::Share { directory, ids } => sharing::share(out, directory, ids),
+        Key::Members { directory } => sharing::members(out, directory),
     }
 }
 

@@ -10,9 +10,11 @@ use weft_vfs::{
 };
 
 use super::nodes::is_mapped;
-use super::{At, CELLS_XATTR, CellTree};
-use crate::engine::locked;
+use super::{At, CellTree};
+use crate::errors::ETIMEDOUT;
+use crate::folder_table::CELLS_XATTR;
 use crate::fs::RingerFs;
+use crate::mutex::locked;
 
 /// Permission bits for lookup in a directory, and for listing it.
 const SEARCH: u16 = 1;
@@ -37,7 +39,7 @@ impl CellTree {
             return Ok(Some(Arc::clone(fs)));
         }
         let message = format!("timed out waiting for cell {}", fs.cell());
-        Err(Error::Io { errno: crate::engine::ETIMEDOUT, message })
+        Err(Error::Io { errno: ETIMEDOUT, message })
     }
 
     /// Checks the value that makes a directory a mount point. The cell checks the directory itself.
@@ -67,7 +69,7 @@ impl FileSystem for CellTree {
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
         let at = self.at(parent)?;
         if let (b"..", true, Some(above)) = (name, at.is_inner_root(), &at.place.above) {
-            let fs = above.place.enter(&self.cells)?;
+            let fs = self.cells.enter(&above.place)?;
             let found = fs.lookup(above.dir, name)?;
             let holder = self.number(&above.place, found.attr.ino);
             return self.show(&above.place, &fs, holder, found, false);
@@ -94,7 +96,7 @@ impl FileSystem for CellTree {
             // They may be those of the directory at the mount point.
             return Ok(Attr { ino, ..at.place.root_attr()? });
         }
-        let fs = at.place.enter(&self.cells)?;
+        let fs = self.cells.enter(&at.place)?;
         Ok(self.attr(&at, fs.getattr(at.ino)?))
     }
 
@@ -331,16 +333,16 @@ impl FileSystem for CellTree {
         let fs = match &at.place.above {
             Some(above) if at.is_inner_root() => {
                 if name == JUNCTION_XATTR {
-                    return above.place.enter(&self.cells)?.getxattr(above.dir, name);
+                    return self.cells.enter(&above.place)?.getxattr(above.dir, name);
                 }
                 if name.starts_with(OWN) {
-                    at.place.enter(&self.cells)?
+                    self.cells.enter(&at.place)?
                 } else {
                     // A listing with attributes also asks for those of a mount point.
                     self.attributes_of_root(&at)?.ok_or(Error::NoAttribute)?
                 }
             }
-            _ => at.place.enter(&self.cells)?,
+            _ => self.cells.enter(&at.place)?,
         };
         fs.getxattr(at.ino, name)
     }
@@ -356,7 +358,7 @@ impl FileSystem for CellTree {
         }
         // For a cell that cannot be reached, other users are told nothing.
         let inner = self.at(ino).and_then(|at| {
-            let fs = at.place.enter(&self.cells)?;
+            let fs = self.cells.enter(&at.place)?;
             Ok(fs.is_for_owner(user, at.ino, name, value))
         });
         name == CELLS_XATTR || inner.unwrap_or(true)
@@ -369,7 +371,7 @@ impl FileSystem for CellTree {
             let Some(fs) = fs else { return Ok(Vec::new()) };
             return Ok(seen(&at, fs.listxattr(at.ino)?));
         }
-        Ok(seen(&at, at.place.enter(&self.cells)?.listxattr(at.ino)?))
+        Ok(seen(&at, self.cells.enter(&at.place)?.listxattr(at.ino)?))
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
@@ -380,7 +382,7 @@ impl FileSystem for CellTree {
         if !at.place.is_seen(name) {
             return Err(Error::Unsupported("security attributes in an attached cell"));
         }
-        at.place.enter(&self.cells)?.setxattr(at.ino, name, value, how)
+        self.cells.enter(&at.place)?.setxattr(at.ino, name, value, how)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
@@ -388,9 +390,9 @@ impl FileSystem for CellTree {
         match &at.place.above {
             _ if !at.place.is_seen(name) => Err(Error::NoAttribute),
             Some(above) if at.is_inner_root() && name == JUNCTION_XATTR => {
-                above.place.enter(&self.cells)?.removexattr(above.dir, name)
+                self.cells.enter(&above.place)?.removexattr(above.dir, name)
             }
-            _ => at.place.enter(&self.cells)?.removexattr(at.ino, name),
+            _ => self.cells.enter(&at.place)?.removexattr(at.ino, name),
         }
     }
 

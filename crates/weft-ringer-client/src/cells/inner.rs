@@ -17,10 +17,12 @@ use weft_ringer::{CellId, JUNCTION_MAX_BYTES, Junction};
 use weft_ringer_net::{self as net, PORT, replace};
 use weft_vfs::{Error, FileSystem, Result};
 
+use super::place::Place;
 use super::upward::{OfCell, Upward};
 use crate::RingerFsOptions;
-use crate::engine::{ETIMEDOUT, locked};
+use crate::errors::ETIMEDOUT;
 use crate::fs::RingerFs;
+use crate::mutex::locked;
 
 /// The maximum number of open cells: each has some threads, and an index of its blocks.
 const CELLS_MAX: usize = 64;
@@ -103,6 +105,29 @@ impl InnerCells {
 
     fn directory(&self, cell: CellId) -> PathBuf {
         self.options.directory.join(DIRECTORY).join(cell.to_string())
+    }
+
+    /// Returns the client of a location's cell: enters the cell, and waits for its server.
+    ///
+    /// # Errors
+    /// [`Error::SymlinkLoop`] if the cell is seen above itself; those of opening it.
+    pub(super) fn enter(&self, place: &Place) -> Result<Arc<RingerFs>> {
+        if let Some(fs) = place.fs.get() {
+            return Ok(Arc::clone(fs));
+        }
+        let Some(above) = &place.above else { return Err(Error::Stale(0)) };
+        let junction = locked(&above.junction).clone();
+        let junction = junction.map_err(|e| {
+            let message =
+                format!("invalid record of an attached cell at inode {}: {e}", above.dir.0);
+            Error::Io { errno: 5, message }
+        })?;
+        if above.place.is_within(junction.cell) {
+            tracing::warn!("cell {} is attached below itself", junction.cell);
+            return Err(Error::SymlinkLoop);
+        }
+        let fs = self.open(&junction)?;
+        Ok(Arc::clone(place.fs.get_or_init(|| fs)))
     }
 
     /// Returns the client of a cell, opened if it is not yet: waits for its server.

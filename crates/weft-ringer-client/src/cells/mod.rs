@@ -35,12 +35,8 @@ use self::place::Place;
 use self::search::{Searcher, Shared};
 use self::upward::Upward;
 use super::RingerFsOptions;
-use super::engine::locked;
 use super::fs::RingerFs;
-
-/// The attribute of a mount's root that shows the state of the cells entered; and of a query folder
-/// the result of each cell's search.
-pub const CELLS_XATTR: &[u8] = b"user.weft.cells";
+use super::mutex::locked;
 
 /// A cell, with the cells attached in it, as this client has them: a file system that other clients
 /// use at the same time. See [`RingerFs`] for the guarantees of each cell.
@@ -104,7 +100,7 @@ impl CellTree {
     /// Returns the location of an inode and its cell's client, for an operation on it.
     fn walk(&self, ino: Ino) -> Result<(At, Arc<RingerFs>)> {
         let at = self.at(ino)?;
-        let fs = at.place.enter(&self.cells)?;
+        let fs = self.cells.enter(&at.place)?;
         Ok((at, fs))
     }
 
@@ -124,7 +120,7 @@ impl CellTree {
         if one.place.key != other.place.key {
             return Err(Error::CrossDevice);
         }
-        let fs = one.place.enter(&self.cells)?;
+        let fs = self.cells.enter(&one.place)?;
         Ok((one, other.ino, fs))
     }
 

@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use weft_ringer::{CellId, Junction, JunctionError};
 use weft_vfs::{Attr, Error, FileKind, FileSystem, Ino, Result};
 
-use super::inner::InnerCells;
 use super::nodes::hash;
-use crate::engine::locked;
 use crate::fs::RingerFs;
+use crate::mutex::locked;
 
 /// The setuid and setgid bits.
 const SET_ID: u16 = 0o6000;
@@ -25,7 +24,7 @@ pub(super) struct Place {
     /// `None` for the outermost.
     pub(super) above: Option<Above>,
     /// The client of the cell, once a process has entered.
-    fs: OnceLock<Arc<RingerFs>>,
+    pub(super) fs: OnceLock<Arc<RingerFs>>,
     /// The attributes of its root that were last returned to the front end.
     shown: Mutex<Option<Attr>>,
     /// Whether an entry was checked with the attributes of the cell itself.
@@ -40,7 +39,7 @@ pub(super) struct Above {
     fs: Arc<RingerFs>,
     pub(super) dir: Ino,
     /// Its content at the last lookup.
-    junction: Mutex<Result<Junction, JunctionError>>,
+    pub(super) junction: Mutex<Result<Junction, JunctionError>>,
     /// The number, for the front end, of the directory that it was found in.
     pub(super) holder: AtomicU64,
 }
@@ -135,29 +134,6 @@ impl Place {
     /// security modules (file capabilities, labels) give programs privileges, and are hidden.
     pub(super) fn is_seen(&self, attribute: &[u8]) -> bool {
         self.above.is_none() || !attribute.starts_with(b"security.")
-    }
-
-    /// Returns the client of the cell: enters the cell, and waits for its server.
-    ///
-    /// # Errors
-    /// [`Error::SymlinkLoop`] if the cell is seen above itself; those of opening it.
-    pub(super) fn enter(&self, cells: &InnerCells) -> Result<Arc<RingerFs>> {
-        if let Some(fs) = self.fs.get() {
-            return Ok(Arc::clone(fs));
-        }
-        let Some(above) = &self.above else { return Err(Error::Stale(0)) };
-        let junction = locked(&above.junction).clone();
-        let junction = junction.map_err(|e| {
-            let message =
-                format!("invalid record of an attached cell at inode {}: {e}", above.dir.0);
-            Error::Io { errno: 5, message }
-        })?;
-        if above.place.is_within(junction.cell) {
-            tracing::warn!("cell {} is attached below itself", junction.cell);
-            return Err(Error::SymlinkLoop);
-        }
-        let fs = cells.open(&junction)?;
-        Ok(Arc::clone(self.fs.get_or_init(|| fs)))
     }
 
     /// Returns true if `cell` is this location's, or one that contains it.

@@ -18,8 +18,8 @@ use weft_ringer::{Bytes, CellId, Junction, Summary};
 use weft_ringer_net::{self as net, Answer, Ask, Hit, Observer, PORT};
 
 use super::inner::InnerCells;
-use crate::engine::locked;
-use crate::folders::{Asked, CellAnswer, RemoteSearch};
+use crate::folder_table::{Asked, CellAnswer, RemoteSearch};
+use crate::mutex::locked;
 
 /// The number of cells asked in parallel, and the maximum number of a search.
 const AT_ONCE: usize = 8;

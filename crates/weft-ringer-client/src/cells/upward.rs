@@ -8,8 +8,8 @@ use weft_vfs::{Ino, Invalidate};
 
 use super::nodes::Nodes;
 use super::place::Place;
-use crate::engine::locked;
-use crate::invalidation::Sink;
+use crate::lost_leases::Sink;
+use crate::mutex::locked;
 
 /// The front end's sink for changes, and the inode numbers of cells inside.
 #[derive(Debug)]

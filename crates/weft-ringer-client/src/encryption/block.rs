@@ -29,7 +29,7 @@ use weft_ringer::{BlockHash, ENCRYPTED_OVERHEAD_BYTES, Encryption, FileId, KeyId
 use weft_ringer_net::fill_random;
 use zeroize::Zeroizing;
 
-use super::keys::Secret;
+use super::secret::Secret;
 
 const BLOCK_MAGIC: &[u8; 4] = b"weB1";
 const REDO_MAGIC: &[u8; 4] = b"weR1";

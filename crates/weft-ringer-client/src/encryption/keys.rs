@@ -23,23 +23,13 @@ use weft_ringer_net::{fill_random, replace};
 use zeroize::Zeroizing;
 
 use super::block::FileCipher;
-use crate::engine::locked;
+use super::secret::{Secret, id_of};
+use crate::mutex::locked;
 
 const PREFIX: &str = "weftkey";
 const VERSION: &str = "1";
-const ID_CONTEXT: &str = "weft-ringer 2026 id of a key";
 /// The longest text of a key, in bytes, including white space.
 const TEXT_MAX_BYTES: usize = 1024;
-
-/// The bytes of a key, wiped when they are dropped.
-pub(super) type Secret = Zeroizing<[u8; 32]>;
-
-pub(super) fn id_of(secret: &Secret) -> KeyId {
-    let hash = blake3::derive_key(ID_CONTEXT, &secret[..]);
-    let mut id = [0; 16];
-    id.copy_from_slice(&hash[..16]);
-    KeyId(id)
-}
 
 /// The key of an encrypted directory.
 #[derive(Clone, PartialEq, Eq)]

@@ -28,7 +28,8 @@ use weft_ringer::{Fingerprint, KeyId, RnodeId, from_hex};
 use weft_ringer_net::fill_random;
 use zeroize::Zeroizing;
 
-use super::keys::{KeyTextError, Secret, fields, hex, id_of, with_checksum};
+use super::keys::{KeyTextError, fields, hex, with_checksum};
+use super::secret::{Secret, id_of};
 
 const ID_PREFIX: &str = "weftid";
 const SECRET_PREFIX: &str = "weftsecret";

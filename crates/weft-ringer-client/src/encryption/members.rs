@@ -21,7 +21,7 @@ use weft_ringer::Fingerprint;
 use weft_ringer_net::replace;
 
 use super::member::{MemberId, MemberSecret};
-use crate::engine::locked;
+use crate::mutex::locked;
 
 /// The maximum number of trusted members.
 const TRUSTED_MAX: usize = 1024;

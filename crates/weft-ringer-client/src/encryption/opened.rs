@@ -1,11 +1,26 @@
-//! A cache of decrypted blocks: a block is decrypted as a whole, and often read bit by bit.
+//! The ciphers of files in use, and a cache of decrypted blocks: a block is decrypted as a whole, and often read bit by bit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use weft_ringer::{BlockHash, Encryption};
+use weft_ringer::{BlockHash, Encryption, RnodeId};
 
-use crate::engine::locked;
+use super::block::FileCipher;
+use crate::mutex::locked;
+
+/// The ciphers of files in use, and decrypted blocks.
+#[derive(Debug, Default)]
+pub(in super::super) struct Encrypted {
+    pub(super) known: Mutex<HashMap<RnodeId, Option<Arc<FileCipher>>>>,
+    pub(super) opened: Opened,
+}
+
+impl Encrypted {
+    /// Forgets a file that this client no longer uses.
+    pub(in super::super) fn forget(&self, id: RnodeId) {
+        locked(&self.known).remove(&id);
+    }
+}
 
 /// The capacity of the cache, in bytes: some large blocks, read by several threads at once.
 const KEPT_MAX_BYTES: usize = 32 << 20;

@@ -27,8 +27,8 @@ use weft_ringer::{Bytes, Fingerprint, KeyId, Rnode, RnodeId, SHARES_MAX_BYTES, S
 use weft_ringer_net::fill_random;
 use zeroize::Zeroizing;
 
-use super::keys::{Secret, id_of};
 use super::member::{MemberId, Purpose, WRAPPED_BYTES};
+use super::secret::{Secret, id_of};
 
 const MAGIC: &[u8; 4] = b"weS1";
 const HEAD_BYTES: usize = 42;

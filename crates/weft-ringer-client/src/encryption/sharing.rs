@@ -20,25 +20,13 @@ use weft_ringer::op::Op;
 use weft_ringer::{Body, Bytes, KeyId, Refusal, Rnode, RnodeId, SHARES_XATTR};
 use weft_vfs::{Error, Result};
 
+use super::SHARE;
+use super::files::{DEPTH_MAX, no_key, rejected};
 use super::keys::DirectoryKey;
 use super::member::{MemberId, Purpose};
 use super::shares::{Inside, MEMBERS_MAX, Share, Shares};
-use super::{DEPTH_MAX, no_key, rejected};
-use crate::content::io_error;
-use crate::fs::ClientFs;
-
-/// The attribute of any directory of a mount that shows the id by which others hand keys to this
-/// client.
-pub const MEMBER_XATTR: &[u8] = b"user.weft.member";
-/// The attribute of a mount's root that lists the ids of members whose keys are accepted; each line
-/// that it is set to is an id to trust from now on, or no longer if a `-` is before it.
-pub const TRUSTED_XATTR: &[u8] = b"user.weft.trusted";
-/// The attribute of any directory of a mount that lists this client's keys, with the members that
-/// their directories are shared with.
-pub const SHARED_KEYS_XATTR: &[u8] = b"user.weft.keys.shared";
-/// The first word of the text that [`SHARES_XATTR`] of a directory is set to, to share it with the
-/// members whose ids follow.
-pub const SHARE: &str = "share";
+use crate::client_fs::ClientFs;
+use crate::errors::io_error;
 
 fn ids<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<MemberId>> {
     let parsed = words.map(str::parse).collect::<std::result::Result<Vec<MemberId>, _>>();

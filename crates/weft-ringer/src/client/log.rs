@@ -12,11 +12,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::cache::{Sight, Stop};
-use super::calls::Pins;
-use super::open::{Wrote, open_in, seal};
+use super::pins::Pins;
+use super::written::{Wrote, open_in, seal};
 use super::{CallId, Client, ClientAction, Conflict, JournalRecord, Outcome};
 use crate::error::Refusal;
-use crate::op::{Logged, Mark, Op, execute};
+use crate::op::{Logged, Mark, Op, execute, same_base};
 use crate::types::{BlockHash, Moment, RequestId, RnodeId, Seq, Version};
 use crate::wire::{Refused, RequestBody, encode};
 
@@ -228,11 +228,11 @@ impl Client {
             let sight = Sight::new(&self.cache, self.log.adopting.pinned(), true);
             let result = execute(&logged.op, logged.mark(), &sight);
             let result = match result {
-                Ok(effects) if same(&effects.base, &logged.base) => Ok(Some((effects, None))),
+                Ok(effects) if same_base(&effects.base, &logged.base) => Ok(Some((effects, None))),
                 Ok(effects)
                     if logged.epoch < self.session.epoch
                         && (commutes(&logged.op)
-                            || same(&effects.base, &self.log.present(&logged.base))) =>
+                            || same_base(&effects.base, &self.log.present(&logged.base))) =>
                 {
                     // It leads to another state, so it gets another mark: once in an epoch.
                     let epoch = self.session.epoch;
@@ -446,13 +446,4 @@ fn created(op: &Op) -> Option<RnodeId> {
 /// same rnodes: a new name takes nothing from them.
 fn commutes(op: &Op) -> bool {
     matches!(op, Op::Create { .. } | Op::Link { .. })
-}
-
-pub(super) fn same<T: Ord + Clone>(a: &[T], b: &[T]) -> bool {
-    let sorted = |list: &[T]| {
-        let mut list = list.to_vec();
-        list.sort();
-        list
-    };
-    sorted(a) == sorted(b)
 }

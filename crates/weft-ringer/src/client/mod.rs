@@ -11,7 +11,7 @@
 //! - Leases that a call needs together are kept in the order of their rnodes' numbers: a call that
 //!   waits for a lease has *pinned* those it needs that have smaller numbers, and no others. So
 //!   clients never wait for each other in a cycle, and never take leases from each other for ever
-//!   (`calls::Pins`).
+//!   (`pins`).
 //! - A change is in the journal before its call is answered.
 //!
 //! The invariants of blocks that are being written are in `open`.
@@ -22,8 +22,10 @@ mod leases;
 mod locks;
 mod log;
 mod open;
+mod pins;
 mod prefetch;
 mod session;
+mod written;
 
 use std::collections::BTreeMap;
 
@@ -33,14 +35,16 @@ use self::cache::Cache;
 use self::calls::Waiting;
 use self::locks::Locks;
 use self::log::Log;
-pub use self::open::{LeftOpen, Redo, Written, left_open, naming};
+pub use self::open::naming;
 use self::prefetch::Prefetch;
 use self::session::Session;
+pub use self::written::{LeftOpen, Redo, Written, left_open};
+use crate::block_map::Block;
 use crate::encryption::Encryption;
 use crate::error::Refusal;
 use crate::locks::{Lock, LockStyle};
 use crate::op::{Logged, Op};
-use crate::rnode::{Block, Dirent, Holders, Name, Rnode};
+use crate::rnode::{Dirent, Holders, Name, Rnode};
 use crate::types::{
     BlockHash, ClientId, Epoch, Incarnation, Mode, Moment, RequestId, RnodeId, Seq, Token, Version,
 };

@@ -7,11 +7,12 @@
 //!   archive, has a copy of the file's present content. So the last copy is never dropped; two
 //!   clients that ask at once are answered one after the other.
 
-use super::records::{self, holders_key};
-use super::{Mds, Stop, history, snapshots, text};
+use super::paths::policy;
+use super::records::{self, holders_key, load_holders};
+use super::stop::Stop;
+use super::{Mds, history, snapshots, text};
 use crate::error::Refusal;
-use crate::policy::Policy;
-use crate::rnode::{Body, Holders, Rnode};
+use crate::rnode::{Body, Holders};
 use crate::store::{Store, StoreResult, Transaction};
 use crate::types::{BlockHash, ClientId, RnodeId, Version};
 use crate::wire::{Peeked, Reply, RequestBody, encode};
@@ -20,45 +21,6 @@ use crate::wire::{Peeked, Reply, RequestBody, encode};
 const COPIES_MAX: usize = 64;
 /// Files in one transaction when a client is dropped permanently.
 const FORGET_AT_ONCE: usize = 50;
-/// The deepest directory whose policy is looked up, in steps to the root.
-const DEPTH_MAX: usize = 4096;
-
-pub(super) fn load_holders(store: &dyn Store, id: RnodeId) -> StoreResult<Holders> {
-    Ok(records::load(store, &holders_key(id), "holders")?.unwrap_or_default())
-}
-
-/// Returns the version of a regular file's content.
-pub(super) fn content(rnode: &Rnode) -> Option<Version> {
-    match rnode.body {
-        Body::File { content, .. } => Some(content),
-        _ => None,
-    }
-}
-
-/// Returns the directories above an rnode, nearest first; of a file with several names, above one
-/// of them.
-pub(super) fn above(store: &dyn Store, rnode: &Rnode) -> StoreResult<Vec<Rnode>> {
-    let mut dirs: Vec<Rnode> = Vec::new();
-    let mut at = match rnode.body {
-        Body::Directory { .. } => Some(rnode.id),
-        _ => records::a_directory_of(store, rnode.id)?,
-    };
-    while let Some(id) = at.filter(|_| dirs.len() < DEPTH_MAX) {
-        let Some(dir) = records::load_rnode(store, id)? else { break };
-        at = match dir.body {
-            Body::Directory { parent, .. } if parent != id => Some(parent),
-            _ => None,
-        };
-        dirs.push(dir);
-    }
-    Ok(dirs)
-}
-
-/// Returns the policy of an rnode.
-pub(super) fn policy(store: &dyn Store, rnode: &Rnode) -> StoreResult<Policy> {
-    Ok(above(store, rnode)?.iter().find_map(Policy::of).unwrap_or_default())
-}
-
 impl Mds {
     /// Answers requests about copies and kept contents; `None` for any other request.
     pub(super) fn answer_about_copies(
@@ -118,7 +80,7 @@ impl Mds {
             // Blocks belong to the original file, and are recorded under its number.
             return Err(Refusal::Invalid.into());
         }
-        if content(&rnode) != Some(of) {
+        if rnode.content() != Some(of) {
             return Err(Refusal::Busy.into());
         }
         let mut holders = load_holders(store, id)?;
@@ -149,7 +111,7 @@ impl Mds {
         let clients = have.count() as u64;
         let archives = self.archived_of(store, id)?.values().filter(|v| **v == of).count() as u64;
         let is_enough = clients >= u64::from(others) && clients + archives > 0;
-        if content(&rnode) != Some(of) || !is_enough {
+        if rnode.content() != Some(of) || !is_enough {
             return Err(Refusal::Busy.into());
         }
         holders.copies.remove(&client);

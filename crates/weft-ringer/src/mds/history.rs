@@ -12,15 +12,17 @@ use std::collections::BTreeSet;
 
 use weft_vfs::Time;
 
-use super::commit::{Batch, Stop};
-use super::records::{self, key, number_of};
-use super::{Mds, copies};
+use super::Mds;
+use super::batch::Batch;
+use super::paths::above;
+use super::records::{self, key, name_of, number_of};
+use super::stop::Stop;
 use crate::error::Refusal;
 use crate::op::View;
 use crate::policy::Policy;
 use crate::rnode::{Body, Bytes, Name, Rnode};
 use crate::store::{Store, StoreResult, Transaction};
-use crate::types::{BlockHash, Cookie, Moment, RnodeId};
+use crate::types::{BlockHash, Moment, RnodeId};
 use crate::wire::{
     Kept, KeptOwner, KeptVersion, Reader, RemovedFile, Reply, Wire, WireError, encode, wire_struct,
 };
@@ -154,18 +156,6 @@ fn policy_above(
         at = parent;
     }
     Ok(None)
-}
-
-/// Returns the name of `id` in `dir` in the store; `?` if it has none there.
-pub(super) fn name_in_store(store: &dyn Store, dir: RnodeId, id: RnodeId) -> StoreResult<Vec<u8>> {
-    let from = [&key(b'u', id.0)[..], &dir.0.to_be_bytes()].concat();
-    let to = [&key(b'u', id.0)[..], &dir.0.saturating_add(1).to_be_bytes()].concat();
-    let cookie = store.range(&from, &to, 1)?.pop();
-    let cookie = cookie.and_then(|(key, _)| key.get(17..25)?.try_into().ok());
-    let Some(cookie) = cookie.map(u64::from_be_bytes) else { return Ok(b"?".to_vec()) };
-    let key = records::listing_key(dir, Cookie(cookie));
-    let name: Option<Name> = records::load(store, &key, "listing")?;
-    Ok(name.map_or_else(|| b"?".to_vec(), |name| name.bytes().to_vec()))
 }
 
 /// Returns the numbers of the contents kept of a file, except `newest`, after the transaction so
@@ -304,13 +294,13 @@ pub(super) fn removed_below(store: &dyn Store, dir: RnodeId) -> Result<Reply, St
     let mut prefix = Vec::new();
     let mut list = None;
     let mut below = dir;
-    for above in copies::above(store, &rnode)? {
-        if above.id != below {
-            prefix = [b"/", &name_in_store(store, above.id, below)?[..], &prefix].concat();
-            below = above.id;
+    for dir in above(store, &rnode)? {
+        if dir.id != below {
+            prefix = [b"/", &name_of(store, dir.id, below)?[..], &prefix].concat();
+            below = dir.id;
         }
-        if Policy::of(&above).is_some() {
-            list = Some(above.id);
+        if Policy::of(&dir).is_some() {
+            list = Some(dir.id);
             break;
         }
     }

@@ -14,6 +14,7 @@
 mod access;
 mod answered;
 mod archives;
+mod batch;
 mod check;
 mod commit;
 mod copies;
@@ -25,6 +26,8 @@ mod paths;
 mod proxied;
 mod records;
 mod snapshots;
+mod stop;
+mod sweep;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,16 +36,17 @@ use weft_vfs::Time;
 
 pub use self::access::{Access, Grant, Level, find_directory};
 use self::archives::Archives;
-pub use self::archives::{ADD_AT_ONCE, DELETE_LIMIT, SweepError};
 pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
-use self::commit::{Stop, carry_out};
-pub(crate) use self::commit::{note_writer, same_base};
+use self::commit::carry_out;
+pub(crate) use self::commit::note_writer;
 pub(crate) use self::leases::{Leases, Step};
 use self::locks::LockTable;
 pub use self::paths::path_of;
 use self::proxied::{ProxiedClient, Relayed};
 use self::records::{Cell, Numbers, Session, key};
 pub use self::snapshots::{ORIGIN_XATTR, SNAPSHOT_NAMES_MAX, origin};
+use self::stop::Stop;
+pub use self::sweep::{ADD_AT_ONCE, DELETE_LIMIT, SweepError};
 use crate::error::Refusal;
 use crate::op::Logged;
 use crate::rnode::Rnode;
@@ -568,7 +572,7 @@ impl Mds {
                     let reply = match records::load_rnode(store, rnode)? {
                         Some(state) => {
                             let (holders, rnode) =
-                                (copies::load_holders(store, rnode)?, state.into());
+                                (records::load_holders(store, rnode)?, state.into());
                             Reply::Granted { rnode, holders, mode, token }
                         }
                         None => Reply::No { why: Refusal::Stale },

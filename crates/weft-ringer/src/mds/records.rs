@@ -27,7 +27,7 @@
 //! Numbers in keys are 8 bytes, big-endian, so that keys sort as numbers do.
 
 use crate::op::{Logged, Op};
-use crate::rnode::{Dirent, Name, Rnode};
+use crate::rnode::{Dirent, Holders, Name, Rnode};
 use crate::store::{Facts, IndexChange, Store, StoreError, StoreResult};
 use crate::types::{Cookie, Epoch, Generation, Incarnation, RnodeId, Seq};
 use crate::wire::{Refused, Wire, decode, wire_struct};
@@ -114,6 +114,23 @@ pub(super) fn a_directory_of(store: &dyn Store, id: RnodeId) -> StoreResult<Opti
     let Some((key, _)) = store.range(&from, &to, 1)?.pop() else { return Ok(None) };
     let dir = key.get(9..17).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
     dir.map(|dir| Some(RnodeId(dir))).ok_or_else(|| damaged("name of an rnode", &key))
+}
+
+/// Returns the clients that hold blocks of a file.
+pub(super) fn load_holders(store: &dyn Store, id: RnodeId) -> StoreResult<Holders> {
+    Ok(load(store, &holders_key(id), "holders")?.unwrap_or_default())
+}
+
+/// Returns the name of `id` in `dir` in the store; `?` if it has none there.
+pub(super) fn name_of(store: &dyn Store, dir: RnodeId, id: RnodeId) -> StoreResult<Vec<u8>> {
+    let from = [&key(b'u', id.0)[..], &dir.0.to_be_bytes()].concat();
+    let to = [&key(b'u', id.0)[..], &dir.0.saturating_add(1).to_be_bytes()].concat();
+    let cookie = store.range(&from, &to, 1)?.pop();
+    let cookie = cookie.and_then(|(key, _)| key.get(17..25)?.try_into().ok());
+    let Some(cookie) = cookie.map(u64::from_be_bytes) else { return Ok(b"?".to_vec()) };
+    let key = listing_key(dir, Cookie(cookie));
+    let name: Option<Name> = load(store, &key, "listing")?;
+    Ok(name.map_or_else(|| b"?".to_vec(), |name| name.bytes().to_vec()))
 }
 
 /// Returns the number in a key made by [`key`].

@@ -22,9 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_vfs::Time;
 
 use super::answered::{self, Answer, Answers};
-use super::commit::Stop;
 use super::records::{self, key, number_of};
-use super::{Mds, ToClient, copies};
+use super::stop::Stop;
+use super::{Mds, ToClient};
 use crate::error::Refusal;
 use crate::rnode::{Body, Bytes, Name, Rnode};
 use crate::store::{Store, StoreError, StoreResult, Transaction};
@@ -269,7 +269,7 @@ fn copy(
             Body::File { kept, .. } => {
                 *kept = Version::default();
                 transaction.put(origin_key(*id, rnode.id), Vec::new());
-                let holders = copies::load_holders(store, *id)?;
+                let holders = records::load_holders(store, *id)?;
                 transaction.put(records::holders_key(rnode.id), encode(&holders));
             }
             Body::Symlink { .. } | Body::Special { .. } => {}

@@ -12,10 +12,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::check::Problem;
-use super::commit::Stop;
+use super::Mds;
+use super::check::{Checked, Problem};
+use super::paths::policy;
 use super::records::{self, key, number_of};
-use super::{Checked, Mds, copies};
+use super::stop::Stop;
 use crate::encryption::is_encrypted;
 use crate::error::Refusal;
 use crate::op::{Effects, Op};
@@ -126,7 +127,7 @@ impl Mds {
         if id.is_of_snapshot() || *size_bytes != text.size_bytes() {
             return Err(Refusal::Invalid.into());
         }
-        if rnode.nlink == 0 || copies::policy(store, &rnode)?.text_bytes < *size_bytes {
+        if rnode.nlink == 0 || policy(store, &rnode)?.text_bytes < *size_bytes {
             return Err(Refusal::NotPermitted.into());
         }
         if told(store, id)? == Some(content) {
@@ -152,7 +153,7 @@ impl Mds {
             let wanted = match records::load_rnode(store, id)? {
                 Some(rnode) => match rnode.body {
                     Body::File { size_bytes, content: now, .. } => {
-                        let room = copies::policy(store, &rnode)?.text_bytes;
+                        let room = policy(store, &rnode)?.text_bytes;
                         content == Some(now) && size_bytes <= room
                     }
                     _ => false,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::Proxy;
 use crate::error::Refusal;
-use crate::mds::{note_writer, same_base};
-use crate::op::{Logged, Op, View, execute};
+use crate::mds::note_writer;
+use crate::op::{Logged, Op, View, execute, same_base};
 use crate::rnode::{Dirent, Holders, Name, Rnode};
 use crate::types::{ClientId, Cookie, Mode, RequestId, RnodeId, Token};
 use crate::wire::Entry;

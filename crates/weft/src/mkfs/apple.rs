@@ -10,7 +10,7 @@
 
 use crate::{Error, Result};
 use std::sync::Arc;
-use weft_block::{BlockDevice, PartitionType, Scheme, list_partitions};
+use weft_block::{BlockDevice, FileDevice, OpenMode, PartitionType, Scheme, list_partitions};
 
 const BLOCK_BYTES: u64 = 512;
 /// Blocks of the map with its own entry first, after which the first partition begins.
@@ -41,7 +41,7 @@ impl Drivers {
     /// # Errors
     /// [`Error::Invalid`] if there are none; those of opening the disk.
     pub fn of(source: &str) -> Result<Self> {
-        let device: Arc<dyn BlockDevice> = super::mac::open_drivers(source)?;
+        let device: Arc<dyn BlockDevice> = open_disk(source)?;
         let table = list_partitions(&device)?;
         let mut drivers = Self { record: vec![0; 512], parts: Vec::new() };
         device.read_at(&mut drivers.record, 0)?;
@@ -66,6 +66,17 @@ impl Drivers {
             )));
         }
         Ok(drivers)
+    }
+}
+
+/// Opens the disk that drivers are copied from.
+///
+/// # Errors
+/// Those of opening the disk; [`Error::Invalid`] if there are none on it.
+fn open_disk(source: &str) -> Result<Arc<dyn BlockDevice>> {
+    match crate::image::file_of(source) {
+        Some(path) => Ok(Arc::new(FileDevice::open(&path, OpenMode::PEEK)?)),
+        None => Ok(crate::source::open_source(source, OpenMode::READ_ONLY)?),
     }
 }
 

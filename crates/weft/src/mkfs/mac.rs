@@ -1,11 +1,11 @@
 //! HFS and MFS volumes: bare, behind an Apple partition map, or in a DiskCopy 4.2 image.
 
 use super::apple::{self, Drivers};
-use super::{Access, in_source};
+use super::target::{Access, in_source};
 use crate::{Error, Result};
 use std::sync::Arc;
 use weft_block::container::DiskCopy;
-use weft_block::{BlockDevice, FileDevice, OpenMode, Partition, PartitionInfo, PartitionType};
+use weft_block::{BlockDevice, OpenMode, Partition, PartitionInfo, PartitionType};
 use weft_hfs::layout::Name;
 
 /// HFS or MFS.
@@ -192,16 +192,5 @@ fn in_window(
                 start_bytes,
             })
         }
-    }
-}
-
-/// Opens the disk that drivers are copied from.
-///
-/// # Errors
-/// Those of opening the disk; [`Error::Invalid`] if there are none on it.
-pub(super) fn open_drivers(source: &str) -> Result<Arc<dyn BlockDevice>> {
-    match crate::image::file_of(source) {
-        Some(path) => Ok(Arc::new(FileDevice::open(&path, OpenMode::PEEK)?)),
-        None => Ok(crate::source::open_source(source, OpenMode::READ_ONLY)?),
     }
 }

@@ -3,6 +3,7 @@
 //! information in `.finf/NAME` (16 of a file or folder, then 16 more, as in HFS). There are no
 //! dates and no lock.
 
+use super::host_sink::clear;
 use crate::{Error, Result};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -58,7 +59,7 @@ pub(super) fn write(volume: &dyn MacVolume, ino: Ino, host: &Path, meta: &Meta) 
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(told("make", dir))?;
         }
-        super::mac::clear(&path)?;
+        clear(&path)?;
         Ok(Some(path))
     };
     if meta.finder_info != [0; 32]

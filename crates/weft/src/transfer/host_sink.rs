@@ -88,7 +88,7 @@ fn times(item: &Item<'_>) -> Timestamps {
 }
 
 /// Removes an existing file, but not a directory.
-fn clear(host: &Path) -> Result<()> {
+pub(super) fn clear(host: &Path) -> Result<()> {
     match std::fs::remove_file(host) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),

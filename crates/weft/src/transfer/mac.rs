@@ -4,6 +4,7 @@
 //! The name of a packed file has the extension of its format (`Game.bin`, `Game.hqx`); an unpacked
 //! file gets the name stored in the packed one. Directories are walked.
 
+use super::host_sink::clear;
 use super::{Tally, basilisk, join};
 use crate::{Error, Result};
 use std::ffi::OsStr;
@@ -284,14 +285,6 @@ impl<'a> PackOut<'a> {
         self.tally.files += 1;
         self.tally.bytes += meta.data_bytes + meta.resource_bytes;
         Ok(())
-    }
-}
-
-pub(super) fn clear(host: &Path) -> Result<()> {
-    match std::fs::remove_file(host) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(Error::host("replace", host, e)),
     }
 }
 

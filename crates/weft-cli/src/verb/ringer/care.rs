@@ -1,6 +1,6 @@
 //! `ringer backup`, `restore-cell` and `scrub`.
 
-use super::copies::{get, set};
+use super::xattr::{get, set};
 use super::{addresses, failed, no_cell};
 use crate::cli::ringer::{Backup, RestoreCell, Scrub};
 use crate::failure::{DONE, Failure, Outcome};

@@ -1,6 +1,6 @@
 //! `ringer attach` and `detach`, and the state of attached cells as a mount reports it.
 
-use super::{FoundReport, UNEXPECTED, addresses, ask, copies, no_cell};
+use super::{FoundReport, UNEXPECTED, addresses, ask, no_cell, xattr};
 use crate::cli::ringer::{Attach, Detach, Reaching};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
@@ -42,13 +42,13 @@ impl InnerCell {
 
 /// The attached cells of a mount; none for another directory.
 pub(super) fn inside(mountpoint: &Path) -> Vec<InnerCell> {
-    let text = copies::get(mountpoint, CELLS_XATTR).unwrap_or_default();
+    let text = xattr::get(mountpoint, CELLS_XATTR).unwrap_or_default();
     text.lines().filter_map(InnerCell::parse).collect()
 }
 
 /// The number of the cell whose root a directory is, as its mount reports it.
 pub(super) fn number_at(mountpoint: &Path) -> Result<String, Errno> {
-    let text = copies::get(mountpoint, STORE_XATTR)?;
+    let text = xattr::get(mountpoint, STORE_XATTR)?;
     let number = text.lines().find_map(|line| line.strip_prefix("cell\t")?.parse().ok());
     Ok(CellId(number.unwrap_or(0)).to_string())
 }
@@ -91,7 +91,7 @@ impl AskedCell {
 /// `ringer search` of a mount: attached cells are searched too.
 pub(super) fn search(out: Output, mountpoint: &Path, query: &str, limit: u32) -> Outcome {
     let fails = |e: std::io::Error| Failure::new(format!("{}: {e}", mountpoint.display()));
-    copies::get(mountpoint, STORE_XATTR).map_err(|e| no_cell(mountpoint, e))?;
+    xattr::get(mountpoint, STORE_XATTR).map_err(|e| no_cell(mountpoint, e))?;
     if query.contains('/') {
         return Err(Failure::usage("conditions on a mount cannot contain '/'"));
     }
@@ -108,11 +108,11 @@ pub(super) fn search(out: Output, mountpoint: &Path, query: &str, limit: u32) ->
         paths.push(target.strip_prefix("../..").map(str::to_owned).unwrap_or(target));
     }
     paths.sort_unstable();
-    let has_all = copies::get(&folder, COMPLETE_XATTR).is_ok_and(|text| text == "1");
+    let has_all = xattr::get(&folder, COMPLETE_XATTR).is_ok_and(|text| text == "1");
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let complete = has_all && paths.len() <= limit;
     paths.truncate(limit);
-    let asked = copies::get(&folder, CELLS_XATTR).unwrap_or_default();
+    let asked = xattr::get(&folder, CELLS_XATTR).unwrap_or_default();
     let cells = asked.lines().filter_map(AskedCell::parse).collect();
     let report = FoundReport { paths, complete, cells };
     out.report(&report, |to| report.paths.iter().try_for_each(|path| writeln!(to, "{path}")))?;
@@ -145,7 +145,7 @@ fn why_not(dir: &Path, e: Errno) -> Failure {
 /// `ringer attach`.
 pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
     let dir = &args.directory;
-    if copies::get(dir, JUNCTION_XATTR).is_ok() {
+    if xattr::get(dir, JUNCTION_XATTR).is_ok() {
         return Err(why_not(dir, Errno::EXIST));
     }
     let servers: Vec<String> = addresses(&args.server)?.iter().map(Address::to_string).collect();
@@ -155,7 +155,7 @@ pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
     let text = junction.to_string();
     // Checked here, because this error gives the reason.
     Junction::parse(text.as_bytes()).map_err(|e| Failure::usage(e.to_string()))?;
-    copies::set(dir, JUNCTION_XATTR, text.as_bytes()).map_err(|e| match e {
+    xattr::set(dir, JUNCTION_XATTR, text.as_bytes()).map_err(|e| match e {
         Errno::ACCESS => Failure::new(format!(
             "permission denied: {}: only root and the user of the mount can attach cells, unless \
             it was mounted with --allow-attach",
@@ -177,12 +177,12 @@ pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
 pub(super) fn detach(out: Output, args: &Detach) -> Outcome {
     let dir = &args.directory;
     let shown = dir.display().to_string();
-    let text = match copies::get(dir, JUNCTION_XATTR) {
+    let text = match xattr::get(dir, JUNCTION_XATTR) {
         Ok(text) => text,
         Err(Errno::NODATA) => return Err(Failure::new(format!("no cell is attached to {shown}"))),
         Err(e) => return Err(no_cell(dir, e)),
     };
-    copies::remove(dir, JUNCTION_XATTR).map_err(|e| why_not(dir, e))?;
+    xattr::remove(dir, JUNCTION_XATTR).map_err(|e| why_not(dir, e))?;
     let cell = Junction::parse(text.as_bytes()).map(|junction| junction.cell.to_string());
     let cell = cell.unwrap_or_else(|_| "unknown".into());
     let report = serde_json::json!({ "directory": shown, "cell": cell });

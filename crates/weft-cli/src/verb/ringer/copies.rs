@@ -1,6 +1,7 @@
 //! `ringer policy`, `holders`, `pin`, `unpin`, and `status` of a mount, through the attributes of a
 //! mount.
 
+use super::xattr::{get, remove, set};
 use super::{cells, no_cell};
 use crate::cli::ringer::{Holders, Pin, PolicyArgs, Waits, When};
 use crate::failure::{DONE, Failure, Outcome};
@@ -8,33 +9,9 @@ use crate::output::{Output, human};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::path::Path;
 use weft::ringer::{Archiving, POLICY_XATTR, Policy};
 use weft::ringer_client::{HOLDERS_XATTR, PIN_XATTR, STORE_XATTR};
-
-/// The longest attribute, in bytes.
-const XATTR_MAX_BYTES: usize = 64 << 10;
-
-/// Reads an attribute of a file or directory in a mount.
-pub(super) fn get(path: &Path, name: &[u8]) -> Result<String, Errno> {
-    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-    let mut value = vec![0; XATTR_MAX_BYTES];
-    let n = rustix::fs::getxattr(path, &name, &mut value[..])?;
-    Ok(String::from_utf8_lossy(value.get(..n).unwrap_or_default()).into_owned())
-}
-
-/// Sets an attribute, only in a cell: any other file system would accept it without effect.
-pub(super) fn set(path: &Path, name: &[u8], value: &[u8]) -> Result<(), Errno> {
-    get(path, HOLDERS_XATTR)?;
-    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-    rustix::fs::setxattr(path, &name, value, rustix::fs::XattrFlags::empty())
-}
-
-pub(super) fn remove(path: &Path, name: &[u8]) -> Result<(), Errno> {
-    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-    rustix::fs::removexattr(path, &name)
-}
 
 /// The copies of a file, as the mount lists them.
 struct Listed {

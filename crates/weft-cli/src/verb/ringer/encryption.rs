@@ -1,9 +1,9 @@
 //! `ringer encrypt` and `ringer key`: encrypted directories, through attributes of the mount. A key
 //! is read from the local store itself, which only its owner may read; no attribute contains one.
 
-use super::copies::{get, set};
-use super::{no_cell, sharing};
-use crate::cli::ringer::{Encrypt, Key};
+use super::no_cell;
+use super::xattr::{get, set};
+use crate::cli::ringer::Encrypt;
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use rustix::io::Errno;
@@ -60,19 +60,6 @@ pub(super) fn encrypt(out: Output, args: &Encrypt) -> Outcome {
     Ok(DONE)
 }
 
-/// `ringer key`.
-pub(super) fn key(out: Output, args: &Key) -> Outcome {
-    match args {
-        Key::List { mountpoint } => list(out, mountpoint),
-        Key::Export { directory } => export(out, directory),
-        Key::Import { mountpoint, from } => import(out, mountpoint, from.as_deref()),
-        Key::Id { mountpoint } => sharing::id(out, mountpoint),
-        Key::Trust { mountpoint, ids, remove } => sharing::trust(out, mountpoint, ids, *remove),
-        Key::Share { directory, ids } => sharing::share(out, directory, ids),
-        Key::Members { directory } => sharing::members(out, directory),
-    }
-}
-
 /// A key, as JSON.
 #[derive(Debug, Serialize)]
 struct KeyReport {
@@ -93,7 +80,7 @@ fn store(mountpoint: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-fn list(out: Output, mountpoint: &Path) -> Outcome {
+pub(super) fn list(out: Output, mountpoint: &Path) -> Outcome {
     let text = get(mountpoint, SHARED_KEYS_XATTR).map_err(|e| no_cell(mountpoint, e))?;
     let reports = text.lines().filter_map(|line| {
         let mut words = line.split('\t').map(str::to_owned);
@@ -115,7 +102,7 @@ fn list(out: Output, mountpoint: &Path) -> Outcome {
     Ok(DONE)
 }
 
-fn export(out: Output, directory: &Path) -> Outcome {
+pub(super) fn export(out: Output, directory: &Path) -> Outcome {
     let shown = directory.display();
     let id = key_of(directory)?;
     let id = id.ok_or_else(|| Failure::new(format!("{shown} is not encrypted")))?;
@@ -134,7 +121,7 @@ fn export(out: Output, directory: &Path) -> Outcome {
     Ok(DONE)
 }
 
-fn import(out: Output, mountpoint: &Path, from: Option<&Path>) -> Outcome {
+pub(super) fn import(out: Output, mountpoint: &Path, from: Option<&Path>) -> Outcome {
     let mut text = String::new();
     let read = match from {
         Some(path) => std::fs::File::open(path)

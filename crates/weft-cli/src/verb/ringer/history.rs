@@ -1,7 +1,7 @@
 //! `ringer history` and `ringer restore`.
 
-use super::copies::{get, set};
 use super::no_cell;
+use super::xattr::{get, set};
 use crate::cli::ringer::{History, Restore};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, human, utc};

@@ -1,8 +1,8 @@
 //! `ringer key id|trust|share|members`: keys that members share through the cell.
 
-use super::copies::{get, set};
 use super::encryption::key_of;
 use super::no_cell;
+use super::xattr::{get, set};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! `ringer snapshot`: snapshots of directories, through an attribute of the mount.
 
-use super::copies::{get, set};
 use super::no_cell;
+use super::xattr::{get, set};
 use crate::cli::ringer::{Snapshot, SnapshotOf};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, utc};

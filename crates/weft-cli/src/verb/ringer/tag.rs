@@ -1,7 +1,7 @@
 //! `ringer tag`: the tags of files, in the format of desktops.
 
-use super::copies::{get, remove, set};
 use super::no_cell;
+use super::xattr::{get, remove, set};
 use crate::cli::ringer::Tag;
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;

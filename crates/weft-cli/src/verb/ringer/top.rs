@@ -1,7 +1,7 @@
 //! `ringer top` and `ringer leases`: the holders of leases, and the rates of messages and
 //! transfers.
 
-use super::{CellReport, UNEXPECTED, addresses, ask, ask_all, copies, no_cell, the_owners};
+use super::{CellReport, UNEXPECTED, addresses, ask, ask_all, no_cell, the_owners, xattr};
 use crate::cli::cache;
 use crate::cli::ringer::{Leases, Reaching, Top};
 use crate::failure::{DONE, Failure, Outcome};
@@ -16,7 +16,7 @@ use weft::ringer_net::{Answer, Ask, CellStatus, ClientStatus};
 
 /// Returns true if `name` is a directory that a cell is mounted on.
 pub fn is_mount(name: &str) -> bool {
-    Path::new(name).is_dir() && copies::get(Path::new(name), STORE_XATTR).is_ok()
+    Path::new(name).is_dir() && xattr::get(Path::new(name), STORE_XATTR).is_ok()
 }
 
 /// `top` of a mount.
@@ -150,7 +150,7 @@ type Figures = BTreeMap<String, u64>;
 
 fn read_mount(place: &str) -> Result<Figures, Failure> {
     let place = Path::new(place);
-    let text = copies::get(place, STORE_XATTR).map_err(|e| no_cell(place, e))?;
+    let text = xattr::get(place, STORE_XATTR).map_err(|e| no_cell(place, e))?;
     let figures = text.lines().filter_map(|line| line.split_once('\t'));
     Ok(figures.filter_map(|(name, n)| Some((name.to_owned(), n.parse().ok()?))).collect())
 }

@@ -3,8 +3,10 @@
 use weft_ringer::{Name, RnodeId};
 use weft_vfs::{Error, Ino, Result};
 
-use crate::folders::{TOP_NAME, is_of_folders};
-use crate::snapshots::SNAPSHOTS_NAME;
+use super::folder_table::{TOP_NAME, is_of_folders};
+
+/// The folder of a directory's snapshots, in the directory.
+pub(super) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
 
 /// A name that a file or directory may have.
 pub(super) fn name(bytes: &[u8]) -> Result<Name> {

@@ -4,19 +4,19 @@ use weft_ringer::RnodeId;
 use weft_ringer::op::{Change, Op};
 use weft_vfs::{Entry, Error, FileKind, OpenFlags, Opened, Result};
 
-use super::{ClientFs, OpenFile};
-use crate::engine::locked;
+use super::client_fs::{ClientFs, OpenFile};
+use super::mutex::locked;
 
 impl ClientFs {
-    pub(in super::super) fn is_used(&self, id: RnodeId) -> bool {
+    pub(super) fn is_used(&self, id: RnodeId) -> bool {
         id == RnodeId::ROOT || locked(&self.references).contains_key(&id)
     }
 
-    pub(in super::super) fn add_reference(&self, id: RnodeId) {
+    pub(super) fn add_reference(&self, id: RnodeId) {
         *locked(&self.references).entry(id).or_default() += 1;
     }
 
-    pub(in super::super) fn drop_references(&self, id: RnodeId, count: u64) {
+    pub(super) fn drop_references(&self, id: RnodeId, count: u64) {
         let mut references = locked(&self.references);
         let Some(left) = references.get_mut(&id) else { return };
         *left = left.saturating_sub(count);
@@ -40,7 +40,7 @@ impl ClientFs {
     }
 
     /// A directory that an rnode has a name in, if it is in use here.
-    pub(in super::super) fn directory_of(&self, id: RnodeId) -> Option<RnodeId> {
+    pub(super) fn directory_of(&self, id: RnodeId) -> Option<RnodeId> {
         locked(&self.above).get(&id).copied()
     }
 
@@ -63,7 +63,7 @@ impl ClientFs {
     }
 
     /// The entry of an rnode, with a reference on it.
-    pub(in super::super) fn entry(&self, id: RnodeId) -> Result<Entry> {
+    pub(super) fn entry(&self, id: RnodeId) -> Result<Entry> {
         // The reference comes first: it keeps the rnode from being given up meanwhile.
         self.add_reference(id);
         match self.get(id).and_then(|rnode| self.attr(&rnode)) {

@@ -1,0 +1,26 @@
+//! Contents whose text is not sent to the server.
+
+use std::collections::HashMap;
+
+use weft_ringer::{RnodeId, Version};
+
+/// The maximum number of remembered files whose text need not be sent.
+const PASSED_MAX: usize = 100_000;
+
+/// Contents that are not text, or that this client may not send.
+#[derive(Debug, Default)]
+pub(super) struct Passed(HashMap<RnodeId, Version>);
+
+impl Passed {
+    pub(super) fn has(&self, id: RnodeId, content: Version) -> bool {
+        self.0.get(&id) == Some(&content)
+    }
+
+    pub(super) fn add(&mut self, id: RnodeId, content: Version) {
+        if self.0.len() >= PASSED_MAX {
+            // They will be checked once more.
+            self.0.clear();
+        }
+        self.0.insert(id, content);
+    }
+}
