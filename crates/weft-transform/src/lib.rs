@@ -44,9 +44,11 @@ mod fs;
 mod graph;
 mod keys;
 mod meter;
+mod metered;
 mod model;
 mod network;
 mod outputs;
+mod parameters;
 pub mod registry;
 pub mod stages;
 pub mod store;
@@ -63,9 +65,9 @@ pub use fs::{
 pub use keys::{KEY_BYTES, Key, KeyRing};
 pub use meter::Meters;
 pub use model::{
-    Access, ByteMap, Declares, Direction, Frame, FrameCodec, OnError, Point, STEP_BYTES, Seal,
-    Sealer, Shape, SizeRule, Stream, StreamCodec, Transform, Write,
+    Access, ByteMap, Declares, Direction, Frame, FrameCodec, Io, Layer, MergeBy, OnError, Point,
+    STEP_BYTES, Seal, Sealer, Shape, SizeRule, Stream, StreamCodec, Transform, Write,
 };
-pub use network::{Io, Layer, Need, Network, Reason, Refusal};
+pub use network::{Need, Network, Reason, Refusal};
 pub use outputs::OutputCache;
 pub use registry::{Context, Registry};

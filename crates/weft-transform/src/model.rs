@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::meter::StageMeter;
 use crate::{Error, Result};
 
 /// One of a stage's two functions.
@@ -104,6 +105,79 @@ pub struct Declares {
     pub on_error: OnError,
 }
 
+/// A stage at its position in a network.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    /// The stage.
+    pub stage: Arc<dyn Transform>,
+    /// The function that reading runs; writing runs the opposite one.
+    pub on_read: Direction,
+}
+
+impl Layer {
+    /// Returns the capabilities that the stage declares for reading.
+    #[must_use]
+    pub fn declares(&self) -> Declares {
+        self.stage.declares(self.on_read)
+    }
+
+    /// Returns true if repeated reads of unchanged input return the same data. Randomness in
+    /// sealing does not matter here: opening removes it.
+    pub(crate) fn reads_the_same_again(&self) -> bool {
+        self.on_read == Direction::Inverse || self.declares().deterministic
+    }
+
+    /// Returns the function of the stage that `io` runs.
+    #[must_use]
+    pub fn direction(&self, io: Io) -> Direction {
+        match io {
+            Io::Read => self.on_read,
+            Io::Write => self.on_read.opposite(),
+        }
+    }
+}
+
+/// The way data passes through a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Io {
+    /// From the stored file to the reader.
+    Read,
+    /// From the writer to the stored file.
+    Write,
+}
+
+/// The way branches are merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MergeBy {
+    /// Concatenated, one behind the other.
+    Concatenation,
+    /// Interleaved, `unit_bytes` of each in turn; a branch that has ended is skipped.
+    Turns {
+        /// Bytes of a turn; at least one.
+        unit_bytes: u64,
+    },
+}
+
+/// Combines what [`Transform::kept_as`] says of the stages of layers.
+pub(crate) fn kept_as<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> Option<Vec<u8>> {
+    let all = layers.into_iter().map(|layer| layer.stage.kept_as()).collect::<Option<Vec<_>>>();
+    all.map(|all| all.concat())
+}
+
+/// A merge of paths that diverge from one stored file.
+#[derive(Debug)]
+pub struct Merge {
+    pub(crate) paths: Vec<Vec<Layer>>,
+    pub(crate) by: MergeBy,
+    /// The number of stages of all paths, nested branches included.
+    pub(crate) stages: usize,
+    /// The declared capabilities, computed once: each call would otherwise recurse through all
+    /// nested branches.
+    pub(crate) declares: Declares,
+    /// The meter of reads of the whole.
+    pub(crate) meter: Option<Arc<StageMeter>>,
+}
+
 /// A transformation with its parameters. All calls may come from many threads at once.
 pub trait Transform: fmt::Debug + Send + Sync {
     /// The name in the network text.
@@ -169,13 +243,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
             (Shape::Sealed(seal), Direction::Inverse) => Declares {
                 size: SizeRule::Indexed,
                 write: Write::InPlace,
-                deterministic: true,
+                deterministic: seal.is_deterministic(),
                 guards: true,
                 ..random
-            }
-            .with_deterministic(seal.is_deterministic()),
+            },
             (Shape::Sealed(seal), Direction::Forward) => {
-                base.with_deterministic(seal.is_deterministic())
+                Declares { deterministic: seal.is_deterministic(), ..base }
             }
             (Shape::Framed(codec), Direction::Inverse) => Declares {
                 size: codec.size_rule(),
@@ -185,12 +258,6 @@ pub trait Transform: fmt::Debug + Send + Sync {
             },
             (Shape::Framed(_) | Shape::Stream(_) | Shape::Merged(_), _) => base,
         }
-    }
-}
-
-impl Declares {
-    fn with_deterministic(self, deterministic: bool) -> Self {
-        Self { deterministic, ..self }
     }
 }
 
@@ -206,7 +273,7 @@ pub enum Shape<'a> {
     /// A sequential transformation, from the beginning to the end.
     Stream(&'a dyn StreamCodec),
     /// Several paths from one file, merged.
-    Merged(&'a crate::stages::Merge),
+    Merged(&'a Merge),
 }
 
 impl fmt::Debug for Shape<'_> {

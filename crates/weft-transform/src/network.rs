@@ -6,48 +6,7 @@ use std::sync::Arc;
 use crate::exec::Fused;
 use crate::meter::NetworkMeter;
 use crate::text::{Element, Text};
-use crate::{Access, Declares, Direction, Shape, Transform, Write};
-
-/// A stage at its position in a network.
-#[derive(Debug, Clone)]
-pub struct Layer {
-    /// The stage.
-    pub stage: Arc<dyn Transform>,
-    /// The function that reading runs; writing runs the opposite one.
-    pub on_read: Direction,
-}
-
-impl Layer {
-    /// Returns the capabilities that the stage declares for reading.
-    #[must_use]
-    pub fn declares(&self) -> Declares {
-        self.stage.declares(self.on_read)
-    }
-
-    /// Returns true if repeated reads of unchanged input return the same data. Randomness in
-    /// sealing does not matter here: opening removes it.
-    pub(crate) fn reads_the_same_again(&self) -> bool {
-        self.on_read == Direction::Inverse || self.declares().deterministic
-    }
-
-    /// Returns the function of the stage that `io` runs.
-    #[must_use]
-    pub fn direction(&self, io: Io) -> Direction {
-        match io {
-            Io::Read => self.on_read,
-            Io::Write => self.on_read.opposite(),
-        }
-    }
-}
-
-/// The way data passes through a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Io {
-    /// From the stored file to the reader.
-    Read,
-    /// From the writer to the stored file.
-    Write,
-}
+use crate::{Access, Direction, Io, Layer, Shape, Write};
 
 /// A network of stages: a chain, whose tees have branches.
 #[derive(Debug, Clone)]

@@ -1,119 +1,162 @@
 //! Extended attributes, and the three that attach, convert and explain networks.
 
-use weft_vfs::{Error, FileKind, Result, XattrSet};
+use weft_vfs::{Error, FileKind, Ino, Result, XattrSet};
 
-use super::base::locked;
-use super::file::{Attached, again};
-use super::nodes::Node;
-use super::reach::ACCESS_LIST;
-use super::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, TransformFs};
+use super::access::ACCESS_LIST;
+use super::explanation::{Explanation, Source};
+use super::inode::{Attached, Inode, again};
+use super::link::LINK;
+use super::locks::locked;
+use super::options::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, NETWORK_ATTRIBUTE};
+use super::transform_fs::TransformFs;
 use crate::{Need, Write};
 
 impl TransformFs {
     /// Returns the value of an attribute, weft's own included.
-    pub(super) fn attribute(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
+    pub(super) fn attribute(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         if name == EXPLAIN_ATTRIBUTE {
-            let json = serde_json::to_vec(&self.explain(node.ino)?);
+            let json = serde_json::to_vec(&self.explain(inode.ino)?);
             return json.map_err(|e| Error::Io { errno: 5, message: e.to_string() });
         }
-        let view = locked(&node.file).view().cloned();
-        if let Some(view) = view.filter(|_| name == ACCESS_LIST) {
-            return view.access_list().ok_or(Error::NoAttribute);
+        if name == ACCESS_LIST && inode.view().is_some() {
+            return self.mount.list_of(inode).ok_or(Error::NoAttribute);
         }
-        if node.view.is_none() {
-            return self.ground.below.getxattr(node.below(), name);
+        if inode.view_name.is_none() {
+            return self.mount.below.getxattr(inode.below(), name);
         }
-        match (name, &locked(&node.file).attached) {
+        match (name, &locked(&inode.file).attached) {
             (NETWORK_ATTRIBUTE, Attached::View(view)) => Ok(view.network.to_string().into_bytes()),
             _ => Err(Error::NoAttribute),
         }
     }
 
+    /// Explains the network of a file: its source, and the capabilities of its stages.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the inode is not a regular file.
+    pub fn explain(&self, ino: Ino) -> Result<Explanation> {
+        let inode = self.inode(ino)?;
+        if inode.kind != FileKind::Regular {
+            return Err(Error::Invalid("only regular files carry networks"));
+        }
+        let path = inode.path();
+        let source = if inode.view_name.is_some() {
+            Source::Name
+        } else {
+            let ruled = self.of_mount(&path).is_some();
+            match self.mount.below.getxattr(inode.below(), NETWORK_ATTRIBUTE) {
+                Ok(text) if text == LINK && !ruled => Source::Link,
+                Ok(_) if !ruled => Source::Attribute,
+                _ => match self.find_rule(&path, false) {
+                    Ok(Some(found)) => found.source,
+                    Ok(None) | Err(_) => Source::Nothing,
+                },
+            }
+        };
+        let file = locked(&inode.file);
+        let mut explanation = match &file.attached {
+            Attached::Plain => Explanation::plain(),
+            Attached::Network(network) => Explanation::of(network),
+            Attached::View(view) => {
+                let base = String::from_utf8_lossy(&locked(&view.base.path)).into_owned();
+                let write = "none".to_owned();
+                Explanation { base: Some(base), write, ..Explanation::of(&view.network) }
+            }
+            Attached::Unusable(why) => {
+                let write = "none".to_owned();
+                Explanation { error: Some(why.to_string()), write, ..Explanation::plain() }
+            }
+        };
+        drop(file);
+        explanation.path = String::from_utf8_lossy(&path).into_owned();
+        explanation.source = source;
+        Ok(explanation)
+    }
+
     /// Returns the names of the stored attributes.
-    pub(super) fn attributes(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
-        let view = locked(&node.file).view().cloned();
-        let Some(view) = view else { return self.ground.below.listxattr(node.below()) };
-        let mut names = match node.view {
+    pub(super) fn attributes(&self, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+        if inode.view().is_none() {
+            return self.mount.below.listxattr(inode.below());
+        }
+        let mut names = match inode.view_name {
             Some(_) => vec![NETWORK_ATTRIBUTE.to_vec()],
-            None => self.ground.below.listxattr(node.below())?,
+            None => self.mount.below.listxattr(inode.below())?,
         };
         names.retain(|name| name != ACCESS_LIST);
-        names.extend(view.access_list().map(|_| ACCESS_LIST.to_vec()));
+        names.extend(self.mount.list_of(inode).map(|_| ACCESS_LIST.to_vec()));
         Ok(names)
     }
 
     /// Sets an attribute, or executes one of weft's own.
     pub(super) fn set_attribute(
         &self,
-        node: &Node,
+        inode: &Inode,
         name: &[u8],
         value: &[u8],
         how: XattrSet,
     ) -> Result<()> {
         if name == NETWORK_ATTRIBUTE {
-            return self.set_network(node, value, how);
+            return self.set_network(inode, value, how);
         }
         if name == CONVERT_ATTRIBUTE {
-            return self.convert_network(node, value);
+            return self.convert_network(inode, value);
         }
         // A link has the permissions of its base.
-        if node.view.is_some() || name == ACCESS_LIST && locked(&node.file).is_view() {
+        if inode.view_name.is_some() || name == ACCESS_LIST && locked(&inode.file).is_view() {
             return Err(Error::ReadOnly);
         }
         if name == ACCESS_LIST {
-            Self::permissions_change(node);
+            Self::permissions_change(inode);
         }
-        let set = self.ground.below.setxattr(node.below(), name, value, how);
-        self.rules_may_differ(node);
+        let set = self.mount.below.setxattr(inode.below(), name, value, how);
+        self.rules_may_differ(inode);
         set
     }
 
     /// Removes an attribute; without the network attribute, the rules apply.
-    pub(super) fn remove_attribute(&self, node: &Node, name: &[u8]) -> Result<()> {
-        if node.view.is_some() || name == ACCESS_LIST && locked(&node.file).is_view() {
+    pub(super) fn remove_attribute(&self, inode: &Inode, name: &[u8]) -> Result<()> {
+        if inode.view_name.is_some() || name == ACCESS_LIST && locked(&inode.file).is_view() {
             return Err(Error::ReadOnly);
         }
         if name == ACCESS_LIST {
-            Self::permissions_change(node);
+            Self::permissions_change(inode);
         }
-        if name != NETWORK_ATTRIBUTE || node.kind != FileKind::Regular {
-            let removed = self.ground.below.removexattr(node.below(), name);
-            self.rules_may_differ(node);
+        if name != NETWORK_ATTRIBUTE || inode.kind != FileKind::Regular {
+            let removed = self.mount.below.removexattr(inode.below(), name);
+            self.rules_may_differ(inode);
             return removed;
         }
-        Self::check_no_runtime_stages(node)?;
-        let path = locked(&node.path).clone();
-        let (attached, _) = self.of_rules(&path, Some(node.below()));
-        let old = locked(&node.file).attached.clone();
-        self.wait_not_past(node.ino);
-        self.with(node, |file, around| {
-            self.check_not_past(node.ino)?;
-            file.attach(around, attached)?;
-            let ino = locked(around.place).ino;
-            self.ground.below.removexattr(ino, name)
-        })?;
-        self.let_go(&old);
-        self.reattached(node);
+        Self::check_no_runtime_stages(inode)?;
+        let (attached, _) = self.of_rules(&inode.path(), Some(inode.below()));
+        let old = locked(&inode.file).attached.clone();
+        self.wait_no_passthrough(inode.ino);
+        let mut file = self.mount.file(inode);
+        self.check_no_passthrough(inode.ino)?;
+        file.attach(attached)?;
+        self.mount.below.removexattr(file.below(), name)?;
+        drop(file);
+        self.mount.release_base(&old);
+        self.reattached(inode);
         Ok(())
     }
 
     /// Fails with [`Error::Busy`] while stages are pushed on a file: its network cannot change
     /// then.
-    fn check_no_runtime_stages(node: &Node) -> Result<()> {
-        if locked(&node.runtime_stages).is_empty() { Ok(()) } else { Err(Error::Busy) }
+    fn check_no_runtime_stages(inode: &Inode) -> Result<()> {
+        if locked(&inode.runtime_stages).stack.is_empty() { Ok(()) } else { Err(Error::Busy) }
     }
 
-    /// Parses a network for the inode of `node`, and returns it with the text that is stored.
-    fn checked_network(&self, node: &Node, value: &[u8]) -> Result<(Attached, String)> {
-        if node.kind != FileKind::Regular {
+    /// Parses a network for `inode`, and returns it with the text that is stored.
+    fn checked_network(&self, inode: &Inode, value: &[u8]) -> Result<(Attached, String)> {
+        if inode.kind != FileKind::Regular {
             return Err(Error::Invalid("only regular files carry networks"));
         }
-        if node.view.is_some() {
+        if inode.view_name.is_some() {
             return Err(Error::ReadOnly);
         }
-        Self::check_no_runtime_stages(node)?;
+        Self::check_no_runtime_stages(inode)?;
         let attached = if value == LINK {
-            self.of_link(node.below(), &locked(&node.path).clone())
+            self.of_link(inode.below(), &inode.path())
         } else {
             self.of_attribute(value)
         };
@@ -124,62 +167,57 @@ impl TransformFs {
             Attached::View(_) => String::from_utf8_lossy(LINK).into_owned(),
             Attached::Unusable(why) => return Err(again(why)),
         };
-        self.check_rules_of_mount(&locked(&node.path).clone(), &text)?;
+        self.check_rules_of_mount(&inode.path(), &text)?;
         Ok((attached, text))
     }
 
     /// Attaches a network; the stored content must be valid for it.
-    fn set_network(&self, node: &Node, value: &[u8], how: XattrSet) -> Result<()> {
-        let (attached, text) = self.checked_network(node, value)?;
-        let old = locked(&node.file).attached.clone();
+    fn set_network(&self, inode: &Inode, value: &[u8], how: XattrSet) -> Result<()> {
+        let (attached, text) = self.checked_network(inode, value)?;
+        let old = locked(&inode.file).attached.clone();
         let stays_plain = matches!((&old, &attached), (Attached::Plain, Attached::Plain));
         if !stays_plain {
-            self.wait_not_past(node.ino);
+            self.wait_no_passthrough(inode.ino);
         }
         let linking = locked(&self.linking);
-        let result = self.check_circle(node, &attached).and_then(|()| {
-            self.with(node, |file, around| {
-                if !stays_plain {
-                    self.check_not_past(node.ino)?;
-                }
-                file.attach(around, attached.clone())?;
-                let ino = locked(around.place).ino;
-                self.ground.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
-            })
+        let result = self.check_circle(inode, &attached).and_then(|()| {
+            let mut file = self.mount.file(inode);
+            if !stays_plain {
+                self.check_no_passthrough(inode.ino)?;
+            }
+            file.attach(attached.clone())?;
+            self.mount.below.setxattr(file.below(), NETWORK_ATTRIBUTE, text.as_bytes(), how)
         });
         drop(linking);
-        self.let_go(if result.is_ok() { &old } else { &attached });
-        self.reattached(node);
+        self.mount.release_base(if result.is_ok() { &old } else { &attached });
+        self.reattached(inode);
         result
     }
 
     /// Attaches a network and keeps the content: the stored file is rewritten.
-    fn convert_network(&self, node: &Node, value: &[u8]) -> Result<()> {
+    fn convert_network(&self, inode: &Inode, value: &[u8]) -> Result<()> {
         if value == LINK {
             return Err(Error::Invalid("a link is attached, not written anew"));
         }
-        let (attached, text) = self.checked_network(node, value)?;
+        let (attached, text) = self.checked_network(inode, value)?;
         if let Attached::Network(network) = &attached {
             let need = Need { exact_size: true, random_read: true, write: Write::Rewrite };
             network.check(&need).map_err(crate::Error::Refused)?;
         }
-        self.wait_not_past(node.ino);
-        self.with(node, |file, around| {
-            self.check_not_past(node.ino)?;
-            file.convert(around, attached)?;
-            let ino = locked(around.place).ino;
-            let how = XattrSet::Any;
-            self.ground.below.setxattr(ino, NETWORK_ATTRIBUTE, text.as_bytes(), how)
-        })?;
-        self.reattached(node);
+        self.wait_no_passthrough(inode.ino);
+        let mut file = self.mount.file(inode);
+        self.check_no_passthrough(inode.ino)?;
+        file.convert(attached)?;
+        let how = XattrSet::Any;
+        self.mount.below.setxattr(file.below(), NETWORK_ATTRIBUTE, text.as_bytes(), how)?;
+        drop(file);
+        self.reattached(inode);
         Ok(())
     }
 
     /// Announces that readers see other content from now on.
-    pub(super) fn reattached(&self, node: &Node) {
-        self.changed(node);
-        if let Some(sink) = &*locked(&self.sink) {
-            sink.inode(node.ino, true);
-        }
+    pub(super) fn reattached(&self, inode: &Inode) {
+        self.changed(inode);
+        self.announce(inode.ino);
     }
 }

@@ -12,28 +12,30 @@ use weft_vfs::{
     seek_without_holes,
 };
 
-use super::base::locked;
-use super::decide::is_rules_file;
-use super::nodes::{Node, Nodes};
-use super::reach::ACCESS_LIST;
-use super::shown::is_shown;
-use super::trees::Trees;
-use super::{Open, TransformFs, join};
+use super::access::ACCESS_LIST;
+use super::archive_tree::Trees;
+use super::inode::Inode;
+use super::inodes::{InodeTable, is_synthetic};
+use super::locks::locked;
+use super::options::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, NETWORK_ATTRIBUTE};
+use super::path::check_visible;
+use super::rules::is_rules_file;
+use super::transform_fs::TransformFs;
 
 /// Forwards invalidations from below, with the inode numbers of this file system.
 struct Upward {
-    nodes: Arc<std::sync::Mutex<Nodes>>,
+    inodes: Arc<std::sync::Mutex<InodeTable>>,
     sink: Arc<dyn Invalidate>,
 }
 
 impl Invalidate for Upward {
     fn inode(&self, ino: Ino, data: bool) {
-        let ino = locked(&self.nodes).number(ino);
+        let ino = locked(&self.inodes).number(ino);
         self.sink.inode(ino, data);
     }
 
     fn entry(&self, parent: Ino, name: &[u8]) {
-        let parent = locked(&self.nodes).number(parent);
+        let parent = locked(&self.inodes).number(parent);
         self.sink.entry(parent, name);
     }
 
@@ -44,36 +46,33 @@ impl Invalidate for Upward {
 
 impl TransformFs {
     /// Announces a change of a file to its views, and to the cached rules if it is a rules file.
-    pub(super) fn touched(&self, node: &Node) {
-        self.changed(node);
-        self.rules_may_differ(node);
+    pub(super) fn touched(&self, inode: &Inode) {
+        self.changed(inode);
+        self.rules_may_differ(inode);
     }
 
-    /// Forgets cached rules if `node` is a rules file: its content or its permissions have changed.
-    pub(super) fn rules_may_differ(&self, node: &Node) {
-        if is_rules_file(&locked(&node.path)) {
+    /// Forgets cached rules if `inode` is a rules file: its content or its permissions have changed.
+    pub(super) fn rules_may_differ(&self, inode: &Inode) {
+        if is_rules_file(&locked(&inode.path)) {
             self.forget_rules();
         }
     }
 
     /// Returns the inode below that has the flags of `ino`; synthetic inodes and views have none.
     fn flagged(&self, ino: Ino) -> Result<Ino> {
-        if is_shown(ino) {
+        if is_synthetic(ino) {
             return Err(Error::UnknownCommand);
         }
-        let node = self.node(ino)?;
-        if node.view.is_some() || locked(&node.file).is_view() {
+        let inode = self.inode(ino)?;
+        if inode.view_name.is_some() || locked(&inode.file).is_view() {
             return Err(Error::UnknownCommand);
         }
-        Ok(node.below())
+        Ok(inode.below())
     }
 
     /// Returns the inode below of `ino`; `None` for synthetic inodes.
     pub(super) fn inode_below(&self, ino: Ino) -> Option<Ino> {
-        if is_shown(ino) {
-            return None;
-        }
-        self.node(ino).ok().map(|node| node.below())
+        self.inode(ino).ok().map(|inode| inode.below())
     }
 
     /// Writes to a file; `cached` is true for [`FileSystem::write_cached`].
@@ -85,15 +84,15 @@ impl TransformFs {
         data: &[u8],
         cached: bool,
     ) -> Result<usize> {
-        let node = self.node(ino)?;
-        self.touched(&node);
+        let inode = self.inode(ino)?;
+        self.touched(&inode);
         let open = self.open_flags(handle);
-        if Self::is_plain(&node) {
-            let (below, fs) = (self.below_handle(handle), &self.ground.below);
+        if inode.is_plain() {
+            let (below, fs) = (self.below_handle(handle), &self.mount.below);
             return if cached {
-                fs.write_cached(node.below(), below, offset, data)
+                fs.write_cached(inode.below(), below, offset, data)
             } else {
-                fs.write(node.below(), below, offset, data)
+                fs.write(inode.below(), below, offset, data)
             };
         }
         if data.is_empty() {
@@ -101,18 +100,12 @@ impl TransformFs {
         }
         let append = open.is_some_and(|open| open.flags.contains(OpenFlags::APPEND));
         let offset = (!append).then_some(offset);
-        let taken = self.with(&node, |file, around| file.write(around, offset, data))?;
-        self.after_write(&node, open)?;
-        Ok(taken)
-    }
-
-    /// Makes a write durable if the handle was opened for synchronous writes.
-    fn after_write(&self, node: &Node, open: Option<Open>) -> Result<()> {
+        let taken = self.mount.file(&inode).write(offset, data)?;
         let durable = OpenFlags::SYNC | OpenFlags::DSYNC;
-        match open {
-            Some(open) if open.flags.intersects(durable) => self.fsync(node.ino, false),
-            _ => Ok(()),
+        if open.is_some_and(|open| open.flags.intersects(durable)) {
+            self.fsync(inode.ino, false)?;
         }
+        Ok(taken)
     }
 }
 
@@ -124,22 +117,22 @@ const LOOKUPS: usize = 100;
 #[deny(clippy::missing_trait_methods, reason = "a default would not reach below")]
 impl FileSystem for TransformFs {
     fn root(&self) -> Ino {
-        self.ground.below.root()
+        self.mount.below.root()
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
-        if is_shown(parent) {
-            return self.shown_lookup(parent, name);
+        if is_synthetic(parent) {
+            return self.synthetic_lookup(parent, name);
         }
-        let parent = self.node(parent)?;
-        if Self::check_visible(name).is_err() {
+        let parent = self.inode(parent)?;
+        if check_visible(name).is_err() {
             return Err(Error::NotFound);
         }
         for _ in 0..LOOKUPS {
-            let below = match self.ground.below.lookup(parent.below(), name) {
+            let below = match self.mount.below.lookup(parent.below(), name) {
                 Err(Error::NotFound) => {
-                    let own = self.own_lookup(parent.ino, name);
-                    return own.or_else(|_| self.view(&parent, name));
+                    let meter = self.meter_lookup(parent.ino, name);
+                    return meter.or_else(|_| self.view(&parent, name));
                 }
                 below => below?,
             };
@@ -154,10 +147,10 @@ impl FileSystem for TransformFs {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        if is_shown(ino) {
-            self.shown_forget(ino, count);
+        if is_synthetic(ino) {
+            self.synthetic_forget(ino, count);
         } else if ino != self.root() {
-            self.give_back(ino, count);
+            self.mount.release_uses(ino, count);
         }
     }
 
@@ -168,41 +161,41 @@ impl FileSystem for TransformFs {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        if is_shown(ino) {
-            return self.shown_attr(ino);
+        if is_synthetic(ino) {
+            return self.synthetic_attr(ino);
         }
-        self.attr(&*self.node(ino)?)
+        self.attr(&*self.inode(ino)?)
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        if is_shown(ino) {
-            return self.shown_attr(ino).and(Err(Error::ReadOnly));
+        if is_synthetic(ino) {
+            return self.synthetic_attr(ino).and(Err(Error::ReadOnly));
         }
-        let node = self.node(ino)?;
-        if locked(&node.file).is_view() {
+        let inode = self.inode(ino)?;
+        if locked(&inode.file).is_view() {
             return Err(Error::ReadOnly);
         }
         // A change of only mode or owner does not change the content: readers of a tree can go on.
         if set.size_bytes.is_some() || set.mtime.is_some() {
-            self.touched(&node);
+            self.touched(&inode);
         } else {
-            Self::permissions_change(&node);
+            Self::permissions_change(&inode);
         }
-        let mut attr = if Self::is_plain(&node) {
-            self.ground.below.setattr(node.below(), set)?
+        let mut attr = if inode.is_plain() {
+            self.mount.below.setattr(inode.below(), set)?
         } else {
-            self.with(&node, |file, around| file.setattr(around, set))?.0
+            self.mount.file(&inode).setattr(set)?.0
         };
-        self.rules_may_differ(&node);
-        attr.ino = node.ino;
+        self.rules_may_differ(&inode);
+        attr.ino = inode.ino;
         Ok(attr)
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        if is_shown(ino) {
+        if is_synthetic(ino) {
             return self.tree_link(ino);
         }
-        self.ground.below.readlink(self.node(ino)?.below())
+        self.mount.below.readlink(self.inode(ino)?.below())
     }
 
     fn mknod(
@@ -214,30 +207,30 @@ impl FileSystem for TransformFs {
         perm: u16,
         rdev: u32,
     ) -> Result<Entry> {
-        let parent = self.node(parent)?;
-        Self::check_visible(name)?;
+        let parent = self.inode(parent)?;
+        check_visible(name)?;
         if kind == FileKind::Regular {
-            self.check_new(&join(&locked(&parent.path), name))?;
+            self.check_new(&parent.path_of(name))?;
         }
         let made = {
-            let _names = locked(&self.ground.names);
-            self.ground.below.mknod(caller, parent.below(), name, kind, perm, rdev)?
+            let _names = locked(&self.mount.names);
+            self.mount.below.mknod(caller, parent.below(), name, kind, perm, rdev)?
         };
         self.named(name);
         self.found(&parent, name, made, true)
     }
 
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
-        let parent = self.node(parent)?;
-        Self::check_visible(name)?;
-        let made = self.ground.below.mkdir(caller, parent.below(), name, perm)?;
+        let parent = self.inode(parent)?;
+        check_visible(name)?;
+        let made = self.mount.below.mkdir(caller, parent.below(), name, perm)?;
         self.found(&parent, name, made, true)
     }
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
-        let parent = self.node(parent)?;
-        Self::check_visible(name)?;
-        let made = self.ground.below.symlink(caller, parent.below(), name, target)?;
+        let parent = self.inode(parent)?;
+        check_visible(name)?;
+        let made = self.mount.below.symlink(caller, parent.below(), name, target)?;
         self.found(&parent, name, made, true)
     }
 
@@ -293,7 +286,7 @@ impl FileSystem for TransformFs {
     }
 
     fn has_acls(&self) -> bool {
-        self.ground.below.has_acls()
+        self.mount.below.has_acls()
     }
 
     fn attr_lifetime(&self, ino: Ino) -> Option<Duration> {
@@ -313,21 +306,21 @@ impl FileSystem for TransformFs {
     }
 
     fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        if is_shown(ino) {
-            return self.shown_read(ino, handle, offset, buf);
+        if is_synthetic(ino) {
+            return self.synthetic_read(ino, handle, offset, buf);
         }
-        let node = self.node(ino)?;
-        if Self::is_plain(&node) {
-            return self.ground.below.read(node.below(), self.below_handle(handle), offset, buf);
+        let inode = self.inode(ino)?;
+        if inode.is_plain() {
+            return self.mount.below.read(inode.below(), self.below_handle(handle), offset, buf);
         }
-        if let Some(entry) = self.snapshot_entry(&node) {
+        if let Some(entry) = self.snapshot_entry(&inode) {
             return Ok(entry.read_at(offset, buf).map_err(crate::Error::from)?);
         }
-        let through = |buf: &mut [u8]| match self.ground.read_in_place(&node, offset, buf) {
+        let through = |buf: &mut [u8]| match self.mount.read_in_place(&inode, offset, buf) {
             Some(read) => read,
-            None => self.with(&node, |file, around| file.read(around, offset, buf)),
+            None => self.mount.file(&inode).read(offset, buf),
         };
-        let read = self.read_output(&node, offset, buf, through);
+        let read = self.read_output(&inode, offset, buf, through);
         read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
     }
 
@@ -340,26 +333,26 @@ impl FileSystem for TransformFs {
     }
 
     fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        if is_shown(ino) {
-            return self.shown_attr(ino).map(drop);
+        if is_synthetic(ino) {
+            return self.synthetic_attr(ino).map(drop);
         }
-        let node = self.node(ino)?;
-        if node.view.is_some() {
+        let inode = self.inode(ino)?;
+        if inode.view_name.is_some() {
             return Ok(());
         }
-        self.commit(&node)?;
-        self.ground.below.fsync(node.below(), data_only)
+        self.mount.commit(&inode)?;
+        self.mount.below.fsync(inode.below(), data_only)
     }
 
     fn fsync_dir(&self, ino: Ino) -> Result<()> {
-        if is_shown(ino) {
-            return self.shown_attr(ino).map(drop);
+        if is_synthetic(ino) {
+            return self.synthetic_attr(ino).map(drop);
         }
-        self.ground.below.fsync_dir(self.node(ino)?.below())
+        self.mount.below.fsync_dir(self.inode(ino)?.below())
     }
 
     fn sync(&self) -> Result<()> {
-        self.commit_all().and(self.ground.below.sync())
+        self.commit_all().and(self.mount.below.sync())
     }
 
     fn readdir(
@@ -381,53 +374,53 @@ impl FileSystem for TransformFs {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        self.ground.below.statfs()
+        self.mount.below.statfs()
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        if is_shown(ino) {
-            return self.shown_attribute(ino, name);
+        if is_synthetic(ino) {
+            return self.synthetic_attribute(ino, name);
         }
-        self.attribute(&*self.node(ino)?, name)
+        self.attribute(&*self.inode(ino)?, name)
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        if is_shown(ino) {
-            let list = self.shown_attribute(ino, ACCESS_LIST).map(|_| ACCESS_LIST.to_vec());
-            return self.shown_attr(ino).map(|_| list.into_iter().collect());
+        if is_synthetic(ino) {
+            let list = self.synthetic_attribute(ino, ACCESS_LIST).map(|_| ACCESS_LIST.to_vec());
+            return self.synthetic_attr(ino).map(|_| list.into_iter().collect());
         }
-        self.attributes(&*self.node(ino)?)
+        self.attributes(&*self.inode(ino)?)
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
-        self.set_attribute(&*self.node(ino)?, name, value, how)
+        self.set_attribute(&*self.inode(ino)?, name, value, how)
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.remove_attribute(&*self.node(ino)?, name)
+        self.remove_attribute(&*self.inode(ino)?, name)
     }
 
     fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
-        let own = [super::NETWORK_ATTRIBUTE, super::CONVERT_ATTRIBUTE, super::EXPLAIN_ATTRIBUTE];
-        if own.contains(&name) {
+        let commands = [NETWORK_ATTRIBUTE, CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE];
+        if commands.contains(&name) {
             return false;
         }
-        let below = |ino| self.ground.below.is_for_owner(user, ino, name, value);
+        let below = |ino| self.mount.below.is_for_owner(user, ino, name, value);
         self.inode_below(ino).is_some_and(below)
     }
 
     // All readers see the file through its network, and a log stage in it records their reads.
     fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool {
-        let below = |ino| self.ground.below.is_owners_to_set(ino, name);
-        matches!(name, super::NETWORK_ATTRIBUTE | super::CONVERT_ATTRIBUTE)
+        let below = |ino| self.mount.below.is_owners_to_set(ino, name);
+        matches!(name, NETWORK_ATTRIBUTE | CONVERT_ATTRIBUTE)
             || self.inode_below(ino).is_some_and(below)
     }
 
     fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        let node = self.node(ino)?;
-        self.touched(&node);
-        if Self::is_plain(&node) {
-            return self.ground.below.fallocate(node.below(), mode, offset, len_bytes);
+        let inode = self.inode(ino)?;
+        self.touched(&inode);
+        if inode.is_plain() {
+            return self.mount.below.fallocate(inode.below(), mode, offset, len_bytes);
         }
         let end = offset.checked_add(len_bytes).ok_or(Error::TooLarge)?;
         if len_bytes == 0 {
@@ -439,9 +432,9 @@ impl FileSystem for TransformFs {
             FallocateMode::PunchHole => true,
             FallocateMode::ZeroRange { keep_size } => keep_size,
         };
-        let size = self.attr(&node)?.size_bytes;
+        let size = self.attr(&inode)?.size_bytes;
         let end = if keep_size { end.min(size) } else { end };
-        self.with(&node, |file, around| file.zero(around, offset, end))
+        self.mount.file(&inode).zero(offset, end)
     }
 
     fn copy_range(
@@ -452,28 +445,28 @@ impl FileSystem for TransformFs {
         to_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
-        let target = self.node(to)?;
+        let target = self.inode(to)?;
         self.touched(&target);
-        if !is_shown(from) && Self::is_plain(&target) {
-            let source = self.node(from)?;
-            if Self::is_plain(&source) {
+        if !is_synthetic(from) && target.is_plain() {
+            let source = self.inode(from)?;
+            if source.is_plain() {
                 let (from, to) = (source.below(), target.below());
-                return self.ground.below.copy_range(from, from_offset, to, to_offset, len_bytes);
+                return self.mount.below.copy_range(from, from_offset, to, to_offset, len_bytes);
             }
         }
         copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
     }
 
     fn trim(&self, range: &TrimRange) -> Result<u64> {
-        self.ground.below.trim(range)
+        self.mount.below.trim(range)
     }
 
     fn file_flags(&self, ino: Ino) -> Result<FileFlags> {
-        self.ground.below.file_flags(self.flagged(ino)?)
+        self.mount.below.file_flags(self.flagged(ino)?)
     }
 
     fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()> {
-        self.ground.below.set_file_flags(self.flagged(ino)?, flags)
+        self.mount.below.set_file_flags(self.flagged(ino)?, flags)
     }
 
     fn command(
@@ -506,20 +499,19 @@ impl FileSystem for TransformFs {
 
     fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
         *locked(&self.sink) = Some(sink.clone());
-        self.ground
-            .below
-            .set_invalidate(Arc::new(Upward { nodes: self.ground.nodes.clone(), sink }));
+        let upward = Upward { inodes: self.mount.inodes.clone(), sink };
+        self.mount.below.set_invalidate(Arc::new(upward));
     }
 
     fn time_unit_nanos(&self) -> u32 {
-        self.ground.below.time_unit_nanos()
+        self.mount.below.time_unit_nanos()
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
-        if !is_shown(ino) {
-            let node = self.node(ino)?;
-            if Self::is_plain(&node) {
-                return self.ground.below.seek(node.below(), from);
+        if !is_synthetic(ino) {
+            let inode = self.inode(ino)?;
+            if inode.is_plain() {
+                return self.mount.below.seek(inode.below(), from);
             }
         }
         seek_without_holes(self.getattr(ino)?.size_bytes, from)
@@ -529,13 +521,13 @@ impl FileSystem for TransformFs {
         let result = self.commit_all();
         locked(&self.handles).clear();
         *locked(&self.trees) = Trees::default();
-        let nodes = locked(&self.ground.nodes).clear();
-        for node in nodes {
-            locked(&node.file).close();
+        let inodes = self.mount.inodes().clear();
+        for inode in inodes {
+            locked(&inode.file).close();
         }
-        if let Ok(root) = self.ground.below.getattr(self.ground.below.root()) {
+        if let Ok(root) = self.mount.below.getattr(self.mount.below.root()) {
             self.add_root(&root);
         }
-        result.and(self.ground.below.unmount())
+        result.and(self.mount.below.unmount())
     }
 }

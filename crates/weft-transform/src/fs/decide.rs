@@ -8,7 +8,6 @@
 //! line and quotes none of its text: the owner of a directory can rename any file in it to
 //! `.weftattributes`.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,27 +15,16 @@ use std::sync::Arc;
 
 use weft_vfs::{Error, Handle, Ino, Result, XattrSet};
 
-use super::base::locked;
-use super::file::{Attached, again};
-use super::rules::{RULES_MAX_BYTES, RULES_NAME, Rules, Trust};
-use super::{LINK, NETWORK_ATTRIBUTE, Source, TransformFs, join};
+use super::explanation::Source;
+use super::inode::{Attached, again};
+use super::link::{LINK, is_link};
+use super::locks::locked;
+use super::options::NETWORK_ATTRIBUTE;
+use super::path::join;
+use super::rules::{Loaded, RULES_MAX_BYTES, RULES_NAME, Rules, RulesFile, Trust, is_rules_file};
+use super::transform_fs::TransformFs;
 use crate::Network;
-use crate::text::{Element, Text};
-
-/// The rules files of directories by path, loaded on demand.
-#[derive(Default)]
-pub(super) struct RulesCache {
-    directories: HashMap<Vec<u8>, Loaded>,
-}
-
-/// A loaded rules file: `None` if there is none; an error if it cannot be used.
-type Loaded = Result<Option<Arc<RulesFile>>, Arc<Error>>;
-
-/// A rules file of the tree.
-struct RulesFile {
-    rules: Rules,
-    owner: u32,
-}
+use crate::text::Text;
 
 /// The rule that matches a path.
 pub(super) struct Found {
@@ -57,7 +45,7 @@ impl TransformFs {
         if is_rules_file(path) {
             return Attached::Plain;
         }
-        match self.ground.below.getxattr(below, NETWORK_ATTRIBUTE) {
+        match self.mount.below.getxattr(below, NETWORK_ATTRIBUTE) {
             Ok(text) if text == LINK => self.of_link(below, path),
             Ok(text) => self.of_attribute(&text),
             Err(Error::NoAttribute | Error::Unsupported(_)) => {
@@ -143,11 +131,9 @@ impl TransformFs {
         if text.is_empty() {
             return Attached::Plain;
         }
-        let made = match std::str::from_utf8(text) {
-            Ok(text) => self.registry.parse(text).map_err(Error::from),
-            Err(_) => Err(Error::Invalid("the network of a file is UTF-8")),
-        };
-        match made {
+        let invalid = |_| Error::Invalid("the network of a file is UTF-8");
+        let text = std::str::from_utf8(text).map_err(invalid);
+        match text.and_then(|text| Ok(self.registry.parse(text)?)) {
             Ok(network) => Attached::Network(Arc::new(network)),
             Err(e) => Attached::Unusable(Arc::new(e)),
         }
@@ -185,11 +171,11 @@ impl TransformFs {
 
     /// Checks that the owner of a rule may choose the network of the inode `below`.
     fn check_owner_of_rules(&self, found: &Found, below: Ino) -> Result<(), Arc<Error>> {
-        let owner = found.owner.filter(|owner| *owner != 0 && !self.ground.is_of_one_user());
+        let owner = found.owner.filter(|owner| *owner != 0 && !self.mount.is_of_one_user());
         let Some(owner) = owner.filter(|_| found.network.is_some()) else { return Ok(()) };
-        let attr = self.ground.below.getattr(below)?;
-        let has_list = || self.ground.access_list(below).is_some();
-        if attr.uid == owner || self.ground.all_may_read(&attr, has_list) {
+        let attr = self.mount.below.getattr(below)?;
+        let has_list = || self.mount.access_list(below).is_some();
+        if attr.uid == owner || self.mount.all_may_read(&attr, has_list) {
             return Ok(());
         }
         let message = "the rules file that is about it is another user's, and not all may read this \
@@ -243,7 +229,7 @@ impl TransformFs {
 
     /// Returns the rules file in a directory, from the cache or loaded.
     fn rules_of(&self, directory: &[u8]) -> Loaded {
-        if let Some(loaded) = locked(&self.rules).directories.get(directory) {
+        if let Some(loaded) = locked(&self.rules).get(directory) {
             return loaded.clone();
         }
         let loaded = self.load_rules(directory).map_err(Arc::new);
@@ -251,7 +237,7 @@ impl TransformFs {
             let directory = String::from_utf8_lossy(directory);
             tracing::error!("the rules in /{directory} cannot be used: {e}");
         }
-        locked(&self.rules).directories.insert(directory.to_vec(), loaded.clone());
+        locked(&self.rules).insert(directory.to_vec(), loaded.clone());
         loaded
     }
 
@@ -260,12 +246,12 @@ impl TransformFs {
             return Ok(None);
         }
         let names = directory.split(|&b| b == b'/').filter(|name| !name.is_empty());
-        let mut at = self.ground.below.root();
+        let mut at = self.mount.below.root();
         let mut attr = None;
         for name in names.chain([RULES_NAME]) {
-            let found = self.ground.below.lookup(at, name);
-            if at != self.ground.below.root() {
-                self.ground.below.forget(at, 1);
+            let found = self.mount.below.lookup(at, name);
+            if at != self.mount.below.root() {
+                self.mount.below.forget(at, 1);
             }
             match found {
                 Ok(entry) => {
@@ -277,9 +263,9 @@ impl TransformFs {
             }
         }
         let Some(attr) = attr else { return Ok(None) };
-        let has_list = || self.ground.access_list(at).is_some();
-        if !self.ground.all_may_read(&attr, has_list) {
-            self.ground.below.forget(at, 1);
+        let has_list = || self.mount.access_list(at).is_some();
+        if !self.mount.all_may_read(&attr, has_list) {
+            self.mount.below.forget(at, 1);
             let message = format!(
                 "{} in /{} counts only if all users of this mount may read it (chmod a+r)",
                 String::from_utf8_lossy(RULES_NAME),
@@ -288,8 +274,8 @@ impl TransformFs {
             return Err(Error::Io { errno: Error::Access.errno(), message });
         }
         let mut content = vec![0; RULES_MAX_BYTES + 1];
-        let got = self.ground.below.read(at, Handle::NONE, 0, &mut content);
-        self.ground.below.forget(at, 1);
+        let got = self.mount.below.read(at, Handle::NONE, 0, &mut content);
+        self.mount.below.forget(at, 1);
         content.truncate(got?);
         let rules = Rules::parse_lines(&content, |line| {
             tracing::error!("{}", unusable_line(directory, line, Error::Invalid("").errno()));
@@ -299,14 +285,14 @@ impl TransformFs {
 
     /// Drops the cached rules files, which may have changed.
     pub(super) fn forget_rules(&self) {
-        locked(&self.rules).directories.clear();
+        locked(&self.rules).clear();
     }
 
     /// Records the network of a file in its attribute, if the file system below supports
     /// attributes.
     pub(super) fn pin(&self, below: Ino, text: &Text) {
         let text = text.to_string();
-        match self.ground.below.setxattr(below, NETWORK_ATTRIBUTE, text.as_bytes(), XattrSet::Any) {
+        match self.mount.below.setxattr(below, NETWORK_ATTRIBUTE, text.as_bytes(), XattrSet::Any) {
             Ok(()) | Err(Error::Unsupported(_)) => {}
             Err(e) => tracing::warn!("the network of a new file is not written down: {e}"),
         }
@@ -322,17 +308,4 @@ fn unusable_line(directory: &[u8], line: usize, errno: i32) -> Error {
         "it needs a pattern, white space, and a network of known stages, parameters and keys"
     );
     Error::Io { errno, message }
-}
-
-/// Returns true if a rule declares files to be links.
-pub(super) fn is_link(text: &Text) -> bool {
-    match &text.pipe[..] {
-        [Element::Stage(stage)] => stage.name.as_bytes() == LINK && stage.parameters.is_empty(),
-        _ => false,
-    }
-}
-
-/// Returns true if a path names a rules file.
-pub(super) fn is_rules_file(path: &[u8]) -> bool {
-    path.rsplit(|&b| b == b'/').next() == Some(RULES_NAME)
 }

@@ -13,12 +13,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use blake3::Hash;
-use weft_vfs::Result;
+use weft_vfs::{Attr, Ino};
 
-use super::base::locked;
-use super::ground::Ground;
-use super::nodes::Node;
-use super::outputs::{Asked, output_ended};
+use super::locks::locked;
+use super::version::FileVersion;
 use crate::OutputCache;
 use crate::outputs::{End, Filling, Spans};
 
@@ -40,8 +38,24 @@ const MADE_BYTES: u64 = 2 << 20;
 /// output.
 const OWED_MAX: usize = 256;
 
-/// The lowest scheduling priority.
-const LOWEST_PRIORITY: i32 = 19;
+/// A request to the cache for the output of a file.
+pub(super) struct OutputRequest {
+    pub(super) seen: FileVersion,
+    pub(super) version: u64,
+    pub(super) stored: Ino,
+    /// The attributes of the stored file.
+    pub(super) attr: Attr,
+    pub(super) network: Hash,
+    /// All stages work in place: a piece can be produced again at almost no cost.
+    pub(super) in_place: bool,
+}
+
+impl OutputRequest {
+    /// Returns the state of the file at the time of the request.
+    pub(super) fn of(&self) -> (FileVersion, u64) {
+        (self.seen, self.version)
+    }
+}
 
 /// An output that is being added to the cache; see the module page.
 pub(super) struct Fill {
@@ -52,9 +66,7 @@ pub(super) struct Fill {
     queue: Mutex<Queue>,
     /// Signalled on changes of the queue and of `over`.
     changed: Condvar,
-    /// A piece can be produced again at almost no cost.
-    in_place: bool,
-    pub(super) asked: Asked,
+    pub(super) request: OutputRequest,
     /// The hash of the stored content, if it was computed before.
     pub(super) content: Option<Hash>,
     pub(super) looks: Option<Hash>,
@@ -72,21 +84,21 @@ struct Queue {
 }
 
 /// A piece of an output.
-struct Piece {
-    offset: u64,
-    data: Vec<u8>,
+pub(super) struct Piece {
+    pub(super) offset: u64,
+    pub(super) data: Vec<u8>,
     /// The output ends with this piece.
-    last: bool,
+    pub(super) last: bool,
 }
 
-enum Work {
+pub(super) enum Work {
     Write(Piece),
     /// A part to produce and write: its begin and end.
     Make(u64, u64),
 }
 
 /// The result of passing data to the queue.
-enum Added {
+pub(super) enum Added {
     /// A writer thread takes the data, or it is no longer needed.
     Taken,
     /// The caller must start a writer thread.
@@ -113,14 +125,14 @@ impl Fill {
     pub(super) fn new(
         cache: Arc<OutputCache>,
         filling: Filling,
-        asked: Asked,
+        request: OutputRequest,
         content: Option<Hash>,
         looks: Option<Hash>,
     ) -> Self {
         let over = AtomicBool::new(false);
         let (queue, changed) = (Mutex::default(), Condvar::new());
-        let (filling, in_place) = (Mutex::new(filling), asked.in_place);
-        Self { cache, filling, over, queue, changed, in_place, asked, content, looks }
+        let filling = Mutex::new(filling);
+        Self { cache, filling, over, queue, changed, request, content, looks }
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -138,11 +150,11 @@ impl Fill {
     }
 
     /// Queues the `got` bytes that were read into `buf`.
-    fn add(&self, offset: u64, buf: &[u8], got: usize) -> Added {
+    pub(super) fn add(&self, offset: u64, buf: &[u8], got: usize) -> Added {
         let mut queue = locked(&self.queue);
         queue.readings += 1;
         let behind = queue.pieces.len() >= QUEUED_MAX || !queue.owed.is_empty();
-        if self.in_place && behind && !self.is_over() {
+        if self.request.in_place && behind && !self.is_over() {
             queue.owed.add(offset, offset.saturating_add(buf.len() as u64));
             if queue.owed.count() > OWED_MAX {
                 return Added::Scattered;
@@ -165,7 +177,7 @@ impl Fill {
     /// Returns the next task of the writer thread; `None` once there was none for a while. Missing
     /// parts wait until no client has read for as long, but not for ever: then they are produced
     /// one at a time.
-    fn next(&self, calm: &mut bool) -> Option<Work> {
+    pub(super) fn next(&self, calm: &mut bool) -> Option<Work> {
         let mut queue = locked(&self.queue);
         for _ in 0..PAUSES_MAX {
             if *calm || !queue.pieces.is_empty() {
@@ -190,90 +202,12 @@ impl Fill {
     }
 
     /// Accepts no more data from now on. Returns true if it did until now.
-    fn end(&self) -> bool {
+    pub(super) fn end(&self) -> bool {
         let first = !self.over.swap(true, Ordering::Relaxed);
         *locked(&self.queue) = Queue::default();
         self.changed.notify_all();
         first
     }
-}
-
-/// Passes `got` bytes that were read into `buf` to the writer thread, starting it if needed.
-pub(super) fn hand_over(
-    ground: &Arc<Ground>,
-    node: &Arc<Node>,
-    fill: &Arc<Fill>,
-    (offset, buf, got): (u64, &[u8], usize),
-) {
-    if fill.is_over() {
-        return;
-    }
-    match fill.add(offset, buf, got) {
-        Added::Taken => {}
-        Added::Scattered => ended(ground, node, fill, End::Failed),
-        Added::WantsThread => {
-            // The file may be closed and forgotten before the writer thread has finished.
-            locked(&ground.nodes).add_use(node);
-            let (theirs, of, ours) = (ground.clone(), node.clone(), fill.clone());
-            let work = move || {
-                work(&theirs, &of, &ours);
-                theirs.give_back_node(&of);
-            };
-            if let Err(e) = std::thread::Builder::new().name("weft-output".into()).spawn(work) {
-                tracing::warn!("an output is not kept: {e}");
-                ended(ground, node, fill, End::Failed);
-                ground.give_back_node(node);
-            }
-        }
-    }
-}
-
-/// Ends an output with an outcome. Must not be called under the lock of the file.
-pub(super) fn ended(ground: &Ground, node: &Node, fill: &Fill, end: End) {
-    if fill.end() {
-        output_ended(ground, node, fill, end);
-    }
-}
-
-fn work(ground: &Ground, node: &Node, fill: &Fill) {
-    // No reader waits for this thread then.
-    if fill.in_place
-        && let Err(e) = rustix::process::setpriority_process(None, LOWEST_PRIORITY)
-    {
-        tracing::debug!("priority: {e}");
-    }
-    let mut calm = false;
-    while let Some(work) = fill.next(&mut calm) {
-        let piece = match work {
-            Work::Write(piece) => piece,
-            // The part has been written meanwhile.
-            Work::Make(from, upto) if locked(&fill.filling).has(from, upto) => continue,
-            Work::Make(from, upto) => match make(ground, node, from, upto) {
-                Ok(Some(piece)) => piece,
-                // The file has changed.
-                Ok(None) => return ended(ground, node, fill, End::Failed),
-                Err(e) => {
-                    tracing::warn!("an output is not kept: {e}");
-                    return ended(ground, node, fill, End::Failed);
-                }
-            },
-        };
-        let end = locked(&fill.filling).take(piece.offset, &piece.data, piece.last);
-        if let Some(end) = end {
-            return ended(ground, node, fill, end);
-        }
-    }
-}
-
-/// Produces a part of an output; returns `None` if the file is no longer read in place.
-fn make(ground: &Ground, node: &Node, from: u64, upto: u64) -> Result<Option<Piece>> {
-    // At most `MADE_BYTES`.
-    let mut data = vec![0; (upto - from) as usize];
-    let Some(read) = ground.read_in_place(node, from, &mut data) else { return Ok(None) };
-    let got = read?;
-    let last = got < data.len();
-    data.truncate(got);
-    Ok(Some(Piece { offset: from, data, last }))
 }
 
 #[cfg(test)]

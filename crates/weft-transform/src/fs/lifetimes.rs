@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use weft_vfs::Ino;
 
-use super::TransformFs;
-use super::base::locked;
-use super::shown::is_shown;
+use super::inodes::is_synthetic;
+use super::locks::locked;
+use super::transform_fs::TransformFs;
 
 /// Returns the shorter of two cache times; `None` is for ever.
 fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
@@ -17,51 +17,51 @@ fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
 
 impl TransformFs {
     pub(super) fn lifetime_of_attr(&self, ino: Ino) -> Option<Duration> {
-        let below = |ino| self.ground.below.attr_lifetime(ino);
-        shorter(self.own_lifetime_of_attr(ino), self.inode_below(ino).and_then(below))
+        let below = |ino| self.mount.below.attr_lifetime(ino);
+        shorter(self.granted_lifetime_of_attr(ino), self.inode_below(ino).and_then(below))
     }
 
     pub(super) fn lifetime_of_name(&self, ino: Ino) -> Option<Duration> {
-        let below = |ino| self.ground.below.name_lifetime(ino);
-        shorter(self.own_lifetime_of_name(ino), self.inode_below(ino).and_then(below))
+        let below = |ino| self.mount.below.name_lifetime(ino);
+        shorter(self.granted_lifetime_of_name(ino), self.inode_below(ino).and_then(below))
     }
 
     /// Returns the time for which this file system allows attributes to be cached.
-    fn own_lifetime_of_attr(&self, ino: Ino) -> Option<Duration> {
+    fn granted_lifetime_of_attr(&self, ino: Ino) -> Option<Duration> {
         let not_at_all = Some(Duration::ZERO);
-        if is_shown(ino) {
+        if is_synthetic(ino) {
             return not_at_all;
         }
-        let Ok(node) = self.node(ino) else { return not_at_all };
-        if self.snapshot_entry(&node).is_some() {
+        let Ok(inode) = self.inode(ino) else { return not_at_all };
+        if self.snapshot_entry(&inode).is_some() {
             return not_at_all;
         }
-        if Self::is_plain(&node) {
+        if inode.is_plain() {
             return None;
         }
-        let through_link = Self::is_through_link(&node);
-        let mut file = locked(&node.file);
+        let through_link = Self::is_through_link(&inode);
+        let mut file = locked(&inode.file);
         if let Some(view) = file.view()
-            && view.base.written_past.load(Ordering::Relaxed) > 0
+            && view.base.passthrough_writers.load(Ordering::Relaxed) > 0
         {
             return not_at_all;
         }
         let is_settled = match file.view().cloned() {
             // That a reader has opened it is hidden from other users, too.
             Some(view)
-                if node.cached_opens.load(Ordering::Acquire) == 0
-                    && !view.all_may_read().unwrap_or(false) =>
+                if inode.cached_opens.load(Ordering::Acquire) == 0
+                    && !self.mount.all_may_read_view(&view).unwrap_or(false) =>
             {
-                view.len_by_base().is_ok_and(|len| len.is_some())
+                self.mount.len_by_base(&view).is_ok_and(|len| len.is_some())
             }
             _ => file.is_settled(),
         };
-        match (is_settled, file.is_view(), &node.view) {
+        match (is_settled, file.is_view(), &inode.view_name) {
             (false, ..) => not_at_all,
             (true, false, _) => None,
             // A view changes with its base.
             (true, true, Some(_)) if !through_link => {
-                Some(locked(&node.vouched).vouch(Instant::now()))
+                Some(locked(&inode.attr_lifetime).grant(Instant::now()))
             }
             // Changes of the target of a link are not announced.
             (true, true, _) => not_at_all,
@@ -69,10 +69,11 @@ impl TransformFs {
     }
 
     /// Returns the time for which this file system allows a name to be cached.
-    fn own_lifetime_of_name(&self, ino: Ino) -> Option<Duration> {
+    fn granted_lifetime_of_name(&self, ino: Ino) -> Option<Duration> {
         // A tree is another once its archive has changed.
-        let may_lead_elsewhere = self.is_tree_root(ino)
-            || self.options.snapshot_views && self.node(ino).is_ok_and(|node| node.view.is_some());
+        let may_lead_elsewhere = self.in_tree(ino).is_ok_and(|(_, nr)| nr == 0)
+            || self.options.snapshot_views
+                && self.inode(ino).is_ok_and(|inode| inode.view_name.is_some());
         may_lead_elsewhere.then_some(Duration::ZERO)
     }
 }

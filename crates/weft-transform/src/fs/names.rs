@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use weft_vfs::{DirCursor, Entry, Error, FileKind, FileSystem, Ino, RenameFlags, Result};
 
-use super::base::locked;
-use super::decide::is_rules_file;
-use super::file::{Attached, again};
-use super::nodes::Node;
-use super::rules::Trust;
-use super::{NETWORK_ATTRIBUTE, RULES_NAME, TransformFs, join};
+use super::inode::{Attached, Inode, again};
+use super::locks::locked;
+use super::options::NETWORK_ATTRIBUTE;
+use super::path::{check_visible, join};
+use super::rules::{RULES_NAME, Trust, is_rules_file};
+use super::transform_fs::TransformFs;
 use crate::Write;
 use crate::text::Text;
 
@@ -21,47 +21,41 @@ use crate::text::Text;
 const LOOKED_AT_MAX: usize = 100_000;
 
 impl TransformFs {
-    /// Returns the node of a name that is about to be moved or removed, with one more use; `None`
+    /// Returns the inode of a name that is about to be moved or removed, with one more use; `None`
     /// if it is not referenced.
-    fn known(&self, parent: &Node, name: &[u8]) -> Option<Arc<Node>> {
-        let entry = self.ground.below.lookup(parent.below(), name).ok()?;
-        let node = locked(&self.ground.nodes).acquire(entry.attr.ino);
-        self.ground.below.forget(entry.attr.ino, 1);
-        node
+    fn known(&self, parent: &Inode, name: &[u8]) -> Option<Arc<Inode>> {
+        let entry = self.mount.below.lookup(parent.below(), name).ok()?;
+        let inode = self.mount.inodes().acquire(entry.attr.ino);
+        self.mount.below.forget(entry.attr.ino, 1);
+        inode
     }
 
     /// Releases the uses of [`known`](Self::known): not under the lock of names, because a commit
     /// may follow.
-    fn done_with(&self, nodes: impl IntoIterator<Item = Option<Arc<Node>>>) {
-        for node in nodes.into_iter().flatten() {
-            let ino = node.ino;
-            drop(node);
-            self.give_back(ino, 1);
+    fn done_with(&self, inodes: impl IntoIterator<Item = Option<Arc<Inode>>>) {
+        for inode in inodes.into_iter().flatten() {
+            let ino = inode.ino;
+            drop(inode);
+            self.mount.release_uses(ino, 1);
         }
     }
 
-    /// Marks a node as unlinked if its inode has lost its last name.
-    fn lost_name(&self, node: Option<&Arc<Node>>) {
-        if let Some(node) = node
-            && self.ground.below.getattr(node.below()).is_ok_and(|attr| attr.nlink == 0)
+    /// Marks an inode as unlinked if it has lost its last name.
+    fn lost_name(&self, inode: Option<&Arc<Inode>>) {
+        if let Some(inode) = inode
+            && self.mount.below.getattr(inode.below()).is_ok_and(|attr| attr.nlink == 0)
         {
-            locked(&node.place).unlinked = true;
+            locked(&inode.location).unlinked = true;
         }
     }
 
-    /// Updates the location and path of a node that was moved.
-    fn moved(&self, node: Option<&Arc<Node>>, parent: &Node, name: &[u8]) {
-        let Some(node) = node else { return };
-        let path = join(&locked(&parent.path), name);
-        let old = std::mem::replace(&mut *locked(&node.path), path.clone());
-        {
-            let mut place = locked(&node.place);
-            place.parent = parent.below();
-            name.clone_into(&mut place.name);
-        }
-        if node.kind == FileKind::Directory {
-            let inside = [&old[..], b"/"].concat();
-            for other in locked(&self.ground.nodes).all() {
+    /// Updates the location and path of an inode that was moved.
+    fn moved(&self, inode: Option<&Arc<Inode>>, parent: &Inode, name: &[u8]) {
+        let Some(inode) = inode else { return };
+        let old = inode.moved_to(parent, name);
+        if inode.kind == FileKind::Directory {
+            let (inside, path) = ([&old[..], b"/"].concat(), inode.path());
+            for other in self.mount.inodes().all() {
                 let mut at = locked(&other.path);
                 if let Some(rest) = at.strip_prefix(&inside[..]) {
                     *at = join(&path, rest);
@@ -76,30 +70,30 @@ impl TransformFs {
     /// mount that names another network than the file's. A directory moves if the rules of the
     /// mount give all files in it the same networks as before; otherwise the client gets
     /// [`Error::CrossDevice`], and copies.
-    fn convert_for(&self, parent: &Node, name: &[u8], to: &Node, new_name: &[u8]) -> Result<()> {
+    fn convert_for(&self, parent: &Inode, name: &[u8], to: &Inode, new_name: &[u8]) -> Result<()> {
         if name == new_name && parent.ino == to.ino {
             return Ok(());
         }
-        let path = join(&locked(&to.path), new_name);
+        let path = to.path_of(new_name);
         let ruled = self.of_mount(&path).is_some();
         let entry = match self.lookup(parent.ino, name) {
             Ok(entry) => entry,
             // The rename itself reports the error.
             Err(_) => return Ok(()),
         };
-        let result = self.node(entry.attr.ino).and_then(|node| match node.kind {
+        let result = self.inode(entry.attr.ino).and_then(|inode| match inode.kind {
             FileKind::Directory => {
-                let old = join(&locked(&parent.path), name);
-                self.check_same_below(&node, &old, &path)
+                let old = parent.path_of(name);
+                self.check_same_below(&inode, &old, &path)
             }
             FileKind::Regular if ruled => {
-                let (attached, text) = self.of_rules(&path, Some(node.below()));
-                self.convert_as_ruled(&node, attached, text.as_ref())
+                let (attached, text) = self.of_rules(&path, Some(inode.below()));
+                self.convert_as_ruled(&inode, attached, text.as_ref())
             }
             FileKind::Regular if !is_rules_file(&path) => {
-                let (attached, text) = self.of_rules(&path, Some(node.below()));
-                self.keep_network(&node)?;
-                self.convert_plain(&node, attached, text.as_ref())
+                let (attached, text) = self.of_rules(&path, Some(inode.below()));
+                self.keep_network(&inode)?;
+                self.convert_plain(&inode, attached, text.as_ref())
             }
             _ => Ok(()),
         });
@@ -109,35 +103,35 @@ impl TransformFs {
 
     /// Records the network that the rules of the mount give a file, so that it keeps the network
     /// where they do not match.
-    fn keep_network(&self, node: &Node) -> Result<()> {
-        let network = match &locked(&node.file).attached {
+    fn keep_network(&self, inode: &Inode) -> Result<()> {
+        let network = match &locked(&inode.file).attached {
             Attached::Network(network) => network.clone(),
             _ => return Ok(()),
         };
-        let ruled = self.of_mount(&locked(&node.path).clone()).is_some();
-        if ruled && self.options.pin && locked(&node.runtime_stages).is_empty() {
-            self.pin(node.below(), network.text());
+        let ruled = self.of_mount(&inode.path()).is_some();
+        if ruled && self.options.pin && locked(&inode.runtime_stages).stack.is_empty() {
+            self.pin(inode.below(), network.text());
         }
         Ok(())
     }
 
-    fn convert_plain(&self, node: &Node, attached: Attached, text: Option<&Text>) -> Result<()> {
-        let has_attribute = self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE).is_ok();
+    fn convert_plain(&self, inode: &Inode, attached: Attached, text: Option<&Text>) -> Result<()> {
+        let has_attribute = self.mount.below.getxattr(inode.below(), NETWORK_ATTRIBUTE).is_ok();
         if matches!(attached, Attached::Plain) || has_attribute {
             return Ok(());
         }
-        if !locked(&node.runtime_stages).is_empty() {
+        if !locked(&inode.runtime_stages).stack.is_empty() {
             // The client then copies, and the copy comes under the rule.
             return Err(Error::CrossDevice);
         }
-        if !Self::is_plain(node) {
+        if !inode.is_plain() {
             return Ok(());
         }
-        self.convert_to(node, attached, text)
+        self.convert_to(inode, attached, text)
     }
 
-    fn convert_as_ruled(&self, node: &Node, ruled: Attached, text: Option<&Text>) -> Result<()> {
-        let same = match (&locked(&node.file).attached, &ruled) {
+    fn convert_as_ruled(&self, inode: &Inode, ruled: Attached, text: Option<&Text>) -> Result<()> {
+        let same = match (&locked(&inode.file).attached, &ruled) {
             (Attached::Plain, Attached::Plain) => true,
             (Attached::Network(one), Attached::Network(other)) => {
                 one.to_string() == other.to_string()
@@ -149,14 +143,14 @@ impl TransformFs {
         if let Attached::Unusable(why) = &ruled {
             return Err(again(why));
         }
-        if !locked(&node.runtime_stages).is_empty() {
+        if !locked(&inode.runtime_stages).stack.is_empty() {
             return Err(Error::CrossDevice);
         }
         if !same {
-            self.convert_to(node, ruled, text)?;
+            self.convert_to(inode, ruled, text)?;
         }
         if text.is_none() {
-            match self.ground.below.removexattr(node.below(), NETWORK_ATTRIBUTE) {
+            match self.mount.below.removexattr(inode.below(), NETWORK_ATTRIBUTE) {
                 Ok(()) | Err(Error::NoAttribute | Error::Unsupported(_)) => {}
                 Err(e) => return Err(e),
             }
@@ -164,21 +158,21 @@ impl TransformFs {
         Ok(())
     }
 
-    fn convert_to(&self, node: &Node, attached: Attached, text: Option<&Text>) -> Result<()> {
-        self.wait_not_past(node.ino);
-        self.with(node, |file, around| {
-            self.check_not_past(node.ino).map_err(|_| Error::CrossDevice)?;
-            file.convert(around, attached)
-        })?;
+    fn convert_to(&self, inode: &Inode, attached: Attached, text: Option<&Text>) -> Result<()> {
+        self.wait_no_passthrough(inode.ino);
+        let mut file = self.mount.file(inode);
+        self.check_no_passthrough(inode.ino).map_err(|_| Error::CrossDevice)?;
+        file.convert(attached)?;
+        drop(file);
         if let Some(text) = text.filter(|_| self.options.pin) {
-            self.pin(node.below(), text);
+            self.pin(inode.below(), text);
         }
         Ok(())
     }
 
     /// Checks that the rules of the mount give all files in a directory the same networks under
     /// both paths.
-    fn check_same_below(&self, directory: &Node, old: &[u8], new: &[u8]) -> Result<()> {
+    fn check_same_below(&self, directory: &Inode, old: &[u8], new: &[u8]) -> Result<()> {
         let path = |bytes| Path::new(OsStr::from_bytes(bytes));
         let rules = &self.options.rules;
         if self.options.trust == Trust::Tree || rules.say_the_same_below(path(old), path(new)) {
@@ -198,7 +192,7 @@ impl TransformFs {
         let mut result = Ok(());
         while let Some((at, within)) = todo.pop() {
             let mut names = Vec::new();
-            let listed = self.ground.below.readdir(at, DirCursor::START, &mut |entry| {
+            let listed = self.mount.below.readdir(at, DirCursor::START, &mut |entry| {
                 if !matches!(entry.name, b"." | b"..") {
                     names.push((entry.kind, join(&within, entry.name), entry.name.to_vec()));
                 }
@@ -211,13 +205,13 @@ impl TransformFs {
                 }
                 if result.is_ok()
                     && kind == FileKind::Directory
-                    && let Ok(entry) = self.ground.below.lookup(at, &name)
+                    && let Ok(entry) = self.mount.below.lookup(at, &name)
                 {
                     todo.push((entry.attr.ino, inner));
                 }
             }
             if at != directory.below() {
-                self.ground.below.forget(at, 1);
+                self.mount.below.forget(at, 1);
             }
             result = result.and(listed);
             if result.is_err() {
@@ -225,7 +219,7 @@ impl TransformFs {
             }
         }
         for (at, _) in todo.into_iter().filter(|(at, _)| *at != directory.below()) {
-            self.ground.below.forget(at, 1);
+            self.mount.below.forget(at, 1);
         }
         result
     }
@@ -238,17 +232,17 @@ impl TransformFs {
     }
 
     pub(super) fn add_name(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
-        let (node, parent) = (self.node(ino)?, self.node(new_parent)?);
-        Self::check_visible(new_name)?;
-        if node.view.is_some() {
+        let (inode, parent) = (self.inode(ino)?, self.inode(new_parent)?);
+        check_visible(new_name)?;
+        if inode.view_name.is_some() {
             return Err(Error::ReadOnly);
         }
-        let new_path = join(&locked(&parent.path), new_name);
-        if !self.ruled_alike(&locked(&node.path).clone(), &new_path) {
+        let new_path = parent.path_of(new_name);
+        if !self.ruled_alike(&inode.path(), &new_path) {
             return Err(Error::CrossDevice);
         }
-        if !Self::is_plain(&node) {
-            let rewrites = match &locked(&node.file).attached {
+        if !inode.is_plain() {
+            let rewrites = match &locked(&inode.file).attached {
                 Attached::Network(network) => network.can().write == Write::Rewrite,
                 _ => false,
             };
@@ -258,33 +252,33 @@ impl TransformFs {
             }
         }
         let entry = {
-            let _names = locked(&self.ground.names);
-            self.ground.below.link(node.below(), parent.below(), new_name)?
+            let _names = locked(&self.mount.names);
+            self.mount.below.link(inode.below(), parent.below(), new_name)?
         };
         self.named(new_name);
-        self.ground.below.forget(entry.attr.ino, 1);
-        locked(&self.ground.nodes).add_use(&node);
-        Ok(Entry { attr: self.attr(&node)?, ..entry })
+        self.mount.below.forget(entry.attr.ino, 1);
+        self.mount.inodes().add_use(&inode);
+        Ok(Entry { attr: self.attr(&inode)?, ..entry })
     }
 
     pub(super) fn remove_name(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let parent = self.node(parent)?;
-        Self::check_visible(name).map_err(|_| Error::NotFound)?;
-        let names = locked(&self.ground.names);
-        let node = self.known(&parent, name);
-        let result = self.ground.below.unlink(parent.below(), name);
-        self.lost_name(node.as_ref());
+        let parent = self.inode(parent)?;
+        check_visible(name).map_err(|_| Error::NotFound)?;
+        let names = locked(&self.mount.names);
+        let inode = self.known(&parent, name);
+        let result = self.mount.below.unlink(parent.below(), name);
+        self.lost_name(inode.as_ref());
         drop(names);
-        self.views_lose_names(node.as_ref(), &parent);
+        self.views_lose_names(inode.as_ref(), &parent);
         self.named(name);
-        self.done_with([node]);
+        self.done_with([inode]);
         result
     }
 
     pub(super) fn remove_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let parent = self.node(parent)?;
-        let node = self.known(&parent, name);
-        let mut result = self.ground.below.rmdir(parent.below(), name);
+        let parent = self.inode(parent)?;
+        let inode = self.known(&parent, name);
+        let mut result = self.mount.below.rmdir(parent.below(), name);
         if matches!(result, Err(Error::NotEmpty)) && name != b".." {
             // The directory may contain only temporary files of interrupted commits, which listing
             // removes.
@@ -296,13 +290,13 @@ impl TransformFs {
                 })?;
                 self.forget(entry.attr.ino, 1);
                 if names <= 2 {
-                    result = self.ground.below.rmdir(parent.below(), name);
+                    result = self.mount.below.rmdir(parent.below(), name);
                 }
             }
         }
         self.forget_rules();
-        self.lost_name(node.as_ref());
-        self.done_with([node]);
+        self.lost_name(inode.as_ref());
+        self.done_with([inode]);
         result
     }
 
@@ -314,19 +308,19 @@ impl TransformFs {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        let (parent, new_parent) = (self.node(parent)?, self.node(new_parent)?);
-        Self::check_visible(name).map_err(|_| Error::NotFound)?;
-        Self::check_visible(new_name)?;
+        let (parent, new_parent) = (self.inode(parent)?, self.inode(new_parent)?);
+        check_visible(name).map_err(|_| Error::NotFound)?;
+        check_visible(new_name)?;
         self.convert_for(&parent, name, &new_parent, new_name)?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if exchange {
             self.convert_for(&new_parent, new_name, &parent, name)?;
         }
-        let names = locked(&self.ground.names);
+        let names = locked(&self.mount.names);
         let moving = self.known(&parent, name);
         let there = self.known(&new_parent, new_name);
         let result =
-            self.ground.below.rename(parent.below(), name, new_parent.below(), new_name, flags);
+            self.mount.below.rename(parent.below(), name, new_parent.below(), new_name, flags);
         let same = moving.as_ref().zip(there.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
         if result.is_ok() && !same {
             self.moved(moving.as_ref(), &new_parent, new_name);

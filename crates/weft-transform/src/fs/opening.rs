@@ -10,12 +10,11 @@ use weft_vfs::{
     StaleHandle,
 };
 
-use super::base::locked;
-use super::decide::is_rules_file;
-use super::file::{Attached, File};
-use super::nodes::Node;
-use super::shown::is_shown;
-use super::{Open, TransformFs};
+use super::inode::{Attached, Inode};
+use super::inodes::is_synthetic;
+use super::locks::locked;
+use super::rules::is_rules_file;
+use super::transform_fs::{Open, TransformFs};
 
 /// Maximum delay with which the kernel reports a closed descriptor.
 const RELEASED_WITHIN: Duration = Duration::from_millis(250);
@@ -31,34 +30,34 @@ impl TransformFs {
     }
 
     pub(super) fn open_file(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        if is_shown(ino) {
-            return self.shown_open(ino, flags);
+        if is_synthetic(ino) {
+            return self.synthetic_open(ino, flags);
         }
-        let node = self.node(ino)?;
-        self.look_again(&node)?;
-        if Self::who_has_it_must_ask_again(&node) {
+        let inode = self.inode(ino)?;
+        self.resolve_link_again(&inode)?;
+        if Self::who_has_it_must_ask_again(&inode) {
             // The kernel admitted the caller by the permissions of the link's previous target. On
             // this error it repeats the lookup by name.
             return Err(Error::Stale(ino.0));
         }
         // Writes that bypass this file system are not seen until the file is closed.
         if flags.contains(OpenFlags::TRUNCATE)
-            || flags.contains(OpenFlags::WRITE) && Self::is_plain(&node)
+            || flags.contains(OpenFlags::WRITE) && inode.is_plain()
         {
-            self.touched(&node);
+            self.touched(&inode);
         }
-        if Self::is_plain(&node) {
-            let below = self.ground.below.open(node.below(), flags)?;
-            locked(&self.ground.nodes).add_use(&node);
+        if inode.is_plain() {
+            let below = self.mount.below.open(inode.below(), flags)?;
+            self.mount.inodes().add_use(&inode);
             // A program that opens the file with this flag may push stages on it, for which the
             // kernel must request the bytes here.
             let direct_io = below.direct_io || flags.contains(OpenFlags::DIRECT);
-            let below_handle = Some((node.below(), below.handle));
-            let open = Open { ino, flags, below: below_handle, direct_io, past: false };
-            let keep_cache = below.keep_cache && !Self::cached_is_old(&node);
+            let below_handle = Some((inode.below(), below.handle));
+            let open = Open { ino, flags, below: below_handle, direct_io, passthrough: false };
+            let keep_cache = below.keep_cache && !Self::cached_is_old(&inode);
             return Ok(Opened { handle: self.new_handle(open), keep_cache, direct_io });
         }
-        let damaged = self.with(&node, File::check_empty).err();
+        let damaged = self.mount.file(&inode).check_empty().err();
         // A client that opens the file for writing may be about to truncate it: the kernel passes
         // that on after opening. Until then each read bypasses the kernel's cache, and fails.
         let is_damaged = damaged.is_some();
@@ -67,31 +66,31 @@ impl TransformFs {
         {
             return Err(e);
         }
-        if let Some(opened) = self.open_snapshot(&node, flags)? {
+        if let Some(opened) = self.open_snapshot(&inode, flags)? {
             return Ok(opened);
         }
         // The kernel may know the name of a view a moment longer than there is its base.
-        let view = locked(&node.file).view().cloned();
+        let view = inode.view();
         if let Some(view) = view
-            && view.base_attr()?.0.nlink == 0
+            && self.mount.base_attr(&view)?.0.nlink == 0
         {
             // On this error the kernel repeats the lookup by name, and finds the current file.
             return Err(Error::Stale(ino.0));
         }
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE) {
-            self.with(&node, |file, around| file.check_writable(around))?;
+            self.mount.file(&inode).check_writable()?;
         }
         if flags.contains(OpenFlags::TRUNCATE) {
             self.setattr(ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })?;
         }
         if !is_damaged {
-            self.look_for_output(&node);
+            self.look_for_output(&inode);
         }
-        let (attr, known) = self.attr_and_size(&node)?;
+        let (attr, known) = self.attr_and_size(&inode)?;
         if known && !is_damaged {
-            self.output_ends_at(&node, attr.size_bytes);
+            self.output_ends_at(&inode, attr.size_bytes);
         }
-        let keeps = match &locked(&node.file).attached {
+        let keeps = match &locked(&inode.file).attached {
             Attached::Network(network) => network.is_deterministic(),
             Attached::View(view) => view.network.is_deterministic(),
             _ => false,
@@ -100,52 +99,53 @@ impl TransformFs {
         let keeps = keeps
             && known
             && !is_damaged
-            && (!(self.options.shared || locked(&node.file).is_view())
-                || self.with(&node, File::is_as_last_opened)?);
-        let keeps = keeps && !Self::cached_is_old(&node);
-        locked(&self.ground.nodes).add_use(&node);
-        locked(&node.file).count(|meter| {
+            && (!(self.options.shared || locked(&inode.file).is_view())
+                || self.mount.file(&inode).is_as_last_opened()?);
+        let keeps = keeps && !Self::cached_is_old(&inode);
+        self.mount.inodes().add_use(&inode);
+        locked(&inode.file).count(|meter| {
             meter.opens.add(1);
             meter.opens_cached.add(u64::from(keeps));
         });
-        let direct_io = !known || is_damaged || self.is_read_uncached(&node, attr.size_bytes);
+        let direct_io = !known || is_damaged || self.is_read_uncached(&inode, attr.size_bytes);
         if !direct_io {
-            node.cached_opens.fetch_add(1, Ordering::AcqRel);
+            inode.cached_opens.fetch_add(1, Ordering::AcqRel);
         }
-        let handle = self.new_handle(Open { ino, flags, below: None, direct_io, past: false });
+        let handle =
+            self.new_handle(Open { ino, flags, below: None, direct_io, passthrough: false });
         Ok(Opened { handle, keep_cache: keeps, direct_io })
     }
 
     /// Returns true, once, if the content in the kernel's cache is outdated: the kernel drops it if
     /// the file is opened without `keep_cache`.
-    fn cached_is_old(node: &Node) -> bool {
-        std::mem::take(&mut locked(&node.file).cached_is_old)
+    fn cached_is_old(inode: &Inode) -> bool {
+        std::mem::take(&mut locked(&inode.file).cached_is_old)
     }
 
     /// Returns the file below for passthrough, if it has the content of an open file and this file
     /// system need not see the writes to it.
     pub(super) fn file_below(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
-        let node = self.node(ino).ok()?;
+        let inode = self.inode(ino).ok()?;
         // This file system reads rules files itself.
-        if is_rules_file(&locked(&node.path)) {
+        if is_rules_file(&locked(&inode.path)) {
             return None;
         }
-        if node.view.is_some() {
-            return self.file_of_snapshot(&node, handle);
+        if inode.view_name.is_some() {
+            return self.file_of_snapshot(&inode, handle);
         }
         // The lock is held until the passthrough is recorded, so that no network is attached in
         // between.
-        let file = locked(&node.file);
+        let file = locked(&inode.file);
         if !file.is_plain() {
             return None;
         }
         let mut handles = locked(&self.handles);
         let open = handles.get_mut(handle).filter(|open| open.ino == ino)?;
         let (below, below_handle) = open.below?;
-        let backing = self.ground.below.backing(below, below_handle)?;
-        open.past = true;
+        let backing = self.mount.below.backing(below, below_handle)?;
+        open.passthrough = true;
         if open.flags.contains(OpenFlags::WRITE) {
-            node.written_past.fetch_add(1, Ordering::Relaxed);
+            inode.passthrough_writers.fetch_add(1, Ordering::Relaxed);
         }
         Some(backing)
     }
@@ -153,17 +153,17 @@ impl TransformFs {
     /// Waits up to [`RELEASED_WITHIN`] while the kernel accesses a file directly: it reports a
     /// closed descriptor only after `close(2)` has returned. Must not be called under the lock of
     /// the file.
-    pub(super) fn wait_not_past(&self, ino: Ino) {
+    pub(super) fn wait_no_passthrough(&self, ino: Ino) {
         let end = Instant::now() + RELEASED_WITHIN;
-        while self.check_not_past(ino).is_err() && Instant::now() < end {
+        while self.check_no_passthrough(ino).is_err() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
     /// Refuses ([`Error::Busy`]) to attach a network to a file that the kernel accesses directly.
-    pub(super) fn check_not_past(&self, ino: Ino) -> Result<()> {
-        let is_past = |open: &Open| open.ino == ino && open.past;
-        if !locked(&self.handles).values().any(is_past) {
+    pub(super) fn check_no_passthrough(&self, ino: Ino) -> Result<()> {
+        let has_passthrough = |open: &Open| open.ino == ino && open.passthrough;
+        if !locked(&self.handles).values().any(has_passthrough) {
             return Ok(());
         }
         let message =
@@ -175,7 +175,7 @@ impl TransformFs {
 
     /// Returns true if an inode is derived from another file.
     fn is_derived(&self, ino: Ino) -> bool {
-        is_shown(ino) || self.node(ino).is_ok_and(|node| node.view.is_some())
+        is_synthetic(ino) || self.inode(ino).is_ok_and(|inode| inode.view_name.is_some())
     }
 
     pub(super) fn create_file(
@@ -210,69 +210,67 @@ impl TransformFs {
                 Err(e) => return Err(e),
             };
             let ino = entry.attr.ino;
-            let opened = self.open(ino, flags).and_then(|opened| Ok((self.getattr(ino)?, opened)));
-            return match opened {
-                Ok((attr, opened)) => Ok((Entry { attr, ..entry }, opened)),
-                Err(e) => {
-                    self.forget(ino, 1);
-                    Err(e)
-                }
-            };
+            let opened = self.open(ino, flags).and_then(|opened| {
+                let attr = self.getattr(ino)?;
+                Ok((Entry { attr, ..entry }, opened))
+            });
+            return opened.inspect_err(|_| self.forget(ino, 1));
         }
     }
 
     /// Commits written data when the first descriptor is closed, not only when the last one is, so
     /// that `close(2)` can report an error.
     pub(super) fn flush_file(&self, ino: Ino, handle: Handle) -> Result<()> {
-        if is_shown(ino) {
-            return self.shown_attr(ino).map(drop);
+        if is_synthetic(ino) {
+            return self.synthetic_attr(ino).map(drop);
         }
         let open = self.open_flags(handle).filter(|open| open.ino == ino);
         let open = open.ok_or(StaleHandle)?;
         if let Some((ino, below)) = open.below {
-            self.ground.below.flush(ino, below)?;
+            self.mount.below.flush(ino, below)?;
         }
         if open.flags.contains(OpenFlags::WRITE) {
-            let node = self.node(ino)?;
-            if open.past {
-                self.touched(&node);
+            let inode = self.inode(ino)?;
+            if open.passthrough {
+                self.touched(&inode);
             }
-            self.commit(&node)?;
+            self.mount.commit(&inode)?;
         }
         Ok(())
     }
 
     pub(super) fn release_file(&self, ino: Ino, handle: Handle) -> Result<()> {
-        if is_shown(ino) {
-            return self.shown_release(ino, handle);
+        if is_synthetic(ino) {
+            self.synthetic_release(handle);
+            return Ok(());
         }
         let open = locked(&self.handles).close_if(handle, |open| open.ino == ino)?;
-        let node = self.node(ino)?;
+        let inode = self.inode(ino)?;
         let mut result = Ok(());
         if let Some((ino, below)) = open.below {
-            // This is not the node's inode any more if the file was rewritten since.
-            result = self.ground.below.release(ino, below);
+            // This is no longer the inode below if the file was rewritten since.
+            result = self.mount.below.release(ino, below);
         }
-        if open.past && node.view.is_some() {
-            self.snapshot_closed(&node);
+        if open.passthrough && inode.view_name.is_some() {
+            self.snapshot_closed(&inode);
         }
         if open.flags.contains(OpenFlags::WRITE) {
-            if open.past {
+            if open.passthrough {
                 // A mapping may have been written after the last descriptor was closed.
-                self.touched(&node);
-                node.written_past.fetch_sub(1, Ordering::Relaxed);
+                self.touched(&inode);
+                inode.passthrough_writers.fetch_sub(1, Ordering::Relaxed);
             }
-            result = result.and(self.commit(&node));
+            result = result.and(self.mount.commit(&inode));
         }
         if open.below.is_none() && !open.direct_io {
-            node.cached_opens.fetch_sub(1, Ordering::AcqRel);
+            inode.cached_opens.fetch_sub(1, Ordering::AcqRel);
         }
-        result = result.and(self.pop_all(&node, handle));
+        result = result.and(self.pop_all(&inode, handle));
         if open.direct_io && !locked(&self.handles).values().any(|other| other.ino == ino) {
-            locked(&node.file).stop_reading();
+            locked(&inode.file).stop_reading();
         }
-        drop(node);
-        self.give_back(ino, 1);
+        drop(inode);
+        self.mount.release_uses(ino, 1);
         result
     }
 }

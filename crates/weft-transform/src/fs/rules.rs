@@ -14,11 +14,15 @@
 //! *.csv@json   view: json
 //! ```
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use super::views::MARK;
+use weft_vfs::Error as FsError;
+
+use super::path::MARK;
 use crate::text::Text;
 use crate::{Error, Result};
 
@@ -224,6 +228,23 @@ fn pattern_end(line: &str) -> usize {
         escaped = c == '\\' && !escaped;
     }
     line.len()
+}
+
+/// Returns true if a path names a rules file.
+pub(super) fn is_rules_file(path: &[u8]) -> bool {
+    path.rsplit(|&b| b == b'/').next() == Some(RULES_NAME)
+}
+
+/// The rules files of directories by path, loaded on demand.
+pub(super) type RulesCache = HashMap<Vec<u8>, Loaded>;
+
+/// A loaded rules file: `None` if there is none; an error if it cannot be used.
+pub(super) type Loaded = std::result::Result<Option<Arc<RulesFile>>, Arc<FsError>>;
+
+/// A rules file of the tree.
+pub(super) struct RulesFile {
+    pub(super) rules: Rules,
+    pub(super) owner: u32,
 }
 
 #[cfg(test)]

@@ -6,44 +6,28 @@
 //! one the view's name consists of the names of stages, joined by `+` (`notes.txt@upper`,
 //! `data@hex+upper`).
 //!
-//! A link is a regular file whose attribute (or rule) is `link`, and whose content names the base
-//! and the network. It is text, and readable without weft too:
-//!
-//! ```text
-//! weft link 1
-//! base: ../data/report.csv
-//! network: view: json
-//! ```
-//!
+//! A link is a file that names its base and network ([`super::link`]).
 //! The base is resolved from the directory of the link, within the tree. Permissions are those of
 //! the base, without writing, and for a link no more than the directories on the path to its base
-//! allow ([`super::reach`]); a link is valid only if its owner is the base's owner or root.
+//! allow ([`super::derived`]); a link is valid only if its owner is the base's owner or root.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use weft_vfs::{Attr, Entry, Error, FileKind, FileSystem, Handle, Ino, Result};
+use weft_vfs::{Entry, Error, FileKind, FileSystem, Handle, Ino, Result};
 
-use super::base::locked;
+use super::access::{Passed, Reach, may_search};
 use super::decide::Found;
-use super::file::Attached;
-use super::ground::View;
-use super::nodes::Node;
-use super::reach::{Passed, Reach, may_search};
-use super::{Source, TransformFs, join};
+use super::explanation::Source;
+use super::inode::{Attached, Inode, View, again};
+use super::link::{LINK_MAX_BYTES, parse_link};
+use super::locks::locked;
+use super::path::MARK;
+use super::transform_fs::TransformFs;
 use crate::Network;
 use crate::text::{Side, Text};
-
-/// The separator between the name of a file and that of a view.
-pub(super) const MARK: u8 = b'@';
-
-/// The first line of a link.
-pub const LINK_MAGIC: &str = "weft link 1";
-
-/// Maximum length of a link, in bytes.
-const LINK_MAX_BYTES: usize = 16 << 10;
 
 /// Maximum nesting of views of views, and links to links. Each level multiplies the work of a
 /// lookup by about four, because a derived file requests the attributes of its base several times.
@@ -77,7 +61,7 @@ impl Drop for Deeper {
 impl TransformFs {
     /// Looks up the view of a name that no file has; [`Error::NotFound`] if the name is not that of
     /// a view.
-    pub(super) fn view(&self, parent: &Node, name: &[u8]) -> Result<Entry> {
+    pub(super) fn view(&self, parent: &Inode, name: &[u8]) -> Result<Entry> {
         let at = name.iter().rposition(|&b| b == MARK).ok_or(Error::NotFound)?;
         let (base, view) = (&name[..at], &name[at + 1..]);
         if base.is_empty() || view.is_empty() {
@@ -86,40 +70,33 @@ impl TransformFs {
         if let Some(tree) = self.tree(parent.ino, base, view) {
             return tree;
         }
-        let path = join(&locked(&parent.path), name);
+        let path = parent.path_of(name);
         let Some(network) = self.view_network(&path, view)? else { return Err(Error::NotFound) };
         let _deeper = Deeper::enter()?;
         let base = self.lookup(parent.ino, base)?;
-        let node = match self.node(base.attr.ino) {
-            Ok(node) if node.kind == FileKind::Regular => {
-                self.leave_old_snapshot(node.ino, name);
-                let ground = self.ground.clone();
+        let inode = match self.inode(base.attr.ino) {
+            Ok(inode) if inode.kind == FileKind::Regular => {
+                self.leave_old_snapshot(inode.ino, name);
                 let (network, reach) = (Arc::new(network), Reach::ALL);
-                let view = View { ground, base: node.clone(), network, reach };
-                let (node, made) = locked(&self.ground.nodes).insert_view(&node, name, path, view);
+                let view = View { base: inode.clone(), network, reach };
+                let (inode, made) = self.mount.inodes().insert_view(&inode, name, path, view);
                 if !made {
                     // The existing view already has a use of the base.
-                    self.give_back(base.attr.ino, 1);
+                    self.mount.release_uses(base.attr.ino, 1);
                 }
-                node
+                inode
             }
             _ => {
-                self.give_back(base.attr.ino, 1);
+                self.mount.release_uses(base.attr.ino, 1);
                 return Err(Error::NotFound);
             }
         };
-        match self.attr(&node) {
-            Ok(attr) => Ok(Entry { attr, generation: base.generation }),
-            Err(e) => {
-                self.give_back(node.ino, 1);
-                Err(e)
-            }
-        }
+        self.entry(&inode, base.generation)
     }
 
     /// Returns the network of a view by name.
     fn view_network(&self, path: &[u8], view: &[u8]) -> Result<Option<Network>> {
-        let rule = self.find_rule(path, true).map_err(|e| super::file::again(&e))?;
+        let rule = self.find_rule(path, true).map_err(|e| again(&e))?;
         if let Some(Found { network: Some(mut text), source, .. }) = rule {
             // A view is only read, so the network runs on the view side.
             text.side = Side::View;
@@ -148,32 +125,25 @@ impl TransformFs {
     /// Returns the view of the link that is stored in the inode `below` at `path`.
     pub(super) fn link_view(&self, below: Ino, path: &[u8]) -> Result<Arc<View>> {
         let mut content = vec![0; LINK_MAX_BYTES];
-        let got = self.ground.below.read(below, Handle::NONE, 0, &mut content)?;
+        let got = self.mount.below.read(below, Handle::NONE, 0, &mut content)?;
         let (base, network) = parse_link(&content[..got])?;
         let network = self.registry.parse(network)?;
         let looks_as = self.looks_as(below)?;
         let _deeper = Deeper::enter()?;
         let directory = path.rsplitn(2, |&b| b == b'/').nth(1).unwrap_or_default();
-        let (node, way) = self.walk(directory, base.as_bytes(), looks_as)?;
-        let checked = self.attr(&node).and_then(|attr| {
+        let (inode, way) = self.walk(directory, base.as_bytes(), looks_as)?;
+        let checked = self.attr(&inode).and_then(|attr| {
             if looks_as.is_some_and(|owner| owner != attr.uid) {
                 return Err(Error::Access);
             }
-            if node.kind != FileKind::Regular {
+            if inode.kind != FileKind::Regular {
                 return Err(Error::Invalid("the base of a link is no regular file"));
             }
             Ok(attr)
         });
-        let attr = match checked {
-            Ok(attr) => attr,
-            Err(e) => {
-                self.give_back(node.ino, 1);
-                return Err(e);
-            }
-        };
+        let attr = checked.inspect_err(|_| self.mount.release_uses(inode.ino, 1))?;
         let reach = Reach::through(&way, &attr);
-        let ground = self.ground.clone();
-        Ok(Arc::new(View { ground, base: node, network: Arc::new(network), reach }))
+        Ok(Arc::new(View { base: inode, network: Arc::new(network), reach }))
     }
 
     /// Returns the owner of the link `below`, whose permissions apply on the path to the base,
@@ -181,15 +151,15 @@ impl TransformFs {
     /// which may lead anywhere.
     fn looks_as(&self, below: Ino) -> Result<Option<u32>> {
         const OTHERS_WRITE: u16 = 0o022;
-        let link = self.ground.below.getattr(below)?;
-        if link.perm & OTHERS_WRITE != 0 && !self.ground.is_of_one_user() {
+        let link = self.mount.below.getattr(below)?;
+        if link.perm & OTHERS_WRITE != 0 && !self.mount.is_of_one_user() {
             let message = "users other than its owner may write this link (chmod go-w)".to_owned();
             return Err(Error::Io { errno: Error::Access.errno(), message });
         }
         Ok(Some(link.uid).filter(|owner| *owner != 0))
     }
 
-    /// Resolves a path, from a directory given by its own path, and returns its node with one more
+    /// Resolves a path, from a directory given by its own path, and returns its inode with one more
     /// use. `..` leads no higher than the root, symbolic links are not followed. Also returns the
     /// directories on the path that do not lead to `directory`; the user `looks_as` must be able to
     /// search each of them.
@@ -198,7 +168,7 @@ impl TransformFs {
         directory: &[u8],
         path: &[u8],
         looks_as: Option<u32>,
-    ) -> Result<(Arc<Node>, Vec<Passed>)> {
+    ) -> Result<(Arc<Inode>, Vec<Passed>)> {
         let mut names: Vec<&[u8]> = Vec::new();
         let from: &[u8] = if path.starts_with(b"/") { b"" } else { directory };
         for name in from.split(|&b| b == b'/').chain(path.split(|&b| b == b'/')) {
@@ -212,57 +182,57 @@ impl TransformFs {
         let shared = names.iter().zip(start).take_while(|(name, there)| *name == there).count();
         let mut at = self.root();
         let mut held = false;
-        let looks_as = looks_as.filter(|_| !self.ground.is_of_one_user());
+        let looks_as = looks_as.filter(|_| !self.mount.is_of_one_user());
         let mut way: Vec<Passed> = Vec::new();
         for (nr, name) in names.into_iter().enumerate() {
             let shut = looks_as.zip(way.last()).is_some_and(|(user, last)| !may_search(last, user));
             let found = if shut { Err(Error::Access) } else { self.lookup(at, name) };
             if held {
-                self.give_back(at, 1);
+                self.mount.release_uses(at, 1);
             }
             let attr = found?.attr;
             at = attr.ino;
             held = true;
             if attr.kind == FileKind::Directory && nr >= shared {
-                let below = self.node(at).map(|node| node.below());
-                way.push((attr, below.ok().and_then(|below| self.ground.access_list(below))));
+                let below = self.inode(at).map(|inode| inode.below());
+                way.push((attr, below.ok().and_then(|below| self.mount.access_list(below))));
             }
         }
         if !held {
             return Err(Error::IsADirectory);
         }
-        Ok((self.node(at)?, way))
+        Ok((self.inode(at)?, way))
     }
 
-    /// Resolves the link again that a node is, or is a view of. A link may have another target by
+    /// Resolves the link again that an inode is, or is a view of. A link may have another target by
     /// now, or a broken one may have become valid.
     ///
     /// The kernel is not notified: it would discard attributes that it requested before the notice
     /// and receives after it, and use the permissions that it knew. Its cached content is dropped
     /// when the link is opened next.
-    pub(super) fn look_again(&self, node: &Node) -> Result<()> {
-        if node.view.is_some() {
-            let view = locked(&node.file).view().cloned();
-            return view.map_or(Ok(()), |view| self.look_again(&view.base));
+    pub(super) fn resolve_link_again(&self, inode: &Inode) -> Result<()> {
+        if inode.view_name.is_some() {
+            let view = inode.view();
+            return view.map_or(Ok(()), |view| self.resolve_link_again(&view.base));
         }
         let may_differ = {
-            let file = locked(&node.file);
+            let file = locked(&inode.file);
             file.is_view() || matches!(file.attached, Attached::Unusable(_))
         };
         if !may_differ {
             return Ok(());
         }
-        let path = locked(&node.path).clone();
-        let fresh = self.decide(node.below(), &path, false);
+        let path = inode.path();
+        let fresh = self.decide(inode.below(), &path, false);
         let linking = locked(&self.linking);
-        let fresh = match self.check_circle(node, &fresh) {
+        let fresh = match self.check_circle(inode, &fresh) {
             Ok(()) => fresh,
             Err(e) => {
-                self.let_go(&fresh);
+                self.mount.release_base(&fresh);
                 Attached::Unusable(Arc::new(e))
             }
         };
-        let mut file = locked(&node.file);
+        let mut file = locked(&inode.file);
         if let (Some(old), Attached::View(new)) = (file.view(), &fresh)
             && Arc::ptr_eq(&old.base, &new.base)
             && old.network.text() == new.network.text()
@@ -270,7 +240,7 @@ impl TransformFs {
         {
             drop(file);
             drop(linking);
-            self.let_go(&fresh);
+            self.mount.release_base(&fresh);
             return Ok(());
         }
         let is_usable = !matches!(fresh, Attached::Unusable(_));
@@ -279,64 +249,57 @@ impl TransformFs {
         drop(file);
         drop(linking);
         let led_somewhere = matches!(old, Attached::View(_));
-        self.let_go(&old);
+        self.mount.release_base(&old);
         if is_usable && (led_somewhere || leads_somewhere) {
             let change = self.link_changes.fetch_add(1, Ordering::AcqRel) + 1;
-            node.led_elsewhere.fetch_max(change, Ordering::AcqRel);
+            inode.led_elsewhere.fetch_max(change, Ordering::AcqRel);
         }
         Ok(())
     }
 
-    /// Returns the number of the last change of target of the links behind a node. Clients admitted
+    /// Returns the number of the last change of target of the links behind an inode. Clients admitted
     /// by the previous permissions must look the name up again: until the permissions are reported
-    /// to the kernel anew, or the kernel has tried to open the node once
+    /// to the kernel anew, or the kernel has tried to open the inode once
     /// ([`Self::who_has_it_must_ask_again`]). (A broken link has a mode of its own.)
-    pub(super) fn led_elsewhere(node: &Node) -> u64 {
-        let view = locked(&node.file).view().cloned();
+    pub(super) fn led_elsewhere(inode: &Inode) -> u64 {
+        let view = inode.view();
         let behind = view.map_or(0, |view| Self::led_elsewhere(&view.base));
-        behind.max(node.led_elsewhere.load(Ordering::Acquire))
+        behind.max(inode.led_elsewhere.load(Ordering::Acquire))
     }
 
     /// Returns true, once, if the kernel uses outdated permissions.
-    pub(super) fn who_has_it_must_ask_again(node: &Node) -> bool {
-        let now = Self::led_elsewhere(node);
-        node.told.swap(now, Ordering::AcqRel) != now
+    pub(super) fn who_has_it_must_ask_again(inode: &Inode) -> bool {
+        let now = Self::led_elsewhere(inode);
+        inode.told.swap(now, Ordering::AcqRel) != now
     }
 
-    /// Checks that attaching this to `node` creates no cycle: a view of itself would deadlock on
-    /// the node's lock. A caller that attaches a view to a file that is already known holds
+    /// Checks that attaching this to `inode` creates no cycle: a view of itself would deadlock on
+    /// the inode's lock. A caller that attaches a view to a file that is already known holds
     /// `linking` from here until it is attached, and takes the locks of files under it, never the
     /// other way round.
     ///
     /// # Errors
     /// [`Error::SymlinkLoop`].
-    pub(super) fn check_circle(&self, node: &Node, attached: &Attached) -> Result<()> {
-        let mut next = match attached {
-            Attached::View(view) => Some(Arc::clone(&view.base)),
-            _ => None,
-        };
+    pub(super) fn check_circle(&self, inode: &Inode, attached: &Attached) -> Result<()> {
+        let Attached::View(view) = attached else { return Ok(()) };
+        let mut next = Some(Arc::clone(&view.base));
         while let Some(base) = next {
-            if std::ptr::eq(&*base, node) {
+            if std::ptr::eq(&*base, inode) {
                 return Err(Error::SymlinkLoop);
             }
-            next = locked(&base.file).view().map(|view| Arc::clone(&view.base));
+            next = base.view().map(|view| Arc::clone(&view.base));
         }
         Ok(())
     }
 
-    /// Releases the use that a view has of its base.
-    pub(super) fn let_go(&self, attached: &Attached) {
-        self.ground.let_go(attached);
-    }
-
     /// Invalidates the kernel's caches of a file's views, whose content is about to change.
-    pub(super) fn changed(&self, node: &Node) {
-        if node.kind != FileKind::Regular {
+    pub(super) fn changed(&self, inode: &Inode) {
+        if inode.kind != FileKind::Regular {
             return;
         }
-        let wait = locked(&node.vouched).change(Instant::now());
-        locked(&node.file).version += 1;
-        let views = locked(&self.ground.nodes).views_of(node.ino);
+        let wait = locked(&inode.attr_lifetime).change(Instant::now());
+        locked(&inode.file).version += 1;
+        let views = self.mount.inodes().views_of(inode.ino);
         for view in views {
             self.announce(view.ino);
             self.changed(&view);
@@ -347,95 +310,33 @@ impl TransformFs {
     /// Announces that the permissions of a file are about to change, but not its content. The
     /// kernel requests the permissions of derived files again, as soon as those reported before
     /// have expired.
-    pub(super) fn permissions_change(node: &Node) {
-        let wait = locked(&node.vouched).change(Instant::now());
+    pub(super) fn permissions_change(inode: &Inode) {
+        let wait = locked(&inode.attr_lifetime).change(Instant::now());
         std::thread::sleep(wait);
     }
 
     /// Returns true if a view is derived from the target of a link.
-    pub(super) fn is_through_link(node: &Node) -> bool {
-        let view = locked(&node.file).view().cloned();
-        view.is_some_and(|view| node.view.is_none() || Self::is_through_link(&view.base))
+    pub(super) fn is_through_link(inode: &Inode) -> bool {
+        let view = inode.view();
+        view.is_some_and(|view| inode.view_name.is_none() || Self::is_through_link(&view.base))
     }
 
     /// Invalidates the names of a file's views, when the name of the file is removed.
-    pub(super) fn views_lose_names(&self, node: Option<&Arc<Node>>, parent: &Node) {
-        let Some(node) = node else { return };
-        let views = locked(&self.ground.nodes).views_of(node.ino);
+    pub(super) fn views_lose_names(&self, inode: Option<&Arc<Inode>>, parent: &Inode) {
+        let Some(inode) = inode else { return };
+        let views = self.mount.inodes().views_of(inode.ino);
         for view in views {
-            if let (Some(name), Some(sink)) = (&view.view, &*locked(&self.sink)) {
+            if let (Some(name), Some(sink)) = (&view.view_name, &*locked(&self.sink)) {
                 sink.entry(parent.ino, name);
             }
             self.views_lose_names(Some(&view), parent);
         }
     }
 
-    fn announce(&self, ino: Ino) {
+    /// Invalidates the kernel's cache of a file.
+    pub(super) fn announce(&self, ino: Ino) {
         if let Some(sink) = &*locked(&self.sink) {
             sink.inode(ino, true);
         }
-    }
-}
-
-/// Returns the attributes of a view, which is read-only and has one name.
-pub(super) fn shown(mut attr: Attr) -> Attr {
-    attr.perm &= !0o6222;
-    attr.nlink = 1;
-    attr
-}
-
-/// Parses the base and the network of a link.
-fn parse_link(content: &[u8]) -> Result<(&str, &str)> {
-    let wrong = Error::Invalid(
-        "no link of weft: it says \"weft link 1\", \"base: PATH\" and \"network: TEXT\"",
-    );
-    let Ok(text) = std::str::from_utf8(content) else { return Err(wrong) };
-    if text.len() >= LINK_MAX_BYTES {
-        return Err(wrong);
-    }
-    let mut lines = text.lines();
-    if lines.next() != Some(LINK_MAGIC) {
-        return Err(wrong);
-    }
-    let (mut base, mut network) = (None, None);
-    for line in lines.filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
-        let value = |name: &str| line.strip_prefix(name).map(str::trim);
-        match (value("base:"), value("network:")) {
-            (Some(value), _) if base.is_none() => base = Some(value),
-            (_, Some(value)) if network.is_none() => network = Some(value),
-            _ => return Err(wrong),
-        }
-    }
-    base.zip(network).ok_or(wrong)
-}
-
-/// Returns the content of a link.
-#[must_use]
-pub fn link_content(base: &str, network: &Network) -> String {
-    format!("{LINK_MAGIC}\nbase: {base}\nnetwork: {network}\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_are_read_and_nonsense_is_not() {
-        let text = "weft link 1\n# why\nbase: ../a b.csv\n\nnetwork: view: json | upper\n";
-        assert_eq!(
-            parse_link(text.as_bytes()).expect("a link"),
-            ("../a b.csv", "view: json | upper")
-        );
-        for bad in [
-            "",
-            "weft link 2\nbase: a\nnetwork: b",
-            "weft link 1\nbase: a",
-            "weft link 1\nbase: a\nbase: b\nnetwork: c",
-            "weft link 1\nbase: a\nnetwork: b\nmore",
-        ] {
-            assert!(parse_link(bad.as_bytes()).is_err(), "{bad}");
-        }
-        let long = format!("weft link 1\nbase: {}\nnetwork: b", "a".repeat(LINK_MAX_BYTES));
-        assert!(parse_link(long.as_bytes()).is_err());
     }
 }

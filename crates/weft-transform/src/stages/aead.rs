@@ -21,7 +21,7 @@ use chacha20poly1305::aead::{AeadInPlace, KeyInit};
 use zeroize::Zeroizing;
 
 use crate::keys::{KEY_BYTES, Key};
-use crate::registry::{Parameters, StageInfo};
+use crate::parameters::{Parameters, StageInfo};
 use crate::{Error, Result, Seal, Sealer, Shape, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {

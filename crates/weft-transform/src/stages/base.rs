@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use data_encoding::{BASE64, Encoding, HEXLOWER, HEXLOWER_PERMISSIVE};
 
-use crate::registry::StageInfo;
+use crate::parameters::StageInfo;
 use crate::store::{Store, known_len};
 use crate::{Error, Frame, FrameCodec, Result, STEP_BYTES, Shape, SizeRule, Stream, Transform};
 

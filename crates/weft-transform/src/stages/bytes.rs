@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::registry::{Parameters, StageInfo};
+use crate::parameters::{Parameters, StageInfo};
 use crate::{ByteMap, Direction, Result, Shape, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use encoding_rs::{Decoder, DecoderResult, Encoder, EncoderResult, Encoding, UTF_8};
 
-use crate::registry::{Parameters, StageInfo};
+use crate::parameters::{Parameters, StageInfo};
 use crate::{Direction, Error, OnError, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::registry::StageInfo;
+use crate::parameters::StageInfo;
 use crate::{Result, Seal, Sealer, Shape, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {

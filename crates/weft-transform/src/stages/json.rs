@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 
-use crate::registry::StageInfo;
+use crate::parameters::StageInfo;
 use crate::{Direction, Error, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {

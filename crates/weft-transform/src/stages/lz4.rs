@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lz4_flex::frame::{BlockMode, FrameDecoder, FrameEncoder, FrameInfo};
 
 use super::seek_table::{self, FRAME_MAX_BYTES, Found, FrameFormat, ReadAt, Splitter};
-use crate::registry::StageInfo;
+use crate::parameters::StageInfo;
 use crate::store::Store;
 use crate::{Error, Frame, FrameCodec, Result, Shape, Stream, Transform};
 

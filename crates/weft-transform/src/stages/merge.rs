@@ -5,13 +5,14 @@
 //! it, from the point where they diverge. So the limitations of its branches are known before
 //! anything is read.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::meter::StageMeter;
-use crate::registry::StageInfo;
+use crate::model::{Merge, kept_as};
+use crate::parameters::{Parameters, StageInfo, parse_bytes};
 use crate::{
-    Access, Declares, Direction, Error, Layer, OnError, Result, Shape, SizeRule, Transform, Write,
+    Access, Declares, Direction, Error, Layer, MergeBy, OnError, Result, Shape, SizeRule,
+    Transform, Write,
 };
 
 /// The name of the stage.
@@ -32,18 +33,6 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
 /// merges could double the number each time.
 const STAGES_MAX: usize = 1024;
 
-/// The way branches are merged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MergeBy {
-    /// Concatenated, one behind the other.
-    Concatenation,
-    /// Interleaved, `unit_bytes` of each in turn; a branch that has ended is skipped.
-    Turns {
-        /// Bytes of a turn; at least one.
-        unit_bytes: u64,
-    },
-}
-
 /// The parameters of a merge.
 pub(crate) struct Told {
     pub(crate) with: Vec<String>,
@@ -51,7 +40,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    pub(crate) fn take(p: &mut crate::registry::Parameters<'_>) -> Result<Self> {
+    pub(crate) fn take(p: &mut Parameters<'_>) -> Result<Self> {
         let with: Vec<String> = p.required("with")?.split(',').map(str::to_owned).collect();
         let unit = p.text("unit");
         let turns = p.choice("by", &[("concat", false), ("turns", true)], false)?;
@@ -59,7 +48,7 @@ impl Told {
             return Err(p.error("unit= is for by=turns"));
         }
         let by = if turns {
-            let unit = crate::registry::parse_bytes(unit.as_deref().unwrap_or("1"));
+            let unit = parse_bytes(unit.as_deref().unwrap_or("1"));
             let unit_bytes = unit.filter(|unit| (1..=1 << 20).contains(unit));
             let unit_bytes = unit_bytes.ok_or_else(|| p.error("unit= is a size from 1 to 1M"))?;
             MergeBy::Turns { unit_bytes }
@@ -67,25 +56,6 @@ impl Told {
             MergeBy::Concatenation
         };
         Ok(Self { with, by })
-    }
-}
-
-/// A merge of paths that diverge from one stored file.
-pub struct Merge {
-    paths: Vec<Vec<Layer>>,
-    by: MergeBy,
-    /// The number of stages of all paths, nested branches included.
-    stages: usize,
-    /// The declared capabilities, computed once: each call would otherwise recurse through all
-    /// nested branches.
-    declares: Declares,
-    /// The meter of reads of the whole.
-    meter: Option<Arc<StageMeter>>,
-}
-
-impl fmt::Debug for Merge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Merge").field("paths", &self.paths).field("by", &self.by).finish()
     }
 }
 
@@ -161,11 +131,7 @@ impl Transform for Merge {
     }
 
     fn kept_as(&self) -> Option<Vec<u8>> {
-        let layers = self.paths.iter().flatten();
-        layers
-            .map(|layer| layer.stage.kept_as())
-            .collect::<Option<Vec<_>>>()
-            .map(|all| all.concat())
+        kept_as(self.paths.iter().flatten())
     }
 
     fn shape(&self) -> Shape<'_> {

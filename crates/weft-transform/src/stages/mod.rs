@@ -21,11 +21,11 @@ mod xz;
 #[cfg(feature = "zstd")]
 mod zstd;
 
-use crate::registry::StageInfo;
+use crate::parameters::StageInfo;
 
-pub use exec::Program;
-pub use merge::{Merge, MergeBy};
-pub use tee::{LogSink, Tee};
+pub use crate::model::{Merge, MergeBy};
+pub use crate::parameters::{LogSink, Program};
+pub use tee::Tee;
 
 /// All supplied stages.
 pub(crate) const SUPPLIED: &[&[StageInfo]] = &[

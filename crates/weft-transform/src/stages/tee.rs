@@ -6,7 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::registry::StageInfo;
+use crate::model::kept_as;
+use crate::parameters::{LogSink, StageInfo};
 use crate::{ByteMap, Direction, Error, Layer, Result, Shape, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
@@ -21,15 +22,6 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
         }
     },
 }];
-
-/// The destination of a log. Called by the thread that reads or writes, which waits for it.
-pub trait LogSink: Send + Sync {
-    /// Records one block, with its byte offset in the file.
-    ///
-    /// # Errors
-    /// An error fails the read or write.
-    fn record(&self, offset: u64, block: &[u8]) -> Result<()>;
-}
 
 struct Log {
     sink: Arc<dyn LogSink>,
@@ -93,11 +85,7 @@ impl Transform for Tee {
     }
 
     fn kept_as(&self) -> Option<Vec<u8>> {
-        self.branch
-            .iter()
-            .map(|layer| layer.stage.kept_as())
-            .collect::<Option<Vec<_>>>()
-            .map(|all| all.concat())
+        kept_as(&self.branch)
     }
 
     fn shape(&self) -> Shape<'_> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::registry::StageInfo;
+use crate::parameters::StageInfo;
 use crate::wasm::{Guest, GuestKind, GuestLimits, Idle, Instance, Joint, Member};
 use crate::{ByteMap, Direction, Error, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use liblzma::stream::{Action, CONCATENATED, Check, Status, Stream as Lzma};
 
-use crate::registry::StageInfo;
+use crate::parameters::StageInfo;
 use crate::store::{Store, known_len, read_exact};
 use crate::{Error, Frame, FrameCodec, Result, STEP_BYTES, Shape, Stream, Transform};
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer};
 
 use super::seek_table::{self, FRAME_MAX_BYTES, Found, FrameFormat, ReadAt};
-use crate::registry::StageInfo;
+use crate::parameters::StageInfo;
 use crate::store::Store;
 use crate::{Error, Frame, FrameCodec, Result, STEP_BYTES, Shape, Stream, Transform};
 

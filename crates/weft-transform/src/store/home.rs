@@ -1,6 +1,7 @@
 //! The location of a file that is rewritten on commit.
 
-use super::{Limits, Store, stack};
+use super::in_place::open_in_place;
+use super::{Limits, Store};
 use crate::{Layer, Result};
 
 /// The id of a temporary file created beside another, to replace it.
@@ -111,7 +112,7 @@ impl Home {
     /// Those of opening it.
     pub fn new(mut base: Box<dyn Base>, below: Vec<Layer>, limits: Limits) -> Result<Self> {
         let is_new = base.may_be_new();
-        let current = stack::in_place(base.current()?, &below, &limits, is_new)?;
+        let current = open_in_place(base.current()?, &below, &limits, is_new)?;
         Ok(Self { base: Some(base), below, limits, current })
     }
 
@@ -139,7 +140,7 @@ impl Home {
             return Err(weft_vfs::Error::ReadOnly.into());
         };
         let (id, raw) = base.fresh()?;
-        match stack::in_place(raw, &self.below, &self.limits, true) {
+        match open_in_place(raw, &self.below, &self.limits, true) {
             Ok(store) => Ok(Fresh { id, store }),
             Err(e) => {
                 base.discard(id);

@@ -3,9 +3,9 @@
 //! Nothing is buffered here: writes go straight to the file below, and are as atomic and durable as
 //! they are there.
 
-use super::{Atomic, Store, ZEROES_BYTES, known_len};
+use super::{Atomic, Limits, SealedFile, Store, ZEROES_BYTES, known_len};
 use crate::exec::Fused;
-use crate::{Error, Io, Layer, Result};
+use crate::{Error, Io, Layer, Result, Shape};
 
 /// The stage name in errors of the network as a whole.
 const STAGE: &str = "network";
@@ -99,4 +99,25 @@ impl Store for InPlace {
     fn is_dirty(&self) -> bool {
         self.below.is_dirty()
     }
+}
+
+/// Opens `store` through layers that stay in place; `is_new`: an empty file is new, not truncated.
+pub(super) fn open_in_place(
+    mut store: Box<dyn Store>,
+    mut layers: &[Layer],
+    limits: &Limits,
+    is_new: bool,
+) -> Result<Box<dyn Store>> {
+    while let Some((first, rest)) = layers.split_first() {
+        if matches!(first.stage.shape(), Shape::Sealed(_)) {
+            store = Box::new(SealedFile::open(first.stage.clone(), store, limits, is_new)?);
+            layers = rest;
+        } else {
+            let is_bytes = |layer: &&Layer| matches!(layer.stage.shape(), Shape::Bytes(_));
+            let run = layers.iter().take_while(is_bytes).count().max(1);
+            store = Box::new(InPlace::new(store, &layers[..run])?);
+            layers = &layers[run..];
+        }
+    }
+    Ok(store)
 }

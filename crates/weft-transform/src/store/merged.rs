@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Store;
 use crate::meter::StageMeter;
-use crate::stages::MergeBy;
-use crate::{Error, Result};
+use crate::{Error, MergeBy, Result};
 
 /// A file shared by several readers.
 pub(super) struct Shared(Arc<Mutex<Box<dyn Store>>>);

@@ -27,7 +27,7 @@ pub use home::{Base, FreshId, Home};
 pub use in_place::InPlace;
 pub use memory::{MemoryBase, MemoryStore};
 pub use sealed::SealedFile;
-pub use stack::{Limits, open};
+pub use stack::open;
 pub use stream::StreamFile;
 
 use crate::Result;
@@ -38,6 +38,27 @@ const ZEROES_BYTES: usize = 128 << 10;
 /// Returns how many bytes of `[offset, offset + want)` lie within a file of `len_bytes`.
 fn within(offset: u64, want: usize, len_bytes: u64) -> usize {
     usize::try_from(len_bytes.saturating_sub(offset)).unwrap_or(usize::MAX).min(want)
+}
+
+/// The resource limits for a stored file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum length of a decoded frame, in bytes: it is held in memory.
+    pub frame_bytes: u64,
+    /// Maximum length of a decoded file, in bytes.
+    pub file_bytes: u64,
+    /// Maximum ratio of a frame's plain length to its stored length. A page of zeroes reaches some
+    /// thousand.
+    pub ratio: u64,
+    /// Maximum bytes written to a file that are held in memory before they are written to the file
+    /// below.
+    pub dirty_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { frame_bytes: 64 << 20, file_bytes: 1 << 50, ratio: 40_000, dirty_bytes: 16 << 20 }
+    }
 }
 
 /// The amount of written data that a file commits atomically, even if parts of it reach the disk

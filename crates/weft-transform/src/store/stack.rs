@@ -1,30 +1,10 @@
 //! Opening a stored file through a network.
 
 use super::framed::Refused;
+use super::in_place::open_in_place;
 use super::merged::{MergedFile, Shared};
-use super::{Base, FramedFile, Home, InPlace, SealedFile, Store, StreamFile};
+use super::{Base, FramedFile, Home, Limits, Store, StreamFile};
 use crate::{Direction, Error, Layer, Network, Reason, Refusal, Result, Shape};
-
-/// The resource limits for a stored file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Maximum length of a decoded frame, in bytes: it is held in memory.
-    pub frame_bytes: u64,
-    /// Maximum length of a decoded file, in bytes.
-    pub file_bytes: u64,
-    /// Maximum ratio of a frame's plain length to its stored length. A page of zeroes reaches some
-    /// thousand.
-    pub ratio: u64,
-    /// Maximum bytes written to a file that are held in memory before they are written to the file
-    /// below.
-    pub dirty_bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { frame_bytes: 64 << 20, file_bytes: 1 << 50, ratio: 40_000, dirty_bytes: 16 << 20 }
-    }
-}
 
 /// Opens the file of `base` through a network.
 ///
@@ -47,7 +27,7 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
         }
         _ => {
             let mut base = base;
-            store = in_place(base.current()?, below, limits, is_new)?;
+            store = open_in_place(base.current()?, below, limits, is_new)?;
             above
         }
     };
@@ -68,7 +48,7 @@ fn above_it(
                 frames(layer, Home::read_only(store, *limits), limits)?
             }
             _ if stays_in_place(layer) => {
-                in_place(store, std::slice::from_ref(layer), limits, is_new)?
+                open_in_place(store, std::slice::from_ref(layer), limits, is_new)?
             }
             Shape::Sealed(_) => {
                 let refusal = Refusal {
@@ -129,25 +109,4 @@ fn stays_in_place(layer: &Layer) -> bool {
         Shape::Sealed(_) => layer.on_read == Direction::Inverse,
         Shape::Framed(_) | Shape::Stream(_) | Shape::Merged(_) => false,
     }
-}
-
-/// Opens `store` through layers that stay in place; `is_new`: an empty file is new, not truncated.
-pub(super) fn in_place(
-    mut store: Box<dyn Store>,
-    mut layers: &[Layer],
-    limits: &Limits,
-    is_new: bool,
-) -> Result<Box<dyn Store>> {
-    while let Some((first, rest)) = layers.split_first() {
-        if matches!(first.stage.shape(), Shape::Sealed(_)) {
-            store = Box::new(SealedFile::open(first.stage.clone(), store, limits, is_new)?);
-            layers = rest;
-        } else {
-            let is_bytes = |layer: &&Layer| matches!(layer.stage.shape(), Shape::Bytes(_));
-            let run = layers.iter().take_while(is_bytes).count().max(1);
-            store = Box::new(InPlace::new(store, &layers[..run])?);
-            layers = &layers[run..];
-        }
-    }
-    Ok(store)
 }

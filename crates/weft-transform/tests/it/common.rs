@@ -1,42 +1,28 @@
 //! What the tests share.
 
+use weft_testing::Rng;
 use weft_transform::store::{Base, Limits, Store, open};
 use weft_transform::{Context, Key, KeyRing, Network, Registry};
 use weft_vfs::{FileSystem, Walker};
 
-/// Splitmix64: the same sequence for the same seed.
-#[derive(Debug, Clone)]
-pub struct Random(pub u64);
+/// Bytes that do not compress.
+pub fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut out = vec![0; len];
+    rng.fill(&mut out);
+    out
+}
 
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-
-    /// Bytes that compress, with some that do not.
-    pub fn text(&mut self, len: usize) -> Vec<u8> {
-        let mut out = Vec::with_capacity(len + 64);
-        while out.len() < len {
-            match self.below(8) {
-                0 => out.extend(self.bytes(40)),
-                n => out.extend(format!("line {n} of a log that repeats itself\n").bytes()),
-            }
+/// Lines that compress, with some bytes that do not.
+pub fn lines(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(len + 64);
+    while out.len() < len {
+        match rng.below(8) {
+            0 => out.extend(noise(rng, 40)),
+            n => out.extend(format!("line {n} of a log that repeats itself\n").bytes()),
         }
-        out.truncate(len);
-        out
     }
+    out.truncate(len);
+    out
 }
 
 pub fn registry() -> Registry {

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use weft_testing::Rng;
 use weft_transform::Result;
 use weft_transform::store::{Base, FreshId, MemoryBase, Store};
 
-use crate::common::{Random, campaign_end, open_base, read_all};
+use crate::common::{campaign_end, lines, noise, open_base, read_all};
 
 /// What reached the file below, in order.
 #[derive(Debug, Clone)]
@@ -117,7 +118,7 @@ fn apply(file: &mut Vec<u8>, event: &Event) {
 }
 
 /// Applies a part of an event: some of its sectors.
-fn tear(file: &mut Vec<u8>, event: &Event, random: &mut Random) {
+fn tear(file: &mut Vec<u8>, event: &Event, random: &mut Rng) {
     let Event::Write(at, data) = event else {
         if random.below(2) == 0 {
             apply(file, event);
@@ -153,7 +154,7 @@ const COMMITS: usize = 8;
 /// Commits of random writes; each prefix of what went down, and parts of what was not flushed.
 /// How many commits replaced the file.
 fn cut_everywhere(text: &str, seed: u64) -> usize {
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let recorder = Recorder::default();
     let mut store = open_base(&recorder, text);
     let mut model: Vec<u8> = Vec::new();
@@ -168,7 +169,8 @@ fn cut_everywhere(text: &str, seed: u64) -> usize {
             } else {
                 let len = 1 + random.below(9000) as usize;
                 let compresses = random.below(2) == 0;
-                let data = if compresses { random.text(len) } else { random.bytes(len) };
+                let data =
+                    if compresses { lines(&mut random, len) } else { noise(&mut random, len) };
                 store.write_at(at, &data).expect("write");
                 let end = at as usize + data.len();
                 model.resize(model.len().max(end), 0);

@@ -1,10 +1,11 @@
 //! Every byte of a stored file changed in turn, and the file cut at every length: an error at the
 //! right offset or the right bytes, never wrong ones.
 
+use weft_testing::Rng;
 use weft_transform::Error;
 use weft_transform::store::{Base, Limits, MemoryBase, Store, open};
 
-use crate::common::{Random, network, open_base, read_all, try_open};
+use crate::common::{lines, network, noise, open_base, read_all, try_open};
 
 fn stored(text: &str, data: &[u8]) -> Vec<u8> {
     let base = MemoryBase::default();
@@ -73,7 +74,7 @@ const GUARDED: &[(&str, bool)] = &[
 
 #[test]
 fn every_byte_changed() {
-    let data = Random(7).text(9000);
+    let data = lines(&mut Rng::new(7), 9000);
     for (text, strict) in GUARDED {
         let good = stored(text, &data);
         for at in 0..good.len() {
@@ -87,7 +88,7 @@ fn every_byte_changed() {
 
 #[test]
 fn cut_at_every_length() {
-    let data = Random(8).text(9000);
+    let data = lines(&mut Rng::new(8), 9000);
     for (text, _) in GUARDED {
         let good = stored(text, &data);
         for len in 1..good.len() {
@@ -97,7 +98,7 @@ fn cut_at_every_length() {
         // Longer than its index says.
         for extra in [1, 100, 600, 5000] {
             let mut long = good.clone();
-            long.extend(Random(9).bytes(extra));
+            long.extend(noise(&mut Rng::new(9), extra));
             check(text, &data, long, &format!("{extra} bytes more"));
         }
     }
@@ -105,7 +106,7 @@ fn cut_at_every_length() {
 
 #[test]
 fn blocks_cannot_be_moved() {
-    let data = Random(10).bytes(3 * 4096);
+    let data = noise(&mut Rng::new(10), 3 * 4096);
     for text in ["aead key=work", "guard block=4K"] {
         let good = stored(text, &data);
         let sealed = (good.len() - 512) / 3;
@@ -122,7 +123,7 @@ fn blocks_cannot_be_moved() {
 
 #[test]
 fn damage_under_a_write_does_not_matter() {
-    let data = Random(11).bytes(3 * 4096);
+    let data = noise(&mut Rng::new(11), 3 * 4096);
     let mut good = stored("aead key=work", &data);
     good[600] ^= 1;
     let base = MemoryBase::new(good);
@@ -141,7 +142,7 @@ fn long_frame(base: &MemoryBase) -> weft_transform::Result<Box<dyn Store>> {
 
 #[test]
 fn a_long_frame_shows_nothing_before_it_was_checked() {
-    let data = Random(11).text(3_300_000);
+    let data = lines(&mut Rng::new(11), 3_300_000);
     let good = stored("zstd frame=8M level=1", &data);
     let base = MemoryBase::new(good.clone());
     let mut store = long_frame(&base).expect("opens");

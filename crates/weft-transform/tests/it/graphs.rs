@@ -1,10 +1,11 @@
 //! Networks with branches that come together again.
 
+use weft_testing::Rng;
 use weft_transform::exec::Chain;
 use weft_transform::store::{Base, Limits, MemoryBase, open};
 use weft_transform::{Error, Io, Meters, Need, Result, Write};
 
-use crate::common::{Random, network, open_base, read_all, registry};
+use crate::common::{lines, network, open_base, read_all, registry};
 
 fn stored(content: &[u8]) -> MemoryBase {
     let mut base = MemoryBase::default();
@@ -90,8 +91,8 @@ fn what_branches_can_the_whole_can() {
 /// Any piece of the whole is what the whole has there.
 #[test]
 fn pieces_are_read_anywhere() -> Result<()> {
-    let mut random = Random(7);
-    let plain = random.text(40_000);
+    let mut random = Rng::new(7);
+    let plain = lines(&mut random, 40_000);
     let mut encoded = Vec::new();
     let mut chain = Chain::new(&network("base64"), Io::Write)?;
     let mut emit = |block: &mut [u8]| {
@@ -163,7 +164,7 @@ fn graphs_that_cannot_be_are_refused_when_they_are_made() {
 
 #[test]
 fn errors_of_a_branch_are_where_they_are_in_the_whole() {
-    let plain = Random(3).text(300_000);
+    let plain = lines(&mut Rng::new(3), 300_000);
     let base = MemoryBase::default();
     let mut store = open_base(&base, "guard");
     store.write_at(0, &plain).and_then(|()| store.commit()).expect("memory");

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use weft_testing::Rng;
 use weft_transform::{Meters, OutputCache, Rules, TransformFs, TransformOptions};
 use weft_vfs::{FileSystem, Handle, MemFs, OpenFlags, Result, SetAttr, SetTime, Time, Walker};
 
-use crate::common::{Random, registry};
+use crate::common::{lines, registry};
 use crate::hooked::Hooked;
 
 const RULES: &[u8] =
@@ -112,7 +113,7 @@ fn what_was_made_once_is_there_after_a_new_mount() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");
     let cache = dir.path().join("cache");
     let below = Arc::new(MemFs::new());
-    let text = Random(5).text(700_000);
+    let text = lines(&mut Rng::new(5), 700_000);
     let first = Cached::new(&below, &cache);
     for path in [&b"/x.log"[..], b"/y.sum"] {
         Walker::new(&first.fs).write_file(path, &text, 0o644)?;
@@ -145,7 +146,7 @@ fn who_reads_once_and_fast_finds_all_of_it_kept() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");
     let below = Arc::new(MemFs::new());
     let cached = Cached::new(&below, dir.path().join("cache").as_path());
-    let text = Random(3).text(12_345_678);
+    let text = lines(&mut Rng::new(3), 12_345_678);
     Walker::new(&*below).write_file(b"/x", &text, 0o644)?;
     cached.settle(b"/x");
     let want: Vec<u8> = text.iter().map(|byte| byte.wrapping_add(1)).collect();
@@ -166,7 +167,7 @@ fn what_changes_is_made_anew() -> Result<()> {
     let below = Arc::new(MemFs::new());
     let cached = Cached::new(&below, dir.path().join("cache").as_path());
     let walker = Walker::new(&cached.fs);
-    let old = Random(1).text(300_000);
+    let old = lines(&mut Rng::new(1), 300_000);
     walker.write_file(b"/x.log", &old, 0o644)?;
     cached.fs.sync()?;
     cached.settle(b"/x.log");
@@ -255,7 +256,7 @@ fn damage_in_the_cache_is_nobodys_business() -> Result<()> {
     let cache = dir.path().join("cache");
     let below = Arc::new(MemFs::new());
     let cached = Cached::new(&below, &cache);
-    let text = Random(9).text(400_000);
+    let text = lines(&mut Rng::new(9), 400_000);
     Walker::new(&cached.fs).write_file(b"/x.log", &text, 0o644)?;
     cached.fs.sync()?;
     cached.settle(b"/x.log");
@@ -285,7 +286,7 @@ fn an_output_is_kept_although_the_cache_could_not_be_written_at_first() -> Resul
         let cache = dir.path().join("cache");
         let below = Arc::new(MemFs::new());
         let cached = Cached::new(&below, &cache);
-        let text = Random(7).text(300_000);
+        let text = lines(&mut Rng::new(7), 300_000);
         let walker = Walker::new(&cached.fs);
         walker.write_file(b"/x.log", &text, 0o644)?;
         walker.write_file(b"/t.csv", b"a,b\n1,2\n3,4\n", 0o644)?;
@@ -316,7 +317,7 @@ fn an_output_is_kept_although_it_was_read_here_and_there_at_first() -> Result<()
     let dir = tempfile::tempdir().expect("a directory");
     let below = Arc::new(MemFs::new());
     let cached = Cached::new(&below, dir.path().join("cache").as_path());
-    let text = Random(8).text(300_000);
+    let text = lines(&mut Rng::new(8), 300_000);
     let walker = Walker::new(&cached.fs);
     walker.write_file(b"/x.log", &text, 0o644)?;
     cached.fs.sync()?;
@@ -340,7 +341,7 @@ fn an_output_is_kept_although_readers_never_pause() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");
     let below = Arc::new(MemFs::new());
     let cached = Cached::new(&below, dir.path().join("cache").as_path());
-    let text = Random(9).text(3 << 20);
+    let text = lines(&mut Rng::new(9), 3 << 20);
     Walker::new(&*below).write_file(b"/x", &text, 0o644)?;
     cached.settle(b"/x");
     let want: Vec<u8> = text.iter().map(|byte| byte.wrapping_add(1)).collect();
@@ -359,7 +360,7 @@ fn an_output_is_kept_although_its_file_is_forgotten_at_once() -> Result<()> {
     let dir = tempfile::tempdir().expect("a directory");
     let below = Arc::new(Hooked::default());
     let cached = Cached::new(&below, dir.path().join("cache").as_path());
-    let text = Random(6).text(300_000);
+    let text = lines(&mut Rng::new(6), 300_000);
     let walker = Walker::new(&cached.fs);
     walker.write_file(b"/x.log", &text, 0o644)?;
     cached.fs.sync()?;

@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use weft_testing::Rng;
 use weft_transform::store::MemoryBase;
 
-use crate::common::{Random, open_base, read_all};
+use crate::common::{lines, open_base, read_all};
 
 /// The output of a command that is given `input`; `None` if there is no such command.
 fn piped(command: &[&str], input: &[u8]) -> Option<Vec<u8>> {
@@ -26,7 +27,7 @@ fn piped(command: &[&str], input: &[u8]) -> Option<Vec<u8>> {
 
 fn both_ways(text: &str, decode: &[&str], encode: &[&[&str]]) {
     for len in [0, 1, 70_000, 700_000] {
-        let data = Random(len as u64).text(len);
+        let data = lines(&mut Rng::new(len as u64), len);
         let base = MemoryBase::default();
         let mut store = open_base(&base, text);
         store.write_at(0, b"x").expect(text);

@@ -1,9 +1,10 @@
 //! Stored files through networks, against plain bytes.
 
+use weft_testing::Rng;
 use weft_transform::store::{Limits, MemoryBase, open};
 use weft_transform::{Context, Error, Key, KeyRing, Registry};
 
-use crate::common::{Random, campaign_end, network, open_base, read_all, try_open};
+use crate::common::{campaign_end, lines, network, open_base, read_all, try_open};
 
 const WRITABLE: &[&str] = &[
     "identity",
@@ -35,7 +36,7 @@ fn random_operations(text: &str, seed: u64, operations: usize) {
     // Or enough of it, so that frames are committed in place.
     let limits = if seed.is_multiple_of(2) { Limits::default() } else { limits() };
     let reopen = || open(Box::new(base.clone()), &network, &limits).expect(text);
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let mut store = reopen();
     let mut model: Vec<u8> = Vec::new();
     let mut committed = model.clone();
@@ -49,7 +50,7 @@ fn random_operations(text: &str, seed: u64, operations: usize) {
         match random.below(12) {
             0..=4 => {
                 let len = [1, 100, 4096, 5000, 30_000][random.below(5) as usize];
-                let data = random.text(len);
+                let data = lines(&mut random, len);
                 store.write_at(offset, &data).expect(&what);
                 let end = offset as usize + len;
                 model.resize(model.len().max(end), 0);
@@ -115,7 +116,7 @@ fn agree_with_plain_bytes_for_long() {
 #[test]
 fn writing_through_reads_like_the_stream() {
     // What a store makes is what a stream makes, so either reads the other's.
-    let data = Random(4).text(100_000);
+    let data = lines(&mut Rng::new(4), 100_000);
     for text in ["zstd frame=4K", "lz4 frame=8K", "gzip", "base64", "hex", "increment"] {
         let network = network(text);
         let base = MemoryBase::default();
@@ -140,7 +141,7 @@ fn writing_through_reads_like_the_stream() {
 
 #[test]
 fn a_sequential_view_is_read_from_anywhere() {
-    let text = Random(5).text(3_000_000);
+    let text = lines(&mut Rng::new(5), 3_000_000);
     let base = MemoryBase::new(text.clone());
     let mut store = open_base(&base, "view: lines contains=line | rot13");
     let want: Vec<u8> = text
@@ -154,7 +155,7 @@ fn a_sequential_view_is_read_from_anywhere() {
         })
         .collect();
     assert_eq!(store.len_bytes().expect("view"), None, "unknown, and not guessed");
-    let mut random = Random(6);
+    let mut random = Rng::new(6);
     for _ in 0..40 {
         let at = random.below(want.len() as u64 + 100) as usize;
         let mut buf = vec![0; 1 + random.below(50_000) as usize];

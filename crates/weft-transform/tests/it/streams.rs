@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use weft_testing::{LIMIT, ends};
+use weft_testing::{LIMIT, Rng, ends};
 use weft_transform::exec::{Chain, Fused, Pool, RunOptions, run};
 use weft_transform::registry::StageInfo;
 use weft_transform::stages::LogSink;
@@ -11,7 +11,7 @@ use weft_transform::{
     ByteMap, Context, Direction, Error, Io, Network, Registry, Result, Shape, Transform,
 };
 
-use crate::common::{Random, network, registry};
+use crate::common::{lines, network, noise, registry};
 
 const INVERTIBLE: &[&str] = &[
     "identity",
@@ -44,11 +44,11 @@ fn pass(network: &Network, io: Io, data: &[u8], step: usize) -> Result<Vec<u8>> 
 
 #[test]
 fn inverse_undoes_forward() {
-    let mut random = Random(1);
+    let mut random = Rng::new(1);
     for text in INVERTIBLE {
         let network = network(text);
         for len in [0, 1, 2, 3, 4095, 4096, 4097, 70_000, 300_000] {
-            let data = if len % 2 == 0 { random.text(len) } else { random.bytes(len) };
+            let data = if len % 2 == 0 { lines(&mut random, len) } else { noise(&mut random, len) };
             let step = 1 + random.below(if len < 5000 { 700 } else { 100_000 }) as usize;
             let stored = pass(&network, Io::Write, &data, step).expect(text);
             for step in [len + 1, step] {
@@ -62,7 +62,7 @@ fn inverse_undoes_forward() {
 #[test]
 fn a_pool_changes_nothing() {
     let pool = Pool::new(3).expect("threads");
-    let data = Random(2).text(3_000_000);
+    let data = lines(&mut Rng::new(2), 3_000_000);
     for text in INVERTIBLE {
         let network = network(text);
         let mut alone = Vec::new();
@@ -81,7 +81,7 @@ fn a_pool_changes_nothing() {
 fn fused_is_the_same_in_one_piece_and_in_many() {
     let network = network("increment by=3 | xor hex=0a0b0c | rot13");
     let fused = Fused::new(network.layers(), Io::Write).expect("in place");
-    let data = Random(3).bytes(5_000_000);
+    let data = noise(&mut Rng::new(3), 5_000_000);
     let mut whole = data.clone();
     fused.apply(0, &mut whole).expect("no stage fails");
     let mut parallel = data.clone();

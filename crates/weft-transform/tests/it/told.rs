@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use weft_testing::Rng;
 use weft_transform::stages::Program;
 use weft_transform::{
     Context, Key, KeyRing, Registry, TransformFs, TransformOptions, link_content,
@@ -12,7 +13,7 @@ use weft_vfs::{
     Walker, XattrSet,
 };
 
-use crate::common::{Random, network, read_path};
+use crate::common::{network, noise, read_path};
 use crate::hooked::Hooked;
 
 /// Every stage that a name can say, and its inverse.
@@ -95,7 +96,7 @@ fn tarred() -> Vec<u8> {
 
 /// Pairs of one length that stages tell apart.
 fn pairs() -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut random = Random(4);
+    let mut random = Rng::new(4);
     let plain = b"user=root\ntoken: Zx81-abcd.q\nuser=x\n".to_vec();
     let mut pairs = vec![
         (plain.clone(), b"user=root\nother: Zx81-abcd.q\nuser=x\n".to_vec()),
@@ -104,11 +105,11 @@ fn pairs() -> Vec<(Vec<u8>, Vec<u8>)> {
     ];
     for text in ["gzip", "zstd", "lz4", "xz level=0", "zstd | gzip"] {
         let whole = stored(text, &tarred());
-        pairs.push((whole.clone(), random.bytes(whole.len())));
+        pairs.push((whole.clone(), noise(&mut random, whole.len())));
     }
-    pairs.push((tarred(), random.bytes(tarred().len())));
+    pairs.push((tarred(), noise(&mut random, tarred().len())));
     let link = link_content("b", &network("view: upper")).into_bytes();
-    pairs.push((link.clone(), random.bytes(link.len())));
+    pairs.push((link.clone(), noise(&mut random, link.len())));
     pairs
 }
 
@@ -177,7 +178,7 @@ fn what_is_told_of_a_private_file_does_not_depend_on_its_content() {
 fn what_is_told_is_the_same_once_a_reader_has_looked() {
     let whole = stored("gzip", &tarred());
     let below = Arc::new(MemFs::new());
-    private(&below, (&whole, &Random(9).bytes(whole.len())));
+    private(&below, (&whole, &noise(&mut Rng::new(9), whole.len())));
     let fs = over(below);
     let walker = Walker::new(&fs);
     let names = ["tree", "~gzip+tree", "~gzip", "gzip", "lines contains=x", "upper"];

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use weft_testing::Rng;
 use weft_transform::store::Limits as StoreLimits;
 use weft_transform::{NETWORK_ATTRIBUTE, RULES_NAME, Rules, TransformFs, TransformOptions, Trust};
 use weft_vfs::conformance::{self, Limits};
@@ -11,7 +12,7 @@ use weft_vfs::{
     SetAttr, Walker, XattrSet,
 };
 
-use crate::common::{Random, registry};
+use crate::common::{lines, noise, registry};
 use crate::hooked::Hooked;
 
 fn over(below: Arc<dyn FileSystem>, rules: &str) -> TransformFs {
@@ -86,7 +87,7 @@ fn a_tree_through_rules() -> Result<()> {
     let below = Arc::new(MemFs::new());
     let fs = over(below.clone(), "*.log zstd\nsecret/ zstd | aead key=work\n*.b64 view: ~base64");
     let walker = Walker::new(&fs);
-    let text = Random(1).text(300_000);
+    let text = lines(&mut Rng::new(1), 300_000);
     walker.mkdir_all(b"/secret/deep", 0o755)?;
     for path in [&b"/plain"[..], b"/x.log", b"/secret/deep/x.log", b"/a.b64"] {
         walker.write_file(path, &text, 0o640)?;
@@ -220,7 +221,7 @@ fn unknown_sizes_are_not_guessed() -> Result<()> {
 #[test]
 fn damage_is_an_error_at_its_offset() -> Result<()> {
     let below = Arc::new(MemFs::new());
-    let text = Random(2).bytes(20_000);
+    let text = noise(&mut Rng::new(2), 20_000);
     {
         let fs = over(below.clone(), "* aead key=work");
         Walker::new(&fs).write_file(b"/f", &text, 0o644)?;
@@ -267,7 +268,7 @@ fn close_and_fsync_commit_and_unlinked_files_live_on() -> Result<()> {
     // Without a name, much is written and read, and nothing is left in the end.
     let opened = fs.open(ino, rw)?;
     fs.unlink(fs.root(), b"f")?;
-    let data = Random(3).bytes(900_000);
+    let data = noise(&mut Rng::new(3), 900_000);
     fs.write(ino, opened.handle, 100, &data)?;
     fs.fsync(ino, false)?;
     let mut back = vec![0; data.len()];
@@ -317,7 +318,7 @@ fn files_written_beside_have_names_that_fit_any_file_system() -> Result<()> {
         let fs = over(below, &format!("* {network}"));
         let walker = Walker::new(&fs);
         for round in 0..40 {
-            let content = Random(round).bytes(5000);
+            let content = noise(&mut Rng::new(round), 5000);
             walker.write_file(b"/f", &content, 0o644)?;
             fs.sync()?;
             assert!(walker.read_file(b"/f")? == content);
@@ -334,7 +335,7 @@ fn model(network: &str, seed: u64) -> Result<()> {
     let fs = over(below, &format!("* {network}"));
     let walker = Walker::new(&fs);
     let mut node = walker.create_file(b"/f", 0o644)?;
-    let mut random = Random(seed);
+    let mut random = Rng::new(seed);
     let mut model: Vec<u8> = Vec::new();
     for nr in 0..120 {
         let what = format!("{network}, seed {seed}, operation {nr}");
@@ -342,7 +343,7 @@ fn model(network: &str, seed: u64) -> Result<()> {
         match random.below(8) {
             0..=3 => {
                 let len = 1 + random.below(30_000) as usize;
-                let data = random.text(len);
+                let data = lines(&mut random, len);
                 node.write_at(at, &data)?;
                 model.resize(model.len().max(at as usize + len), 0);
                 model[at as usize..at as usize + len].copy_from_slice(&data);

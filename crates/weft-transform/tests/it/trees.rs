@@ -3,13 +3,14 @@
 use std::io::{Cursor, Write};
 use std::sync::Arc;
 
+use weft_testing::Rng;
 use weft_transform::{Rules, TransformFs, TransformOptions};
 use weft_vfs::{
     Caller, DirCursor, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, MemFs, OpenFlags,
     RenameFlags, Result, SeekFrom, SetAttr, Walker, XattrSet,
 };
 
-use crate::common::{Random, registry};
+use crate::common::{lines, registry};
 
 fn header(kind: tar::EntryType, len: usize, mode: u32) -> tar::Header {
     let mut header = tar::Header::new_gnu();
@@ -111,7 +112,7 @@ fn a_sparse_file_of_a_pax_archive_is_not_shown_as_it_is_stored() -> Result<()> {
 fn archives_are_directories() -> Result<()> {
     let (_, fs) = over("");
     let walker = Walker::new(&fs);
-    let data = Random(3).text(200_000);
+    let data = lines(&mut Rng::new(3), 200_000);
     let tar = tarred(&[("d/a", &data), ("b/c/empty", b"")]);
     let zip = zipped(&[("one", &data), ("d/two", b"stored"), ("../out", b"no")]);
     walker.write_file(b"/x.tar", &tar, 0o644)?;
@@ -156,7 +157,7 @@ fn archives_are_directories() -> Result<()> {
 fn a_tree_is_a_read_only_file_system() -> Result<()> {
     let (_, fs) = over("*.z zstd\n");
     let walker = Walker::new(&fs);
-    let data = Random(4).text(600_000);
+    let data = lines(&mut Rng::new(4), 600_000);
     walker.write_file(b"/x.tar", &tarred(&[("d/a", &data)]), 0o644)?;
     walker.write_file(b"/outside", b"", 0o644)?;
     let (root, dir) = (fs.root(), walker.resolve(b"/x.tar@tree/d")?);
@@ -202,7 +203,7 @@ fn packed_archives_are_seen_through() -> Result<()> {
     // Packed as files of networks, and packed by their content.
     let (below, fs) = over("*.log.tar zstd\nsecret.tar xz level=0 | aead key=work\n");
     let (walker, under) = (Walker::new(&fs), Walker::new(&*below));
-    let data = Random(4).text(100_000);
+    let data = lines(&mut Rng::new(4), 100_000);
     let tar = tarred(&[("a", &data)]);
     for name in [&b"/x.log.tar"[..], b"/secret.tar"] {
         walker.write_file(name, &tar, 0o644)?;
@@ -269,7 +270,7 @@ fn listed(fs: &dyn FileSystem, path: &[u8]) -> (Vec<String>, Result<()>) {
 fn one_bad_member_spoils_no_other() -> Result<()> {
     let (_, fs) = over("");
     let walker = Walker::new(&fs);
-    let data = Random(6).text(3000);
+    let data = lines(&mut Rng::new(6), 3000);
     let tar = tarred(&[("a", &data), ("b", b"second"), ("c", b"third")]);
     walker.write_file(b"/whole.tar", &tar, 0o644)?;
     assert_eq!(listed(&fs, b"/whole.tar@tree").1.map_err(|e| e.to_string()), Ok(()));
@@ -358,7 +359,7 @@ fn sparse_files_of_tar_are_read_with_their_holes() -> Result<()> {
 fn damaged_archives_are_errors_or_right() -> Result<()> {
     let (_, fs) = over("");
     let walker = Walker::new(&fs);
-    let data = Random(5).text(3000);
+    let data = lines(&mut Rng::new(5), 3000);
     let zip = zipped(&[("one", &data)]);
     for at in 0..zip.len() {
         let mut bad = zip.clone();

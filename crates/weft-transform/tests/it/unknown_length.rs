@@ -1,6 +1,7 @@
 //! Files that are decoded from something whose length is known only at its end: what a mount shows
 //! is what a stream makes of the same network.
 
+use weft_testing::Rng;
 use weft_transform::exec::{RunOptions, run};
 use weft_transform::stages::Program;
 use weft_transform::store::{Limits, MemoryBase, Store, open};
@@ -10,7 +11,7 @@ use weft_transform::{
 };
 use weft_vfs::{MemFs, Walker};
 
-use crate::common::{Random, read_all, read_path};
+use crate::common::{lines, read_all, read_path};
 
 /// Stages whose output has a length that is known once all was read, each with the parameters that
 /// let most through.
@@ -58,7 +59,7 @@ fn streamed(stored: &[u8], text: &str) -> weft_transform::Result<Vec<u8>> {
 
 /// What is decoded here: text, what each decoder's stage made of it, that twice, that damaged, nothing.
 fn inputs() -> Vec<(String, Vec<u8>)> {
-    let plain = Random(5).text(300_000);
+    let plain = lines(&mut Rng::new(5), 300_000);
     let mut inputs = vec![("nothing".to_owned(), Vec::new()), ("text".to_owned(), plain.clone())];
     for decoder in DECODERS {
         let encoder = decoder.trim_start_matches('~');
@@ -129,8 +130,8 @@ fn what_is_decoded_behind_an_unknown_length_is_what_a_stream_makes() {
 
 #[test]
 fn what_is_decoded_behind_an_unknown_length_is_read_anywhere() {
-    let plain = Random(6).text(3_000_000);
-    let mut random = Random(7);
+    let plain = lines(&mut Rng::new(6), 3_000_000);
+    let mut random = Rng::new(7);
     for decoder in DECODERS {
         let encoder = decoder.trim_start_matches('~');
         let stored = streamed(&plain, &format!("view: {encoder}")).expect("encoded");
@@ -155,7 +156,7 @@ fn what_is_decoded_behind_an_unknown_length_is_read_anywhere() {
 fn sealed_blocks_behind_an_unknown_length_are_opened() {
     for seal in ["guard", "aead key=work"] {
         for len in [0, 1, 5000, 300_000] {
-            let plain = Random(8).text(len);
+            let plain = lines(&mut Rng::new(8), len);
             let base = base_of(b"");
             let mut file =
                 open(Box::new(base.clone()), &parsed(seal), &Limits::default()).expect(seal);
@@ -184,7 +185,7 @@ fn an_archive_behind_an_unknown_length_is_a_directory() {
     let options = TransformOptions { rules: Rules::default(), ..TransformOptions::default() };
     let fs = TransformFs::new(below, registry(), options).expect("a root");
     let walker = Walker::new(&fs);
-    let data = Random(9).text(400_000);
+    let data = lines(&mut Rng::new(9), 400_000);
     let mut tar = tar::Builder::new(Vec::new());
     for (name, data) in [("a", &data[..]), ("d/b", b"inner")] {
         let mut header = tar::Header::new_gnu();

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use weft_testing::Rng;
 use weft_transform::{
     CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, Explanation, LINK, NETWORK_ATTRIBUTE, Rules, Source,
     TransformFs, TransformOptions, link_content,
@@ -13,7 +14,7 @@ use weft_vfs::{
     Walker, XattrSet,
 };
 
-use crate::common::{Random, network, registry};
+use crate::common::{lines, network, registry};
 use crate::hooked::Hooked;
 
 fn over(below: &Arc<MemFs>, rules: &str) -> TransformFs {
@@ -55,7 +56,7 @@ fn views_by_name_show_and_hide() -> Result<()> {
     let below = Arc::new(MemFs::new());
     let fs = over(&below, "*.log zstd\n*.txt@loud upper\n");
     let walker = Walker::new(&fs);
-    let text = Random(1).text(300_000);
+    let text = lines(&mut Rng::new(1), 300_000);
     walker.write_file(b"/a.txt", b"quiet words", 0o640)?;
     walker.write_file(b"/b.log", &text, 0o644)?;
     assert_eq!(walker.read_file(b"/a.txt@loud")?, b"QUIET WORDS", "named by a rule");
@@ -376,7 +377,7 @@ fn content_is_kept_when_a_network_is_attached_and_taken() -> Result<()> {
     let below = Arc::new(MemFs::new());
     let fs = over(&below, "");
     let walker = Walker::new(&fs);
-    let text = Random(3).text(200_000);
+    let text = lines(&mut Rng::new(3), 200_000);
     let node = walker.write_file(b"/f", &text, 0o600)?;
     let convert =
         |network: &[u8]| fs.setxattr(node.ino(), CONVERT_ATTRIBUTE, network, XattrSet::Any);

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use weft_testing::Rng;
 use weft_transform::store::{Base, FramedFile, FreshId, Home, Limits, MemoryBase, Store};
 use weft_transform::{Frame, FrameCodec, Result, Shape, Stream, Transform};
 
-use crate::common::{Random, campaign_end, network, read_all};
+use crate::common::{campaign_end, lines, network, read_all};
 
 const FRAME_BYTES: u64 = 128 << 10;
 const WRITE_BYTES: usize = 4 << 10;
@@ -173,14 +174,14 @@ struct Bench {
     base: CountedBase,
     text: &'static str,
     model: Vec<u8>,
-    random: Random,
+    random: Rng,
 }
 
 impl Bench {
     fn new(text: &'static str, len: usize, limits: Limits) -> Self {
         let base = CountedBase { content: MemoryBase::default(), counts: Shared::default() };
-        let mut random = Random(71);
-        let model = random.text(len);
+        let mut random = Rng::new(71);
+        let model = lines(&mut random, len);
         let mut store = Self::open(text, &base, limits);
         for (at, piece) in model.chunks(1 << 20).enumerate() {
             store.write_at((at as u64) << 20, piece).expect("write");
@@ -212,7 +213,7 @@ impl Bench {
     }
 
     fn write_page(&mut self, page: u64) {
-        let data = self.random.text(WRITE_BYTES);
+        let data = lines(&mut self.random, WRITE_BYTES);
         let at = page * WRITE_BYTES as u64;
         self.store.write_at(at, &data).expect("write");
         self.model[at as usize..at as usize + WRITE_BYTES].copy_from_slice(&data);
@@ -272,7 +273,7 @@ fn a_frame_that_was_just_read_or_committed_is_not_decoded_again() {
     bench.store.commit().expect("commit");
     assert_eq!(bench.take().decoded, 1);
     // Nor is one that is written as a whole.
-    let data = bench.random.text(FRAME_BYTES as usize);
+    let data = lines(&mut bench.random, FRAME_BYTES as usize);
     bench.store.write_at(3 * FRAME_BYTES, &data).expect("write");
     bench.model[3 * FRAME_BYTES as usize..][..data.len()].copy_from_slice(&data);
     assert_eq!(bench.take(), Counts::default());

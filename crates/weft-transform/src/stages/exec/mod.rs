@@ -17,14 +17,13 @@ mod pass;
 mod pooled;
 mod process;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::registry::StageInfo;
-use crate::{Direction, Error, Result, Shape, Stream, StreamCodec, Transform};
+use crate::parameters::{Program, StageInfo};
+use crate::{Direction, Result, Shape, Stream, StreamCodec, Transform};
 use pass::Pass;
-use pooled::Pooled;
+use pooled::{Mode, Pooled};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     name: "exec",
@@ -57,55 +56,11 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
     },
 }];
 
-/// The kind of requests to a persistent program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    /// Blocks, transformed in place, in any order.
-    Blocks,
-    /// Files, from the beginning to the end.
-    Stream,
-}
-
-/// A program, as configured by the caller of the library.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program {
-    /// The command for `sh -c`.
-    pub command: String,
-    /// Maximum CPU time of a process in `mode=once`, in seconds.
-    pub cpu_seconds: u32,
-    /// Maximum memory of a process, in bytes.
-    pub memory_bytes: u64,
-}
-
-impl Program {
-    /// Creates a program with the default limits: a minute of CPU time, a GiB of memory.
-    pub fn new(command: impl Into<String>) -> Self {
-        Self { command: command.into(), cpu_seconds: 60, memory_bytes: 1 << 30 }
-    }
-}
-
-/// Returns the error of a failed program; `said` is its standard error.
-fn failure(name: &str, offset: u64, what: &str, said: &[u8]) -> Error {
-    let said = String::from_utf8_lossy(said);
-    let said = said.trim();
-    let colon = if said.is_empty() { "" } else { ": " };
-    Error::Corrupt {
-        stage: "exec",
-        offset,
-        what: format!("program \"{name}\" {what}{colon}{said}"),
-    }
-}
-
+#[derive(Debug)]
 struct Exec {
     name: String,
     program: Program,
     deadline: Duration,
-}
-
-impl fmt::Debug for Exec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Exec").field("name", &self.name).finish_non_exhaustive()
-    }
 }
 
 impl Transform for Exec {
@@ -132,7 +87,7 @@ impl StreamCodec for Exec {
         if direction == Direction::Inverse {
             return Err(crate::model::no_inverse("exec"));
         }
-        Ok(Box::new(Pass::start(self)?))
+        Ok(Box::new(Pass::start(&self.name, &self.program, self.deadline)?))
     }
 }
 

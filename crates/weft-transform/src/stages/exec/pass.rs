@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use super::process::{COMPLAINT_BYTES, Process, ended_with};
-use super::{Exec, failure};
+use super::process::{COMPLAINT_BYTES, Process, ended_with, failure};
+use crate::parameters::Program;
 use crate::{Error, Result, STEP_BYTES, Stream};
 
 /// Bytes written to or read from a process at a time, and the number of such pieces in a queue.
@@ -67,8 +67,8 @@ fn listen(mut stderr: impl Read, complaint: &Mutex<Vec<u8>>) {
 }
 
 impl Pass {
-    pub(super) fn start(exec: &Exec) -> Result<Self> {
-        let mut process = Process::start(&exec.program, Some(exec.program.cpu_seconds))?;
+    pub(super) fn start(name: &str, program: &Program, deadline: Duration) -> Result<Self> {
+        let mut process = Process::start(program, Some(program.cpu_seconds))?;
         let (input, to_feed) = sync_channel(PIECES);
         let (taken, output) = sync_channel(PIECES);
         let complaint: Arc<Mutex<Vec<u8>>> = Arc::default();
@@ -76,8 +76,8 @@ impl Pass {
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // From here on an error kills the process.
         let pass = Self {
-            name: exec.name.clone(),
-            deadline: exec.deadline,
+            name: name.to_owned(),
+            deadline,
             process,
             input: Some(input),
             output,

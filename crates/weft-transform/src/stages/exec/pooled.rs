@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::process::{COMPLAINT_BYTES, Process};
-use super::{Mode, Program, failure};
+use super::process::{COMPLAINT_BYTES, Process, failure};
+use crate::parameters::Program;
 use crate::{ByteMap, Direction, Error, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
 
 /// Maximum bytes of data in a request.
@@ -26,6 +26,15 @@ const ANSWER_MAX_BYTES: usize = 16 << 20;
 /// Maximum number of idle processes.
 const IDLE_MAX: usize = 8;
 const HEAD_BYTES: usize = 5;
+
+/// The kind of requests to a persistent program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Blocks, transformed in place, in any order.
+    Blocks,
+    /// Files, from the beginning to the end.
+    Stream,
+}
 
 /// A stage with its pool of processes.
 pub(super) struct Pooled {

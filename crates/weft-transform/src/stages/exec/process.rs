@@ -13,7 +13,9 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
 
-use super::{Program, confine};
+use super::confine;
+use crate::Error;
+use crate::parameters::Program;
 
 /// The time that a process has to end all its descendants; then its group is killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
@@ -26,6 +28,18 @@ pub(super) fn ended_with(status: ExitStatus) -> String {
     match status.code() {
         Some(code @ 129..=192) => format!("signal: {}", code - 128),
         _ => status.to_string(),
+    }
+}
+
+/// Returns the error of a failed program; `said` is its standard error.
+pub(super) fn failure(name: &str, offset: u64, what: &str, said: &[u8]) -> Error {
+    let said = String::from_utf8_lossy(said);
+    let said = said.trim();
+    let colon = if said.is_empty() { "" } else { ": " };
+    Error::Corrupt {
+        stage: "exec",
+        offset,
+        what: format!("program \"{name}\" {what}{colon}{said}"),
     }
 }
 

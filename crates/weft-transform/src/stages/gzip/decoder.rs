@@ -12,9 +12,10 @@ use miniz_oxide::inflate::core::inflate_flags::{
 };
 use miniz_oxide::inflate::core::{BlockBoundaryState, DecompressorOxide, decompress};
 
-use super::TAIL_BYTES;
 use crate::{Error, Frame, Point, Result, STEP_BYTES, Stream};
 
+/// Bytes of a member's trailer: checksum and length.
+pub(super) const TAIL_BYTES: usize = 8;
 /// Maximum distance of a deflate reference, in bytes.
 const WINDOW_BYTES: usize = 32 << 10;
 /// Bytes of the ring buffer of decoded output: a power of two that holds a window.

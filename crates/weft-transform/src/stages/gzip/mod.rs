@@ -16,8 +16,8 @@ use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 
-use self::decoder::{Decoder, head_len};
-use crate::registry::StageInfo;
+use self::decoder::{Decoder, TAIL_BYTES, head_len};
+use crate::parameters::StageInfo;
 use crate::store::Store;
 use crate::{Error, Frame, FrameCodec, Result, Shape, Stream, Transform};
 
@@ -31,7 +31,6 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
 /// Plain bytes of a member, as in bgzip: stored uncompressed it still fits in 64 KiB.
 const MEMBER_BYTES: usize = 0xFF00;
 const HEAD_BYTES: usize = 18;
-const TAIL_BYTES: usize = 8;
 
 /// The member that marks the end of a BGZF file: empty.
 const END: [u8; 28] = [

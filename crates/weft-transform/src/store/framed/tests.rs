@@ -4,8 +4,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use weft_testing::Rng;
+
 use super::*;
-use crate::store::stream::tests::{Counted, Random, check_read, member};
+use crate::store::stream::tests::{Counted, check_read, lines, member};
 use crate::store::{Limits, MemoryStore, stack};
 use crate::{Context, Registry};
 
@@ -23,7 +25,7 @@ fn opened(stored: MemoryStore, limits: Limits) -> Result<(Box<dyn Store>, Arc<At
 }
 
 /// Returns incompressible bytes, so that stored and plain lengths are equal.
-fn noise(random: &mut Random, len: usize) -> Vec<u8> {
+fn noise(random: &mut Rng, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.below(256) as u8).collect()
 }
 
@@ -62,7 +64,7 @@ fn with_empty_blocks(plain: &[u8], blocks: usize) -> Vec<u8> {
 
 #[test]
 fn a_read_at_random_takes_a_bounded_part_of_any_mix_of_members() {
-    let mut random = Random(11);
+    let mut random = Rng::new(11);
     let mib = 1 << 20;
     let mut mix = |lens: &[usize]| -> (Vec<u8>, Vec<u8>) {
         let plain: Vec<Vec<u8>> = lens.iter().map(|len| noise(&mut random, *len)).collect();
@@ -71,7 +73,7 @@ fn a_read_at_random_takes_a_bounded_part_of_any_mix_of_members() {
     let some = mix(&[2 * mib, 200_000, 5 * mib, 70, 0, mib]);
     let small = mix(&vec![60_000; 130]);
     let large = mix(&[8 * mib]);
-    let mut long_block = Random(12).text(8 * mib);
+    let mut long_block = lines(&mut Rng::new(12), 8 * mib);
     long_block.iter_mut().for_each(|byte| *byte &= 0x7F);
     let empty = [member(b"", 6).repeat(mib / 4), member(&small.1, 1)].concat();
     let blocks = with_empty_blocks(&small.1, mib);
@@ -93,7 +95,7 @@ fn a_read_at_random_takes_a_bounded_part_of_any_mix_of_members() {
             let once = stored.len() as u64 + BOUND;
             assert!(opening <= once, "{what}: {opening} bytes to open {}", stored.len());
             for _ in 0..30 {
-                let at = random.below(plain.len() - 4096);
+                let at = random.index(plain.len() - 4096);
                 check_read(&mut *file, plain, at, 4096);
                 let read = count.swap(0, Ordering::Relaxed);
                 assert!(read <= BOUND, "{what}, at {at}: {read} bytes were read");
@@ -105,7 +107,7 @@ fn a_read_at_random_takes_a_bounded_part_of_any_mix_of_members() {
 
 #[test]
 fn readers_in_different_places_do_not_disturb_each_other() {
-    let mut random = Random(13);
+    let mut random = Rng::new(13);
     let plain = noise(&mut random, 12 << 20);
     let step = 64 << 10;
     for (what, stored) in [
@@ -132,15 +134,15 @@ fn readers_in_different_places_do_not_disturb_each_other() {
 
 #[test]
 fn what_changes_in_a_long_member_after_it_was_opened_is_not_shown() {
-    let mut random = Random(14);
-    let plain = random.text(5_000_000);
+    let mut random = Rng::new(14);
+    let plain = lines(&mut random, 5_000_000);
     let good: Vec<u8> = plain.chunks(1_700_000).flat_map(|part| member(part, 6)).collect();
     let mut refused = 0;
     for round in 0..15 {
         let mut stored = MemoryStore::new(good.clone());
         let (mut file, _) = opened(stored.clone(), Limits::default()).expect("a file");
         check_read(&mut *file, &plain, 4_900_000, 10);
-        let at = random.below(good.len());
+        let at = random.index(good.len());
         match round {
             0 => stored.set_len(good.len() as u64 / 2).expect("in memory"),
             _ => stored.write_at(at as u64, &[good[at] ^ 4]).expect("in memory"),
@@ -162,17 +164,17 @@ fn what_changes_in_a_long_member_after_it_was_opened_is_not_shown() {
 
 #[test]
 fn damage_in_one_of_several_members_is_an_error() {
-    let mut random = Random(15);
-    let parts = [random.text(600_000), random.text(100), random.text(900_000)];
+    let mut random = Rng::new(15);
+    let parts = [lines(&mut random, 600_000), lines(&mut random, 100), lines(&mut random, 900_000)];
     let good: Vec<u8> = parts.iter().flat_map(|part| member(part, 6)).collect();
     let plain = parts.concat();
     for round in 0..60 {
         let mut stored = good.clone();
         match round % 3 {
-            0 => stored.truncate(1 + random.below(good.len() - 1)),
+            0 => stored.truncate(1 + random.index(good.len() - 1)),
             _ => {
-                let at = random.below(good.len());
-                stored[at] ^= 1 << random.below(8);
+                let at = random.index(good.len());
+                stored[at] ^= 1 << random.index(8);
             }
         }
         let whole =
@@ -193,15 +195,15 @@ fn damage_in_one_of_several_members_is_an_error() {
 
 #[test]
 fn long_members_can_be_written_to() {
-    let mut random = Random(16);
-    let mut plain = random.text(5_000_000);
+    let mut random = Rng::new(16);
+    let mut plain = lines(&mut random, 5_000_000);
     let good: Vec<u8> = plain.chunks(1_300_000).flat_map(|part| member(part, 6)).collect();
     let base = crate::store::MemoryBase::new(good);
     let network = Registry::new(Context::default()).parse("gzip").expect("a network");
     let limits = Limits { dirty_bytes: 1 << 20, ..Limits::default() };
     let mut file = stack::open(Box::new(base.clone()), &network, &limits).expect("a file");
     for round in 0..30 {
-        let (at, len) = (random.below(plain.len()), random.below(100_000));
+        let (at, len) = (random.index(plain.len()), random.index(100_000));
         match round % 10 {
             7 => {
                 plain.truncate(at);
@@ -209,13 +211,13 @@ fn long_members_can_be_written_to() {
             }
             9 => file.commit().expect("in memory"),
             _ => {
-                let data = random.text(len);
+                let data = lines(&mut random, len);
                 plain.resize(plain.len().max(at + len), 0);
                 plain[at..at + len].copy_from_slice(&data);
                 file.write_at(at as u64, &data).expect("in memory");
             }
         }
-        let at = random.below(plain.len());
+        let at = random.index(plain.len());
         check_read(&mut *file, &plain, at, 300_000);
     }
     check_read(&mut *file, &plain, 0, plain.len() + 1);
@@ -239,7 +241,7 @@ fn long_members_can_be_written_to() {
 
 #[test]
 fn a_packed_file_whose_length_is_not_known_yet_is_not_taken_for_an_empty_one() {
-    let plain = Random(17).text(300_000);
+    let plain = lines(&mut Rng::new(17), 300_000);
     let inner = member(&plain, 6);
     let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(0));
     to.write_all(&inner).expect("in memory");

@@ -4,33 +4,25 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use weft_testing::Rng;
+
 use super::*;
 use crate::store::MemoryStore;
 use crate::store::checked::Checked;
 use crate::{Context, Registry};
 
-pub(in crate::store) struct Random(pub(in crate::store) u64);
-
-impl Random {
-    pub(in crate::store) fn below(&mut self, bound: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound.max(1)
-    }
-
-    /// Returns compressible lines, with some incompressible bytes, and zeroes.
-    pub(in crate::store) fn text(&mut self, len: usize) -> Vec<u8> {
-        let mut out = Vec::with_capacity(len + 4096);
-        while out.len() < len {
-            match self.below(12) {
-                0 => out.extend((0..40).map(|_| self.below(256) as u8)),
-                1 if self.below(200) == 0 => out.resize(out.len() + self.below(100_000), 0),
-                n => out.extend(format!("{} line {n} of a log\n", self.below(1 << 20)).bytes()),
-            }
+/// Compressible lines, with some incompressible bytes, and zeroes.
+pub(in crate::store) fn lines(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(len + 4096);
+    while out.len() < len {
+        match rng.below(12) {
+            0 => out.extend((0..40).map(|_| rng.below(256) as u8)),
+            1 if rng.below(200) == 0 => out.resize(out.len() + rng.index(100_000), 0),
+            n => out.extend(format!("{} line {n} of a log\n", rng.below(1 << 20)).bytes()),
         }
-        out.truncate(len);
-        out
     }
+    out.truncate(len);
+    out
 }
 
 pub(in crate::store) fn member(plain: &[u8], level: u32) -> Vec<u8> {
@@ -88,16 +80,16 @@ pub(in crate::store) fn check_read(file: &mut dyn Store, plain: &[u8], at: usize
 
 #[test]
 fn reads_at_random_are_the_plain_bytes() {
-    let mut random = Random(1);
+    let mut random = Rng::new(1);
     for level in [0, 1, 6, 9] {
         for lens in [&[1][..], &[40_000], &[3_000_000], &[0, 70_000, 0, 900_000, 5, 1_100_000, 0]] {
-            let members: Vec<Vec<u8>> = lens.iter().map(|len| random.text(*len)).collect();
+            let members: Vec<Vec<u8>> = lens.iter().map(|len| lines(&mut random, *len)).collect();
             let stored = members.iter().flat_map(|plain| member(plain, level)).collect();
             let plain = members.concat();
             let (mut file, _) = opened(MemoryStore::new(stored));
             file.places.0 = 10_000;
             for _ in 0..200 {
-                let (at, len) = (random.below(plain.len() + 10), 1 + random.below(20_000));
+                let (at, len) = (random.index(plain.len() + 10), 1 + random.index(20_000));
                 check_read(&mut file, &plain, at, len);
             }
             check_read(&mut file, &plain, 0, plain.len());
@@ -111,8 +103,8 @@ fn reads_at_random_are_the_plain_bytes() {
 
 #[test]
 fn a_read_at_random_decodes_one_interval() {
-    let mut random = Random(2);
-    let plain = random.text(24 << 20);
+    let mut random = Rng::new(2);
+    let plain = lines(&mut random, 24 << 20);
     let stored = member(&plain, 6);
     // The stored length of each MiB is much the same.
     let of_mib = stored.len() as u64 / 24;
@@ -123,7 +115,7 @@ fn a_read_at_random_decodes_one_interval() {
     let last = count.swap(0, Ordering::Relaxed);
     assert!(last <= of_mib * 2, "{last} bytes were read, of {of_mib} for each MiB");
     for _ in 0..50 {
-        let at = random.below(plain.len() - 4096);
+        let at = random.index(plain.len() - 4096);
         check_read(&mut file, &plain, at, 4096);
         let read = count.swap(0, Ordering::Relaxed);
         assert!(read <= of_mib * 3, "at {at}: {read} bytes were read, of {of_mib} for each MiB");
@@ -140,8 +132,8 @@ fn a_read_at_random_decodes_one_interval() {
 /// Stages are counted on every mount.
 #[test]
 fn a_stage_that_is_counted_is_read_at_random_too() {
-    let mut random = Random(6);
-    let plain = random.text(24 << 20);
+    let mut random = Rng::new(6);
+    let plain = lines(&mut random, 24 << 20);
     let stored = member(&plain, 6);
     let of_mib = stored.len() as u64 / 24;
     let counting = Registry::new(Context::default()).counting(Arc::default());
@@ -149,7 +141,7 @@ fn a_stage_that_is_counted_is_read_at_random_too() {
     check_read(&mut file, &plain, 0, 1);
     for _ in 0..20 {
         count.store(0, Ordering::Relaxed);
-        let at = random.below(plain.len() - 4096);
+        let at = random.index(plain.len() - 4096);
         check_read(&mut file, &plain, at, 4096);
         let read = count.load(Ordering::Relaxed);
         assert!(read <= of_mib * 3, "at {at}: {read} bytes were read, of {of_mib} for each MiB");
@@ -158,8 +150,8 @@ fn a_stage_that_is_counted_is_read_at_random_too() {
 
 #[test]
 fn places_take_no_more_than_they_may() {
-    let mut random = Random(3);
-    let plain = random.text(6_000_000);
+    let mut random = Rng::new(3);
+    let plain = lines(&mut random, 6_000_000);
     let (mut file, _) = opened(MemoryStore::new(member(&plain, 1)));
     file.places = (10_000, 300_000);
     check_read(&mut file, &plain, 0, 1);
@@ -169,15 +161,15 @@ fn places_take_no_more_than_they_may() {
         checked(&file).places.windows(2).map(|two| two[1].output - two[0].output).collect();
     assert!(apart.iter().all(|&bytes| bytes < 1_500_000), "far apart: {apart:?}");
     for _ in 0..100 {
-        let (at, len) = (random.below(plain.len()), 1 + random.below(50_000));
+        let (at, len) = (random.index(plain.len()), 1 + random.index(50_000));
         check_read(&mut file, &plain, at, len);
     }
 }
 
 #[test]
 fn damage_is_noticed_before_anything_is_shown() {
-    let mut random = Random(4);
-    let (one, two) = (random.text(400_000), random.text(500_000));
+    let mut random = Rng::new(4);
+    let (one, two) = (lines(&mut random, 400_000), lines(&mut random, 500_000));
     let good = [member(&one, 6), member(&two, 6)].concat();
     let first = member(&one, 6).len();
     let flipped = |at: usize| {
@@ -209,8 +201,8 @@ fn damage_is_noticed_before_anything_is_shown() {
 
 #[test]
 fn what_changes_after_it_was_checked_is_not_shown() {
-    let mut random = Random(5);
-    let (one, two) = (random.text(2_000_000), random.text(2_000_000));
+    let mut random = Rng::new(5);
+    let (one, two) = (lines(&mut random, 2_000_000), lines(&mut random, 2_000_000));
     let plain = [&one[..], &two].concat();
     let good = [member(&one, 6), member(&two, 6)].concat();
     let half = member(&one, 6).len() as u64;
@@ -225,7 +217,7 @@ fn what_changes_after_it_was_checked_is_not_shown() {
             0 => stored.set_len(half).expect("in memory"),
             1 => stored.set_len(half * 3 / 2).expect("in memory"),
             _ => {
-                let at = random.below(good.len());
+                let at = random.index(good.len());
                 stored.write_at(at as u64, &[good[at] ^ 4]).expect("in memory");
             }
         }

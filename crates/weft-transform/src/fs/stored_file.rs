@@ -1,50 +1,28 @@
 //! A stored file in the file system below, as a [`Base`].
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use weft_vfs::{
     Attr, Caller, Error as Fault, FileKind, FileSystem, Handle, Ino, RenameFlags, SetAttr, SetTime,
     XattrSet,
 };
 
-use super::nodes::Nodes;
-use super::reach::ACCESS_LIST;
+use super::access::ACCESS_LIST;
+use super::inode::SharedLocation;
+use super::locks::locked;
+use super::mount::Mount;
+use super::path::FRESH_PREFIX;
 use crate::Result;
 use crate::store::{Base, FreshId, Store};
 
-/// The prefix of the names of temporary files, which replace others. They are not listed, and
-/// clients cannot name them.
-pub(super) const FRESH_PREFIX: &[u8] = b".weft-fresh-";
-
-/// The location of a file in the file system below.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    /// The current inode.
-    pub(super) ino: Ino,
-    /// A directory that contains it, as of the last lookup.
-    pub(super) parent: Ino,
-    /// Its name in that directory.
-    pub(super) name: Vec<u8>,
-    /// The file has no name any more.
-    pub(super) unlinked: bool,
-}
-
-/// A location shared by a node and those that access its file.
-pub(super) type SharedPlace = Arc<Mutex<Place>>;
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The data under these locks is consistent after each statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The bytes of one inode.
-struct FileStore {
+struct InodeStore {
     fs: Arc<dyn FileSystem>,
     ino: Ino,
 }
 
-impl Store for FileStore {
+impl Store for InodeStore {
     fn len_bytes(&mut self) -> Result<Option<u64>> {
         Ok(Some(self.fs.getattr(self.ino)?.size_bytes))
     }
@@ -78,72 +56,71 @@ impl Store for FileStore {
 }
 
 /// A file of the file system below, and the temporary files that replace it.
-pub(super) struct FileBase {
-    pub(super) fs: Arc<dyn FileSystem>,
-    pub(super) place: SharedPlace,
-    /// Part of the names of temporary files, different for each mount.
-    pub(super) session: u32,
-    /// The other part: the number of temporary files that the mount has created. The names of the
-    /// first 2^40 fit into the 31 bytes of HFS.
-    pub(super) fresh_names: Arc<AtomicU64>,
-    /// Held while names change.
-    pub(super) names: Arc<Mutex<()>>,
-    /// The nodes, which map inode numbers below to files.
-    pub(super) nodes: Arc<Mutex<Nodes>>,
+pub(super) struct StoredFile {
+    mount: Arc<Mount>,
+    location: SharedLocation,
     /// The file may be new, with nothing written to it yet.
-    pub(super) is_new: bool,
-    pub(super) fresh: Vec<Fresh>,
+    is_new: bool,
+    fresh: Vec<Fresh>,
 }
 
 /// A temporary file.
-pub(super) struct Fresh {
+struct Fresh {
     id: u64,
     ino: Ino,
     parent: Ino,
     name: Vec<u8>,
 }
 
-impl FileBase {
+impl StoredFile {
+    pub(super) fn new(mount: Arc<Mount>, location: SharedLocation, is_new: bool) -> Self {
+        Self { mount, location, is_new, fresh: Vec::new() }
+    }
+
     fn take(&mut self, id: FreshId) -> Option<Fresh> {
         let at = self.fresh.iter().position(|fresh| fresh.id == id.0)?;
         Some(self.fresh.swap_remove(at))
     }
 
     fn try_adopt(&mut self, fresh: &Fresh) -> Result<()> {
-        let names = self.names.clone();
-        let _names = locked(&names);
-        let place = locked(&self.place).clone();
-        if place.unlinked {
+        let _names = locked(&self.mount.names);
+        let location = locked(&self.location).clone();
+        if location.unlinked {
             // The file has no name: neither does its new content.
-            self.fs.unlink(fresh.parent, &fresh.name)?;
+            self.mount.below.unlink(fresh.parent, &fresh.name)?;
         } else {
-            let there = self.fs.lookup(place.parent, &place.name)?;
-            self.fs.forget(there.attr.ino, 1);
-            if there.attr.ino != place.ino {
+            let there = self.mount.below.lookup(location.parent, &location.name)?;
+            self.mount.below.forget(there.attr.ino, 1);
+            if there.attr.ino != location.ino {
                 let message = "the name of the file changed under it".to_owned();
                 return Err(Fault::Io { errno: 16, message }.into());
             }
-            copy_attributes(&*self.fs, &there.attr, fresh.ino)?;
-            self.fs.fsync(fresh.ino, false)?;
-            // A concurrent lookup of the name finds the same node by either inode.
-            locked(&self.nodes).alias(place.ino, fresh.ino);
+            copy_attributes(&*self.mount.below, &there.attr, fresh.ino)?;
+            self.mount.below.fsync(fresh.ino, false)?;
+            // A concurrent lookup of the name finds the same inode by either number below.
+            self.mount.inodes().alias(location.ino, fresh.ino);
             let flags = RenameFlags::empty();
-            let renamed =
-                self.fs.rename(fresh.parent, &fresh.name, place.parent, &place.name, flags);
+            let renamed = self.mount.below.rename(
+                fresh.parent,
+                &fresh.name,
+                location.parent,
+                &location.name,
+                flags,
+            );
             if let Err(e) = renamed {
-                locked(&self.nodes).drop_alias(fresh.ino);
+                self.mount.inodes().drop_alias(fresh.ino);
                 return Err(e.into());
             }
         }
-        let mut nodes = locked(&self.nodes);
-        nodes.alias(place.ino, fresh.ino);
-        locked(&self.place).ino = fresh.ino;
-        nodes.moved_below(place.ino, fresh.ino);
-        drop(nodes);
-        self.fs.forget(place.ino, 1);
-        if !place.unlinked {
+        let mut inodes = self.mount.inodes();
+        inodes.alias(location.ino, fresh.ino);
+        locked(&self.location).ino = fresh.ino;
+        inodes.moved_below(location.ino, fresh.ino);
+        drop(inodes);
+        self.mount.below.forget(location.ino, 1);
+        if !location.unlinked {
             // Until then a crash may restore the old file, intact.
-            if let Err(e) = self.fs.fsync_dir(place.parent) {
+            if let Err(e) = self.mount.below.fsync_dir(location.parent) {
                 tracing::warn!("the directory of a file written anew is not durable: {e}");
             }
         }
@@ -183,27 +160,30 @@ fn copy_attributes(fs: &dyn FileSystem, from: &Attr, to: Ino) -> Result<()> {
     Ok(())
 }
 
-impl Base for FileBase {
+impl Base for StoredFile {
     fn current(&mut self) -> Result<Box<dyn Store>> {
-        let ino = locked(&self.place).ino;
-        Ok(Box::new(FileStore { fs: self.fs.clone(), ino }))
+        let ino = locked(&self.location).ino;
+        Ok(Box::new(InodeStore { fs: self.mount.below.clone(), ino }))
     }
 
     fn fresh(&mut self) -> Result<(FreshId, Box<dyn Store>)> {
-        let place = locked(&self.place).clone();
-        let old = self.fs.getattr(place.ino)?;
-        let id = self.fresh_names.fetch_add(1, Ordering::Relaxed);
-        let suffix = format!("{:08x}-{id:x}", self.session);
+        let location = locked(&self.location).clone();
+        let old = self.mount.below.getattr(location.ino)?;
+        let id = self.mount.fresh_names.fetch_add(1, Ordering::Relaxed);
+        let suffix = format!("{:08x}-{id:x}", self.mount.session);
         let name = [FRESH_PREFIX, suffix.as_bytes()].concat();
         let caller = Caller { uid: old.uid, gid: old.gid, ..Caller::default() };
-        let make = |parent| self.fs.mknod(&caller, parent, &name, FileKind::Regular, 0o600, 0);
+        let make =
+            |parent| self.mount.below.mknod(&caller, parent, &name, FileKind::Regular, 0o600, 0);
         // The directory of a file without a name may have been removed too.
-        let (parent, made) = match make(place.parent) {
-            Err(_) if place.unlinked => (self.fs.root(), make(self.fs.root())?),
-            made => (place.parent, made?),
+        let (parent, made) = match make(location.parent) {
+            Err(_) if location.unlinked => {
+                (self.mount.below.root(), make(self.mount.below.root())?)
+            }
+            made => (location.parent, made?),
         };
         let fresh = Fresh { id, ino: made.attr.ino, parent, name };
-        let store = FileStore { fs: self.fs.clone(), ino: fresh.ino };
+        let store = InodeStore { fs: self.mount.below.clone(), ino: fresh.ino };
         self.fresh.push(fresh);
         Ok((FreshId(id), Box::new(store)))
     }
@@ -223,10 +203,10 @@ impl Base for FileBase {
 
     fn discard(&mut self, fresh: FreshId) {
         if let Some(fresh) = self.take(fresh) {
-            if let Err(e) = self.fs.unlink(fresh.parent, &fresh.name) {
+            if let Err(e) = self.mount.below.unlink(fresh.parent, &fresh.name) {
                 tracing::warn!("a temporary file stays behind: {e}");
             }
-            self.fs.forget(fresh.ino, 1);
+            self.mount.below.forget(fresh.ino, 1);
         }
     }
 }

@@ -1,11 +1,7 @@
-//! Explanation of a file's network: the rule that applied, and the capabilities of each stage.
+//! The explanation of a file's network: the rule that applied, and the capabilities of each stage.
 
 use serde::{Deserialize, Serialize};
-use weft_vfs::{Error, FileKind, Ino, Result};
 
-use super::base::locked;
-use super::file::Attached;
-use super::{LINK, NETWORK_ATTRIBUTE, TransformFs};
 use crate::{Layer, Network};
 
 /// The source that determines the network of a file.
@@ -129,7 +125,7 @@ impl Explanation {
         }
     }
 
-    fn plain() -> Self {
+    pub(super) fn plain() -> Self {
         Self {
             path: String::new(),
             network: None,
@@ -142,50 +138,5 @@ impl Explanation {
             deterministic: true,
             stages: Vec::new(),
         }
-    }
-}
-
-impl TransformFs {
-    /// Explains the network of a file: its source, and the capabilities of its stages.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the inode is not a regular file.
-    pub fn explain(&self, ino: Ino) -> Result<Explanation> {
-        let node = self.node(ino)?;
-        if node.kind != FileKind::Regular {
-            return Err(Error::Invalid("only regular files carry networks"));
-        }
-        let path = locked(&node.path).clone();
-        let source = if node.view.is_some() {
-            Source::Name
-        } else {
-            let ruled = self.of_mount(&path).is_some();
-            match self.ground.below.getxattr(node.below(), NETWORK_ATTRIBUTE) {
-                Ok(text) if text == LINK && !ruled => Source::Link,
-                Ok(_) if !ruled => Source::Attribute,
-                _ => match self.find_rule(&path, false) {
-                    Ok(Some(found)) => found.source,
-                    Ok(None) | Err(_) => Source::Nothing,
-                },
-            }
-        };
-        let file = locked(&node.file);
-        let mut explanation = match &file.attached {
-            Attached::Plain => Explanation::plain(),
-            Attached::Network(network) => Explanation::of(network),
-            Attached::View(view) => {
-                let base = String::from_utf8_lossy(&locked(&view.base.path)).into_owned();
-                let write = "none".to_owned();
-                Explanation { base: Some(base), write, ..Explanation::of(&view.network) }
-            }
-            Attached::Unusable(why) => {
-                let write = "none".to_owned();
-                Explanation { error: Some(why.to_string()), write, ..Explanation::plain() }
-            }
-        };
-        drop(file);
-        explanation.path = String::from_utf8_lossy(&path).into_owned();
-        explanation.source = source;
-        Ok(explanation)
     }
 }

@@ -1,38 +1,7 @@
-//! Access control of derived files: only a user who may read the base may read a file derived from
-//! it.
-//!
-//! Invariant of views by name, links and trees, whose stages the caller chooses: in a call whose
-//! caller may not read the base, no byte of the base is read and no answer depends on its content.
-//! The kernel checks permissions when it opens a file or a directory, or searches a directory; it
-//! checks none when it looks up a name or reads attributes, and shows these to all users. So with
-//! any front end, the results of `lookup`, `getattr`, `listxattr` and the lifetimes for a derived
-//! file follow only from its name and from mode, owner, length and times of its base (for a link
-//! that leads through directories which not all users may search, not from length and times
-//! either), unless all users who can reach this file system may read the base
-//! ([`Ground::all_may_read`]): its length is that of the base if the stages preserve lengths, and
-//! otherwise unknown; and a tree is a directory whatever the content of its base, which is opened
-//! when the tree is listed or a name in it is looked up. (One exception: a file that a reader
-//! opened while all users could read it keeps the length that the reader's kernel relies on until
-//! it is closed.)
-//!
-//! The network of a file itself (by a rule of the mount, by its attribute, or by a rules file of
-//! its owner or of root) is not chosen by the caller, and the length through that network is the
-//! file's own.
-//!
-//! A link is resolved with the permissions of its owner only, because its errors reveal what
-//! exists; only the owner may write it.
-//!
-//! A kernel that checks permissions uses the mode, owner and access list that are reported to it.
-//! So a view, a link and the root of a tree have those of their base, and a link no more than the
-//! directories on the path to its base allow.
+//! Permissions of files that are shown in place of others: access lists, and the directories on the
+//! path to a base.
 
-use std::sync::atomic::Ordering;
-
-use weft_vfs::{Attr, Ino, Result};
-
-use super::base::locked;
-use super::ground::Ground;
-use super::nodes::Node;
+use weft_vfs::Attr;
 
 /// The extended attribute with the access list of an inode, in Linux's format.
 pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
@@ -137,38 +106,6 @@ impl Reach {
                 attr.perm &= !(7 << shift);
             }
         }
-    }
-}
-
-impl Ground {
-    /// Returns true if all users who can reach this file system may read a file with these
-    /// attributes. An access list may deny it to some.
-    pub(super) fn all_may_read(&self, attr: &Attr, has_list: impl FnOnce() -> bool) -> bool {
-        const ALL: u16 = 0o444;
-        self.is_of_one_user() || attr.perm & ALL == ALL && !has_list()
-    }
-
-    pub(super) fn is_of_one_user(&self) -> bool {
-        self.one_user.load(Ordering::Acquire)
-    }
-
-    /// As [`all_may_read`](Self::all_may_read), for a referenced inode.
-    pub(super) fn all_may_read_node(&self, node: &Node) -> Result<bool> {
-        if self.is_of_one_user() {
-            return Ok(true);
-        }
-        let attr = self.attr(node)?.0;
-        let view = locked(&node.file).view().cloned();
-        let has_list = || match view {
-            Some(view) => view.base_has_list(),
-            None => self.access_list(node.below()).is_some(),
-        };
-        Ok(self.all_may_read(&attr, has_list))
-    }
-
-    /// Returns the access list of an inode below, if it has one.
-    pub(super) fn access_list(&self, below: Ino) -> Option<Vec<u8>> {
-        self.below.getxattr(below, ACCESS_LIST).ok()
     }
 }
 
