@@ -36,7 +36,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `fs`, `listing`, `attributes`, `locks` | [`RingerFs`], the file system; control attributes; file locks |
+//! | `fs`, `client_fs`, `listing`, `attributes`, `locks` | [`RingerFs`], the file system; the state that its threads share; control attributes; file locks |
 //! | `content`, `open`, `durable` | reads and writes of blocks; blocks that are being written; syncs |
 //! | `engine`, `link`, `journal` | the state machine in a process, its connection, its journal |
 //! | `blocks`, `verified`, `room`, `scrubbing` | blocks in files; checks of their hashes; reserved room |

@@ -210,7 +210,7 @@ mod tests {
     fn cipher(secret: u8, file: u8) -> FileCipher {
         let secret = Secret::new([secret; 32]);
         let encryption =
-            Encryption { key: super::super::keys::id_of(&secret), file: FileId([file; 16]) };
+            Encryption { key: super::super::secret::id_of(&secret), file: FileId([file; 16]) };
         FileCipher::new(&secret, encryption)
     }
 
