@@ -50,7 +50,7 @@ pub struct Config {
     pub threads: usize,
     /// Number of violations after which the exploration stops.
     pub violations: usize,
-    /// Whether violations are shrunk.
+    /// Shrink the workload of each violation to the fewest operations that still show it.
     pub shrink: bool,
 }
 

@@ -15,15 +15,15 @@ use super::engine::Engine;
 use super::folder_table::Folders;
 use super::lost_leases::Sink;
 use super::mutex::locked;
-use super::untold::Passed;
+use super::skipped_texts::SkippedTexts;
 
-/// Files are written by one thread at a time, as far as they do not share one of these locks.
+/// The number of locks of writers. A file belongs to one of them, which one writer holds at a time.
 pub(super) const WRITERS: usize = 64;
 
 /// The state of a file that was changed here.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Changing {
-    /// Whether it was changed since it was last closed or synced.
+    /// True if the file was changed since it was last closed or synced.
     pub(super) begun: bool,
     /// The time when this client last kept a version.
     pub(super) kept: Option<Instant>,
@@ -71,7 +71,7 @@ pub(super) struct ClientFs {
     pub(super) folders: Folders,
     pub(super) encrypted: Encrypted,
     /// Files whose text need not be reported.
-    pub(super) passed: Mutex<Passed>,
+    pub(super) skipped_texts: Mutex<SkippedTexts>,
     pub(super) scrubbing: Scrubbing,
     /// Files named like a database's shared-memory file.
     pub(super) shared_memory: Mutex<BTreeSet<RnodeId>>,
@@ -175,7 +175,7 @@ impl ClientFs {
         }
     }
 
-    /// Gives back every lease and ends.
+    /// Releases every lease and ends the session.
     pub(super) fn leave(&self) -> Result<()> {
         let synced = self.engine.sync();
         if synced.is_ok() {

@@ -92,7 +92,7 @@ impl ClientFs {
         let dir = self.directory_of(id);
         let due = Instant::now() + self.engine.options.settle;
         locked(&self.engine.under_replicated)
-            .insert(id, UnderReplicated { dir, due, is_untold: true });
+            .insert(id, UnderReplicated { dir, due, text_unsent: true });
     }
 
     /// Makes a copy of a file that stays, or updates it. Calls `go_on` after each block, and stops

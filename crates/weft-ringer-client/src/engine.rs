@@ -54,8 +54,8 @@ pub(super) struct UnderReplicated {
     pub(super) dir: Option<RnodeId>,
     /// The time of the next check.
     pub(super) due: Instant,
-    /// Whether the server may lack its text.
-    pub(super) is_untold: bool,
+    /// True if the server may lack the text of the present content.
+    pub(super) text_unsent: bool,
 }
 
 /// A final statement of a server.

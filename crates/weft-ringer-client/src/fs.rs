@@ -81,7 +81,7 @@ impl RingerFs {
             maybe_dead: Mutex::default(),
             folders: Folders::default(),
             encrypted: Encrypted::default(),
-            passed: Mutex::default(),
+            skipped_texts: Mutex::default(),
             scrubbing: Scrubbing::default(),
             shared_memory: Mutex::default(),
             sink: Sink::default(),

@@ -121,9 +121,10 @@ mod room;
 mod scrubbing;
 mod set_aside;
 mod shared_memory;
+mod skipped_texts;
 mod snapshots;
 mod texts;
-mod untold;
+
 mod verdict;
 mod verified;
 

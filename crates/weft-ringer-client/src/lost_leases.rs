@@ -1,4 +1,4 @@
-//! What the front end must be told: the leases that went, and its receiver of invalidations.
+//! Lost leases that the front end must be told of, and its receiver of invalidations.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

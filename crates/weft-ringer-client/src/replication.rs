@@ -213,14 +213,14 @@ impl ClientFs {
             let have = peeked.holders.copies.values().filter(|v| **v == content).count() as u64;
             // The one beyond `copies` is the writer's, or the only copy.
             let lacks_copies = peeked.policy.copies > 0 && have <= u64::from(peeked.policy.copies);
-            let is_untold = self.lacks_text(&peeked).is_some();
+            let text_unsent = self.lacks_text(&peeked).is_some();
             let lacks_archives = peeked.policy.archive != Archiving::No && {
                 let has = |info: &ArchiveInfo| peeked.archived.get(&info.archive) == Some(&content);
                 !self.known_archives().iter().all(has)
             };
-            if lacks_copies || lacks_archives || is_untold {
+            if lacks_copies || lacks_archives || text_unsent {
                 let under_replicated =
-                    UnderReplicated { dir: None, due: Instant::now(), is_untold };
+                    UnderReplicated { dir: None, due: Instant::now(), text_unsent };
                 locked(&self.engine.under_replicated).entry(id).or_insert(under_replicated);
             }
         }

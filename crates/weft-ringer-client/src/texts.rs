@@ -27,7 +27,7 @@ impl ClientFs {
         let is_wanted = (1..=peeked.policy.text_bytes.min(TEXT_MAX_BYTES)).contains(&size_bytes);
         let lacks = is_wanted && peeked.told != Some(content);
         let id = peeked.rnode.id;
-        (lacks && !locked(&self.passed).has(id, content)).then_some(content)
+        (lacks && !locked(&self.skipped_texts).has(id, content)).then_some(content)
     }
 
     /// Sends the text of a file, as the server has it, if that is wanted.
@@ -46,7 +46,7 @@ impl ClientFs {
             }
         };
         let Some(text) = Text::of(bytes) else {
-            locked(&self.passed).add(id, content);
+            locked(&self.skipped_texts).add(id, content);
             return Ok(());
         };
         match self.ask(RequestBody::Text { rnode: id, content, text })? {
@@ -54,7 +54,7 @@ impl ClientFs {
             // It has changed by now, or is gone.
             Reply::No { why: Refusal::Busy | Refusal::Stale } => Ok(()),
             Reply::No { why: Refusal::NotPermitted } => {
-                locked(&self.passed).add(id, content);
+                locked(&self.skipped_texts).add(id, content);
                 Ok(())
             }
             Reply::No { why } => Err(why.into()),
@@ -84,8 +84,8 @@ impl ClientFs {
     pub(super) fn tell_texts(&self) {
         let changed: Vec<_> = {
             let under_replicated = locked(&self.engine.under_replicated);
-            let untold = under_replicated.iter().filter(|(_, seen)| seen.is_untold);
-            untold.map(|(id, seen)| (*id, *seen)).take(TOLD_AT_ONCE).collect()
+            let unsent = under_replicated.iter().filter(|(_, seen)| seen.text_unsent);
+            unsent.map(|(id, seen)| (*id, *seen)).take(TOLD_AT_ONCE).collect()
         };
         for (id, seen) in changed {
             let policy = self.policy(id, seen.dir);
@@ -100,7 +100,7 @@ impl ClientFs {
             let mut under_replicated = locked(&self.engine.under_replicated);
             if let Some(entry) = under_replicated.get_mut(&id).filter(|entry| entry.due == seen.due)
             {
-                entry.is_untold = false;
+                entry.text_unsent = false;
             }
         }
     }

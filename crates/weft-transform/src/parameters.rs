@@ -1,4 +1,4 @@
-//! What a stage is built from: its parameters, and the resources that the caller supplies.
+//! The input to building a stage: its parameters, and the resources that the caller supplies.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,6 +1,7 @@
 //! Checks and repairs a volume that is not in use.
 
 use crate::check_volume::{ext, hfs};
+use crate::format::Format;
 use crate::image::{self, Image};
 use crate::source::open_source;
 use crate::{Error, Result, registry};
@@ -42,16 +43,19 @@ pub fn check(source: &str, options: &Options<'_>) -> Result<Checked> {
     })
 }
 
-/// The error for an HFS Plus volume, which is not checked: with the state of the checksums around
-/// it.
+/// The error for a volume of a format that weft only reads: with the state of the checksums around it.
 fn not_checked(source: &str, image: &Image, wrong: &[String]) -> Error {
     if !wrong.is_empty() {
         return Error::Volume { image: source.to_owned(), message: wrong.join("; ") };
     }
     let sums = if image.has_checksums() { "; the checksums of the image are right" } else { "" };
+    let other = match image.format {
+        Format::HfsPlus { .. } => " (fsck.hfsplus of Debian's hfsprogs does)",
+        _ => "",
+    };
+    let words = image.format.words();
     Error::Invalid(format!(
-        "{source} is an HFS Plus volume; weft reads those and does not check them (fsck.hfsplus of \
-         Debian's hfsprogs does){sums}"
+        "{source} is {words}; weft reads those and does not check them{other}{sums}"
     ))
 }
 

@@ -31,12 +31,12 @@ pub struct MacReport {
     pub remaining: Vec<String>,
     /// Oddities that no Mac treats as errors.
     pub notes: Vec<String>,
-    /// Whether the volume was unmounted cleanly. If not, opening it corrects its counts and bitmap.
+    /// True if the volume was unmounted cleanly. If not, opening it corrects its counts and bitmap.
     pub unmounted: bool,
-    /// Whether a repair rewrote the trees in place, as the volume is too full for new ones beside
+    /// True if a repair rewrote the trees in place, as the volume is too full for new ones beside
     /// them: a power failure during the repair might have lost records.
     pub in_place: bool,
-    /// Whether its journal held changes, which were replayed (in memory, without a repair).
+    /// True if its journal held changes, which were replayed (in memory, without a repair).
     pub journal_replayed: bool,
     /// Number of files.
     pub files: u32,
@@ -55,7 +55,7 @@ pub struct Found {
     pub what: String,
     /// The action of a repair.
     pub fix: String,
-    /// Whether a repair can act on it.
+    /// True if a repair can mend it.
     pub repairable: bool,
 }
 

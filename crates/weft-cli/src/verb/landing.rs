@@ -1,4 +1,4 @@
-//! Where copies land in a volume.
+//! The destination of copies into a volume.
 
 use super::file_error;
 use crate::failure::Failure;

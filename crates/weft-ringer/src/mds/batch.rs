@@ -22,7 +22,7 @@ pub(super) struct Batch<'a> {
     pub(super) rnodes: RefCell<BTreeMap<RnodeId, Rnode>>,
     pub(super) dirents: RefCell<BTreeMap<(RnodeId, Name), Option<Dirent>>>,
     pub(super) made: BTreeSet<RnodeId>,
-    /// Whether the change at hand asked a question that only a server can answer.
+    /// True once the current change has asked what a client cannot know (`is_within`).
     pub(super) asked: Cell<bool>,
     pub(super) moves_policies: bool,
 }

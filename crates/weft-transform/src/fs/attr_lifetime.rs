@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-/// How long the kernel keeps the attributes of a view.
+/// The lifetime of a view's attributes in the kernel.
 const GRANTED_FOR: Duration = Duration::from_millis(10);
 
-/// From when on they are certainly forgotten, counted as above: the kernel counts from when it has
-/// the answer.
+/// The time after which the kernel has certainly dropped them. It is longer than the lifetime, which the
+/// kernel counts from the arrival of the reply.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(40);
 
-/// What was changed less long ago is not lifetime for, so that nobody who changes a file and looks
-/// at its views in turn has to wait.
+/// The time after a change in which no lifetime is granted, so that a program that changes a file and
+/// reads its views in turn need not wait.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Until when the kernel may keep the attributes of the views of a file: whoever changes the file
-/// waits for that. Without it the kernel asks for the attributes of a view before each read.
+/// The lifetimes granted for the views of one file. A change of the file waits until the last one is
+/// over. Without a lifetime the kernel would ask for the attributes of a view before each read.
 #[derive(Debug, Default)]
 pub(super) struct AttrLifetime {
     until: Option<Instant>,
@@ -22,7 +22,7 @@ pub(super) struct AttrLifetime {
 }
 
 impl AttrLifetime {
-    /// For how long what is looked up after `now` may be kept.
+    /// Returns the lifetime of attributes that are looked up after `now`.
     pub(super) fn grant(&mut self, now: Instant) -> Duration {
         if self.changed.is_some_and(|changed| now.saturating_duration_since(changed) < QUIET) {
             return Duration::ZERO;

@@ -24,9 +24,9 @@ pub struct TransformOptions {
     /// The source that takes precedence for a file that these rules match, if the tree names
     /// another network.
     pub trust: Trust,
-    /// Whether rules files in the directories apply.
+    /// Apply the rules files in directories.
     pub rules_files: bool,
-    /// Whether a file created under a rule gets the attribute.
+    /// Store the network of a rule as the attribute of each file created under the rule.
     pub pin: bool,
     /// The resource limits for a stored file.
     pub limits: Limits,
