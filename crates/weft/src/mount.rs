@@ -28,7 +28,7 @@ pub struct Session {
     /// Reports to unmounting processes how the mount ended; `None` where there are no such sockets.
     teller: Option<Teller>,
     /// The lock of the source, held until everything is durable.
-    _lock: Option<OwnedFd>,
+    lock: Option<OwnedFd>,
 }
 
 impl Session {
@@ -42,7 +42,7 @@ impl Session {
                 })
                 .ok()
         });
-        Self { mount, teller, _lock: lock }
+        Self { mount, teller, lock }
     }
 
     /// Waits until the volume is unmounted (or SIGTERM or SIGINT arrives), then makes everything
@@ -81,8 +81,18 @@ impl Session {
             }
         }
         let closed = close();
-        let ended = ended.and(closed);
-        self.tell(&ended);
+        self.end(ended.and(closed))
+    }
+
+    /// Releases the volume and its source, and then reports the result: a process that hears it may
+    /// open the source at once.
+    fn end(self, ended: Result<()>) -> Result<()> {
+        let Self { mount, teller, lock } = self;
+        drop(mount);
+        drop(lock);
+        if let Some(teller) = teller {
+            teller.tell(&ended);
+        }
         ended
     }
 
@@ -113,8 +123,7 @@ impl Session {
     /// [`Error::Mount`], also if the mount is in use.
     pub fn unmount(mut self) -> Result<()> {
         let ended = self.mount.unmount().map_err(|e| Error::Mount(e.to_string()));
-        self.tell(&ended);
-        ended
+        self.end(ended)
     }
 }
 
@@ -141,4 +150,65 @@ pub(crate) fn fuse_options(
         fuse.polling = yes;
     }
     fuse
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory_lock::{is_free, lock_directory};
+    use crate::ending::{Ended, Ending};
+    use std::path::Path;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Mutex};
+    use weft_vfs::{FileSystem, Layer, MemFs};
+
+    /// A file system whose release takes as long as the test says.
+    struct Held {
+        below: MemFs,
+        begun: Sender<()>,
+        may_end: Mutex<Receiver<()>>,
+    }
+
+    impl Layer for Held {
+        fn below(&self) -> &dyn FileSystem {
+            &self.below
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            let _ = self.begun.send(());
+            let _ = self.may_end.lock().unwrap().recv();
+        }
+    }
+
+    #[test]
+    fn the_source_is_free_when_the_end_is_reported() {
+        if !Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
+            println!("skipped: no /dev/fuse here, or not root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (data, at) = (dir.path().join("data"), dir.path().join("m"));
+        std::fs::create_dir(&data).unwrap();
+        std::fs::create_dir(&at).unwrap();
+        let (begun, has_begun) = channel();
+        let (end, may_end) = channel();
+        let fs = Arc::new(Held { below: MemFs::new(), begun, may_end: Mutex::new(may_end) });
+        let mount = weft_fuse::mount(fs, &at, &weft_fuse::MountOptions::default()).unwrap();
+        let session = Session::new(mount, lock_directory(&data).unwrap());
+        let mounted = mounts::mounted_at(&at).unwrap().expect("it is mounted");
+        let mut ending = Ending::of(&mounted).expect("the server of the mount listens");
+        let server = std::thread::spawn(move || session.wait());
+        mounts::unmount(&at, false).unwrap();
+        has_begun.recv().unwrap();
+        let early = ending.wait(Duration::from_millis(1)).unwrap();
+        assert_eq!(early, None, "reported before the volume was released");
+        assert!(!is_free(&data));
+        end.send(()).unwrap();
+        let ended = ending.wait(Duration::from_secs(600)).unwrap();
+        assert_eq!(ended, Some(Ended::Durable));
+        assert!(is_free(&data));
+        server.join().unwrap().unwrap();
+    }
 }
