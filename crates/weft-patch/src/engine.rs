@@ -5,7 +5,7 @@ use crate::jbd2::{Log, LogMap};
 use crate::journal::{Journal, open_log};
 use crate::reads::Reads;
 use crate::state::State;
-use crate::writeback::{Goal, fail_all, first_error, write_batch};
+use crate::writeback::{Goal, Write, fail_all, first_error, write_batch};
 use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Policy, Result};
 use std::fmt;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use weft_block::BlockDevice;
 ///
 /// See the [crate] page for an example.
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -317,9 +317,18 @@ impl Shared {
     /// Runs one round. The caller holds `io`. Returns true if anything was written, and the first
     /// error.
     pub fn round(&self, goal: Goal) -> (bool, Result<()>) {
-        let mut batch = self.lock().plan(goal);
+        let batch = self.lock().plan(goal);
+        (!batch.is_empty(), self.write_planned(batch))
+    }
+
+    /// Writes the blocks that were planned, and flushes the device. The caller has held `io` since
+    /// before they were planned.
+    ///
+    /// # Errors
+    /// The first error.
+    pub fn write_planned(&self, mut batch: Vec<Write>) -> Result<()> {
         if batch.is_empty() {
-            return (false, Ok(()));
+            return Ok(());
         }
         let block_bytes = self.block_bytes as usize;
         let requests = write_batch(&*self.device, &mut batch, block_bytes, self.max_request_bytes);
@@ -335,13 +344,14 @@ impl Shared {
         state.counters.flushes += 1;
         state.complete(batch);
         self.room.notify_all();
-        (true, result)
+        result
     }
 
-    /// Returns an error if dirty patches could not be written: that would be a cycle, a bug of the
-    /// engine.
-    pub fn check_progress(&self, wrote: bool) -> Result<()> {
-        if wrote {
+    /// Returns an error if there are dirty patches and nothing was planned for them: that would be
+    /// a cycle, a bug of the engine. Both must have been found under one lock of the state: between
+    /// two, an operation may free the blocks and cancel their patches.
+    pub fn check_progress(&self, planned: &[Write]) -> Result<()> {
+        if !planned.is_empty() {
             return Ok(());
         }
         debug_assert!(false, "dirty patches and nothing to write: a cycle");
@@ -351,16 +361,23 @@ impl Shared {
     /// Writes in the calling thread, when memory is full and no thread writes back.
     fn relieve(&self) -> Result<()> {
         let io = self.lock_io()?;
-        let before_ms = self.lock().now_ms();
-        for goal in [Goal::Background { before_ms, data: true }, Goal::All] {
-            let (wrote, result) = self.round(goal);
-            result?;
-            if wrote {
-                return Ok(());
+        let (batch, dirty) = {
+            let mut state = self.lock();
+            let before_ms = state.now_ms();
+            let mut batch = state.plan(Goal::Background { before_ms, data: true });
+            if batch.is_empty() {
+                batch = state.plan(Goal::All);
             }
+            (batch, state.cache.dirty_blocks() > 0)
+        };
+        if batch.is_empty() && self.log.is_some() {
+            drop(io);
+            return self.commit();
         }
-        drop(io);
-        if self.log.is_some() { self.commit() } else { self.check_progress(false) }
+        if dirty {
+            self.check_progress(&batch)?;
+        }
+        self.write_planned(batch)
     }
 
     /// Runs the write-back thread: writes by memory pressure, and by age.

@@ -20,16 +20,16 @@ impl Shared {
         let mut io = self.lock_io()?;
         let mut roots: Vec<PatchId> = self.lock().seal_all();
         loop {
-            {
-                let state = self.lock();
+            let batch = {
+                let mut state = self.lock();
                 roots.retain(|&id| !state.is_durable(id));
-            }
-            if roots.is_empty() {
-                return Ok(());
-            }
-            let (wrote, result) = self.round(Goal::All);
-            result?;
-            self.check_progress(wrote)?;
+                if roots.is_empty() {
+                    return Ok(());
+                }
+                state.plan(Goal::All)
+            };
+            self.check_progress(&batch)?;
+            self.write_planned(batch)?;
             drop(io);
             io = self.lock_io()?;
         }
@@ -59,21 +59,21 @@ impl Shared {
 
     /// Runs a round for those of the patches that are not durable. Returns true if all were.
     pub fn durable_after_round(&self, roots: &mut Vec<PatchId>) -> Result<bool> {
-        let mark = {
+        let (mark, batch) = {
             let mut state = self.lock();
             roots.retain(|&id| !state.is_durable(id));
             if roots.is_empty() {
                 return Ok(true);
             }
-            state.mark_needed(roots)
+            let mark = state.mark_needed(roots);
+            (mark, state.plan(Goal::Marked(mark)))
         };
-        let (wrote, result) = self.round(Goal::Marked(mark));
-        if let Err(e) = result
+        self.check_progress(&batch)?;
+        if let Err(e) = self.write_planned(batch)
             && self.lock().failed_marked(mark)
         {
             return Err(e);
         }
-        self.check_progress(wrote)?;
         Ok(false)
     }
 }

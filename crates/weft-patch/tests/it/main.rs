@@ -1,4 +1,5 @@
 //! Tests of the engine through its front door.
+mod cancelled;
 mod device;
 mod faults;
 mod jbd2_tools;
