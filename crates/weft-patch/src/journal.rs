@@ -195,6 +195,8 @@ impl State {
         let journal = self.journal.as_ref().expect("a journal policy has a journal");
         let mode = journal.mode;
         if !journal.journals(data) {
+            // What is being written is without this change, which is a patch of its own.
+            let new = new || self.cache[buffer].in_flight;
             let patch = self.note_change(buffer, change, &[], &[]);
             let id = self.graph.id(patch);
             if new && mode == JournalMode::Ordered {
@@ -232,7 +234,10 @@ impl State {
         let may_be_in_log = journal.in_log.contains(&nr);
         if let Some(buffer) = buffer {
             let data = self.cache[buffer].data;
-            if !journal.journals(data) && !may_be_in_log {
+            // A transaction that is being committed may wait for this data: if the next one is
+            // lost, a file has the block.
+            let awaited = journal.committing.is_some();
+            if !journal.journals(data) && !may_be_in_log && !awaited {
                 self.cancel_freed(buffer, PatchId::DURABLE);
                 return;
             }
@@ -582,5 +587,83 @@ impl State {
         let mut roots = self.seal_all();
         roots.retain(|&id| self.is_unjournaled(id));
         roots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::writeback::write_batch;
+    use crate::{Engine, Options, Owner};
+    use weft_block::MemoryDevice;
+
+    const BLOCK: usize = 1024;
+    const BLOCKS: u64 = 128;
+    const LOG_FROM: u64 = 64;
+    const INODE: BlockNr = BlockNr(1);
+    const DATA: BlockNr = BlockNr(9);
+
+    fn engine() -> Arc<Engine> {
+        let device = Arc::new(MemoryDevice::new(BLOCKS * BLOCK as u64));
+        let log = jbd2::FormatOptions {
+            block_bytes: BLOCK as u32,
+            len_blocks: (BLOCKS - LOG_FROM) as u32,
+            superblock_at: 0,
+            uuid: [7; 16],
+            features: jbd2::Features::default(),
+            users: vec![],
+        };
+        let superblock = jbd2::format_journal_superblock(&log).unwrap();
+        device.write_at(&superblock, LOG_FROM * BLOCK as u64).unwrap();
+        let blocks: Vec<u64> = (LOG_FROM..BLOCKS).collect();
+        let map = LogMap::from_blocks(device.clone(), BLOCK as u32, &blocks).unwrap();
+        let policy = Policy::Journal(JournalMode::Ordered);
+        let options = Options { policy, background: false, ..Options::default() };
+        Engine::with_journal(device, BLOCK as u32, options, map).unwrap()
+    }
+
+    /// Writes file data and, in the same operation, the inode that has it.
+    fn append(engine: &Engine, offset: usize, bytes: &[u8], fresh: bool) -> PatchId {
+        let mut op = engine.begin(4).unwrap();
+        let data = op.write_data(DATA, Owner(5), offset, bytes, fresh, &[]).unwrap();
+        op.write(INODE, 0, &[(offset + bytes.len()) as u8], &[]).unwrap();
+        data
+    }
+
+    #[test]
+    fn data_that_a_commit_waits_for_is_not_cancelled_by_the_next_transaction() {
+        for len_bytes in [4, BLOCK] {
+            let engine = engine();
+            let data = append(&engine, 0, &vec![7; len_bytes], true);
+            engine.lock().close_transaction().unwrap();
+            // Between the end of the transaction and the writing of its data, the file is removed.
+            let mut op = engine.begin(4).unwrap();
+            let cleared = op.write(INODE, 0, &[0], &[]).unwrap();
+            op.free(DATA, cleared);
+            assert!(!op.is_durable(data), "a commit may have it in a file without its data");
+            drop(op);
+            engine.shared.commit().unwrap();
+            let mut found = vec![0; len_bytes];
+            engine.read_device(DATA, &mut found).unwrap();
+            assert_eq!(found, vec![7; len_bytes]);
+            engine.sync().unwrap();
+            engine.shutdown().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_commit_waits_for_what_was_changed_while_the_block_was_written() {
+        let engine = engine();
+        append(&engine, 0, b"aa", true);
+        // Background write-back takes the block, and it changes before the write has ended.
+        let mut batch = engine.lock().plan(Goal::All);
+        append(&engine, 2, b"bb", false);
+        write_batch(&*engine.shared.device, &mut batch, BLOCK, BLOCK);
+        engine.lock().complete(batch);
+        engine.shared.commit().unwrap();
+        let mut found = vec![0; 4];
+        engine.read_device(DATA, &mut found).unwrap();
+        assert_eq!(found, b"aabb", "the inode has four bytes");
+        engine.shutdown().unwrap();
     }
 }
