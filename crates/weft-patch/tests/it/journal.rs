@@ -1,20 +1,24 @@
 //! The journal policy under random operations and power cuts.
 //!
 //! The volume has eight metadata blocks, a few data blocks and, behind them, the log. An operation
-//! changes some metadata blocks, and may allocate or free a data block or turn a freed block into
-//! metadata. After a cut at any flush, with any part of what was not flushed, recovery must leave
-//! exactly the volume after some number of whole operations, no fewer than were synced.
+//! changes some metadata blocks, and may allocate, change or free a data block or turn a freed block
+//! into metadata. It runs between writes, or while blocks or a transaction are being written. After
+//! a cut at any flush, with any part of what was not flushed, recovery must leave exactly the volume
+//! after some number of whole operations, no fewer than were synced; data that is not journaled may
+//! be newer than that.
 
 use crate::device::Inspected;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use weft_block::{BlockDevice, MemoryDevice, Rng};
 use weft_patch::jbd2::{Features, FormatOptions, LogMap, format_journal_superblock};
 use weft_patch::{BlockNr, Engine, JournalMode, Options, Owner, PatchId, Policy, recover};
 
 const BLOCK: usize = 1024;
+const SECTOR: usize = 512;
 const META: usize = 8;
 const SPARE: usize = 8;
-const LOG: usize = 64;
+/// So long that no operation has to wait for room: it may run while the log is being written.
+const LOG: usize = 256;
 const BLOCKS: usize = 1 + META + SPARE + LOG;
 
 /// What each block must hold after an operation; `None`: nobody cares.
@@ -25,6 +29,30 @@ struct Model {
     /// After 0, 1, 2 .. operations.
     states: Vec<Image>,
     synced: usize,
+    /// Blocks of data that is not journaled.
+    data: Vec<usize>,
+}
+
+impl Model {
+    /// Returns true if the volume is as after `number` operations.
+    fn fits(&self, number: usize, volume: &[u8]) -> bool {
+        self.states[number].iter().enumerate().all(|(nr, content)| {
+            let found = &volume[nr * BLOCK..(nr + 1) * BLOCK];
+            content.as_ref().is_none_or(|c| {
+                found == c || self.data.contains(&nr) && self.is_newer(number, nr, found)
+            })
+        })
+    }
+
+    /// Returns true if each sector of the block is as after this operation or a later one, up to the
+    /// one that frees the block.
+    fn is_newer(&self, number: usize, nr: usize, found: &[u8]) -> bool {
+        let later: Vec<&Vec<u8>> =
+            self.states[number..].iter().map_while(|state| state[nr].as_ref()).collect();
+        found.chunks(SECTOR).enumerate().all(|(i, sector)| {
+            later.iter().any(|content| content[i * SECTOR..(i + 1) * SECTOR] == *sector)
+        })
+    }
 }
 
 fn log_map(device: Arc<dyn BlockDevice>) -> LogMap {
@@ -40,14 +68,10 @@ fn judge(image: &[u8], model: &Model, what: &str) {
         .unwrap_or_else(|e| panic!("{what}: recovery failed: {e}"));
     let mut after = vec![0; image.len()];
     device.read_at(&mut after, 0).unwrap();
-    let fits = |state: &Image| {
-        state.iter().enumerate().all(|(nr, content)| {
-            content.as_ref().is_none_or(|c| after[nr * BLOCK..(nr + 1) * BLOCK] == c[..])
-        })
-    };
-    let whole = model.states[model.synced..].iter().any(fits);
+    let states = model.states.len();
+    let whole = (model.synced..states).any(|number| model.fits(number, &after));
     if !whole {
-        let earlier = model.states.iter().rposition(fits);
+        let earlier = (0..states).rev().find(|&number| model.fits(number, &after));
         panic!(
             "{what}: of {} operations {} were synced, but the volume is {}",
             model.states.len() - 1,
@@ -57,32 +81,128 @@ fn judge(image: &[u8], model: &Model, what: &str) {
     }
 }
 
-fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
-    let model: Arc<Mutex<Model>> = Arc::default();
-    let seen = Arc::clone(&model);
-    let device = Arc::new(Inspected::new(
-        BLOCK * BLOCKS,
-        Box::new(move |durable, pending| {
-            let model = seen.lock().unwrap();
-            if model.states.is_empty() {
-                return;
-            }
-            let mut rng = Rng::new(seed ^ pending.len() as u64 ^ 0x55);
-            // Nothing, everything, and a few random subsets torn at sectors.
-            for cut in 0..5 {
-                let mut image = durable.to_vec();
-                for (offset, bytes) in pending {
-                    for (i, sector) in bytes.chunks(512).enumerate() {
-                        if cut == 1 || (cut > 1 && rng.index(2) == 0) {
-                            let at = *offset as usize + i * 512;
-                            image[at..at + sector.len()].copy_from_slice(sector);
+/// What is in the volume, and what may be allocated.
+struct Workload {
+    mode: JournalMode,
+    rng: Rng,
+    number: u32,
+    state: Image,
+    /// Free blocks, each since a patch.
+    free: Vec<(usize, PatchId)>,
+    used: Vec<usize>,
+}
+
+impl Workload {
+    fn new(mode: JournalMode, seed: u64) -> Self {
+        let mut state: Image = vec![None; BLOCKS];
+        for block in &mut state[1..=META] {
+            *block = Some(vec![0; BLOCK]);
+        }
+        let free = (0..SPARE).map(|i| (1 + META + i, PatchId::DURABLE)).collect();
+        Self { mode, rng: Rng::new(seed), number: 0, state, free, used: Vec::new() }
+    }
+
+    fn operation(&mut self, engine: &Engine, model: &Mutex<Model>) {
+        self.number += 1;
+        let number = self.number;
+        let mut op = engine.begin(6).unwrap();
+        for _ in 0..=self.rng.index(3) {
+            let nr = 1 + self.rng.index(META);
+            let at = self.rng.index(BLOCK / 4) * 4;
+            // Now and then what looks like a journal block, which must be escaped.
+            let (at, value) = if self.rng.index(8) == 0 { (0, 0x9839_3BC0) } else { (at, number) };
+            op.write(BlockNr(nr as u64), at, &value.to_le_bytes(), &[]).unwrap();
+            self.state[nr].as_mut().unwrap()[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        let mut model = model.lock().unwrap();
+        match self.rng.index(8) {
+            0..=3 if !self.free.is_empty() => {
+                let index = self.rng.index(self.free.len());
+                let (nr, since) = self.free[index];
+                if op.is_durable(since) {
+                    self.free.remove(index);
+                    self.used.push(nr);
+                    let content = vec![number as u8 | 1; BLOCK];
+                    let block = BlockNr(nr as u64);
+                    model.data.retain(|&data| data != nr);
+                    if self.rng.index(2) == 0 {
+                        op.init(block, &content, &[]).unwrap();
+                    } else {
+                        op.write_data(block, Owner(9), 0, &content, true, &[]).unwrap();
+                        if self.mode != JournalMode::Full {
+                            model.data.push(nr);
                         }
                     }
+                    self.state[nr] = (self.mode != JournalMode::Metadata).then_some(content);
                 }
-                judge(&image, &model, &format!("seed {seed} {mode:?}, cut {cut}"));
             }
-        }),
-    ));
+            4 | 5 if !self.used.is_empty() => {
+                let nr = self.used.swap_remove(self.rng.index(self.used.len()));
+                let cleared = op.write(BlockNr(1), 4, &number.to_le_bytes(), &[]).unwrap();
+                self.state[1].as_mut().unwrap()[4..8].copy_from_slice(&number.to_le_bytes());
+                op.free(BlockNr(nr as u64), cleared);
+                self.free.push((nr, cleared));
+                self.state[nr] = None;
+            }
+            6 | 7 => {
+                // Only what is in memory: during a flush the device of the test is not read.
+                let data = self.used.iter().copied().filter(|nr| model.data.contains(nr));
+                let cached: Vec<usize> =
+                    data.filter(|&nr| op.cached(BlockNr(nr as u64)).is_some()).collect();
+                if let Some(&nr) = self.rng.pick(&cached) {
+                    let at = self.rng.index(BLOCK / 4) * 4;
+                    let bytes = number.to_le_bytes();
+                    op.write_data(BlockNr(nr as u64), Owner(9), at, &bytes, false, &[]).unwrap();
+                    if let Some(content) = &mut self.state[nr] {
+                        content[at..at + 4].copy_from_slice(&bytes);
+                    }
+                }
+            }
+            _ => {}
+        }
+        model.states.push(self.state.clone());
+    }
+}
+
+/// Judges the volumes that a power cut before a flush could leave.
+fn cut(seed: u64, mode: JournalMode, durable: &[u8], pending: &[(u64, Vec<u8>)], model: &Model) {
+    let mut rng = Rng::new(seed ^ pending.len() as u64 ^ 0x55);
+    // Nothing, everything, and a few random subsets torn at sectors.
+    for cut in 0..5 {
+        let mut image = durable.to_vec();
+        for (offset, bytes) in pending {
+            for (i, sector) in bytes.chunks(SECTOR).enumerate() {
+                if cut == 1 || (cut > 1 && rng.index(2) == 0) {
+                    let at = *offset as usize + i * SECTOR;
+                    image[at..at + sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+        judge(&image, model, &format!("seed {seed} {mode:?}, cut {cut}"));
+    }
+}
+
+fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
+    let model: Arc<Mutex<Model>> = Arc::default();
+    let workload = Arc::new(Mutex::new(Workload::new(mode, seed)));
+    let opened: Arc<Mutex<Weak<Engine>>> = Arc::default();
+    let hook = {
+        let (model, workload) = (Arc::clone(&model), Arc::clone(&workload));
+        let (opened, during) = (Arc::clone(&opened), Mutex::new(Rng::new(!seed)));
+        move |durable: &[u8], pending: &[(u64, Vec<u8>)]| {
+            if model.lock().unwrap().states.is_empty() {
+                return;
+            }
+            cut(seed, mode, durable, pending, &model.lock().unwrap());
+            // Other threads work meanwhile. An operation that waits for this flush is none of them.
+            let Some(engine) = opened.lock().unwrap().upgrade() else { return };
+            for _ in 0..during.lock().unwrap().index(3) {
+                let Ok(mut workload) = workload.try_lock() else { return };
+                workload.operation(&engine, &model);
+            }
+        }
+    };
+    let device = Arc::new(Inspected::new(BLOCK * BLOCKS, Box::new(hook)));
     let log = FormatOptions {
         block_bytes: BLOCK as u32,
         len_blocks: LOG as u32,
@@ -99,71 +219,43 @@ fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
     let engine =
         Engine::with_journal(device.clone(), BLOCK as u32, options, log_map(device.clone()))
             .unwrap();
-
-    let mut rng = Rng::new(seed);
-    let mut state: Image = vec![None; BLOCKS];
-    for block in &mut state[1..=META] {
-        *block = Some(vec![0; BLOCK]);
+    for nr in 0..=META as u64 {
+        engine.begin(0).unwrap().read(BlockNr(nr)).unwrap();
     }
-    model.lock().unwrap().states.push(state.clone());
-    // Spare blocks: free since this patch.
-    let mut free: Vec<(usize, PatchId)> =
-        (0..SPARE).map(|i| (1 + META + i, PatchId::DURABLE)).collect();
-    let mut used: Vec<usize> = Vec::new();
-    for number in 1..=(4 + rng.index(60)) as u32 {
-        let mut op = engine.begin(6).unwrap();
-        for _ in 0..=rng.index(3) {
-            let nr = 1 + rng.index(META);
-            let at = rng.index(BLOCK / 4) * 4;
-            // Now and then what looks like a journal block, which must be escaped.
-            let (at, value) = if rng.index(8) == 0 { (0, 0x9839_3BC0) } else { (at, number) };
-            op.write(BlockNr(nr as u64), at, &value.to_le_bytes(), &[]).unwrap();
-            state[nr].as_mut().unwrap()[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        }
-        if rng.index(2) == 0 && !free.is_empty() {
-            let index = rng.index(free.len());
-            let (nr, since) = free[index];
-            if op.is_durable(since) {
-                free.remove(index);
-                used.push(nr);
-                let content = vec![number as u8 | 1; BLOCK];
-                let block = BlockNr(nr as u64);
-                if rng.index(2) == 0 {
-                    op.init(block, &content, &[]).unwrap();
-                } else {
-                    op.write_data(block, Owner(9), 0, &content, true, &[]).unwrap();
-                }
-                state[nr] = (mode != JournalMode::Metadata).then_some(content);
-            }
-        } else if !used.is_empty() && rng.index(2) == 0 {
-            let nr = used.swap_remove(rng.index(used.len()));
-            let cleared = op.write(BlockNr(1), 4, &number.to_le_bytes(), &[]).unwrap();
-            state[1].as_mut().unwrap()[4..8].copy_from_slice(&number.to_le_bytes());
-            op.free(BlockNr(nr as u64), cleared);
-            free.push((nr, cleared));
-            state[nr] = None;
-        }
-        model.lock().unwrap().states.push(state.clone());
-        drop(op);
+    model.lock().unwrap().states.push(workload.lock().unwrap().state.clone());
+
+    // Syncs; what others did meanwhile is not promised.
+    let sync = || {
+        let before = model.lock().unwrap().states.len() - 1;
+        engine.sync().unwrap();
+        model.lock().unwrap().synced = before;
+    };
+    let mut rng = Rng::stream(seed, 1);
+    let mut emptied = 0;
+    *opened.lock().unwrap() = Arc::downgrade(&engine);
+    for _ in 0..4 + rng.index(60) {
+        workload.lock().unwrap().operation(&engine, &model);
         match rng.index(12) {
-            0 | 1 => {
-                engine.sync().unwrap();
-                let mut model = model.lock().unwrap();
-                model.synced = model.states.len() - 1;
-            }
-            2 => {
-                // Write-back in place, as age would cause it.
-                engine.write_back().unwrap();
-            }
+            0 | 1 => sync(),
+            // Write-back in place, as age would cause it.
+            2 | 3 => engine.write_back().unwrap(),
             _ => {}
         }
+        // Room in the log for those that run during a flush.
+        if engine.counters().transactions - emptied > 4 {
+            let others = std::mem::take(&mut *opened.lock().unwrap());
+            sync();
+            engine.write_back().unwrap();
+            emptied = engine.counters().transactions;
+            *opened.lock().unwrap() = others;
+        }
     }
+    *opened.lock().unwrap() = Weak::new();
     engine.shutdown().unwrap();
-    {
-        let mut model = model.lock().unwrap();
-        model.synced = model.states.len() - 1;
-        judge(&device.durable(), &model, &format!("seed {seed}, after shutdown"));
-    }
+    let mut model = model.lock().unwrap();
+    model.synced = model.states.len() - 1;
+    judge(&device.durable(), &model, &format!("seed {seed}, after shutdown"));
+    drop(model);
     engine.counters().transactions
 }
 
@@ -217,7 +309,7 @@ fn an_operation_larger_than_the_journal_is_refused() {
     let engine =
         Engine::with_journal(device.clone(), BLOCK as u32, options, log_map(device.clone()))
             .unwrap();
-    assert!(matches!(engine.begin(100), Err(weft_patch::Error::JournalTooSmall { .. })));
+    assert!(matches!(engine.begin(LOG as u32), Err(weft_patch::Error::JournalTooSmall { .. })));
     assert!(engine.begin(30).is_ok());
 }
 
