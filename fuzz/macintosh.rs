@@ -9,6 +9,7 @@ use weft::hfs::volume::New;
 use weft::hfs::{Hfs, OpenOptions, fsck};
 use weft::patch::{self, JournalMode, Policy};
 use weft::vfs::{FileSystem, Ino, RenameFlags, XattrSet};
+use weft_vfs::Caller;
 
 /// An HFS volume with bytes changed as `data` says: checked, opened in either order of writes,
 /// walked, changed at random, repaired. A repair that ends leaves a sound volume.
@@ -70,10 +71,17 @@ fn operate(fs: &Hfs, seed: u64) {
         let fork = Fork::ALL[rng.index(2)];
         match rng.below(8) {
             0 => drop(fs.create_item(ROOT_ID, &hfs_name, &New::FILE)),
-            1 => drop(fs.unlink(root, text.as_bytes())),
+            1 => drop(fs.unlink(&Caller::ROOT, root, text.as_bytes())),
             2 => {
                 let flags = RenameFlags::empty();
-                drop(fs.rename(root, text.as_bytes(), root, other.as_bytes(), flags));
+                drop(fs.rename(
+                    &Caller::ROOT,
+                    root,
+                    text.as_bytes(),
+                    root,
+                    other.as_bytes(),
+                    flags,
+                ));
             }
             3 => {
                 let bytes = vec![7; rng.index(5000)];
@@ -84,7 +92,14 @@ fn operate(fs: &Hfs, seed: u64) {
                 let mut buffer = [0; 3000];
                 drop(fs.read_fork(ROOT_ID, &hfs_name, fork, rng.below(9000), &mut buffer));
             }
-            6 => drop(fs.rename(root, text.as_bytes(), root, b"folder", RenameFlags::empty())),
+            6 => drop(fs.rename(
+                &Caller::ROOT,
+                root,
+                text.as_bytes(),
+                root,
+                b"folder",
+                RenameFlags::empty(),
+            )),
             _ => drop(fs.sync()),
         }
     }
@@ -126,7 +141,8 @@ fn base(len_bytes: u64, files: usize, pieces: usize) -> Base {
         }
     }
     let info = Ino(u64::from(folder));
-    fs.setxattr(info, b"user.com.apple.FinderInfo", &[1; 32], XattrSet::Any).expect("info");
+    fs.setxattr(&Caller::ROOT, info, b"user.com.apple.FinderInfo", &[1; 32], XattrSet::Any)
+        .expect("info");
     fs.unmount().expect("closed");
     let mut raw = [0; 512];
     device.read_at(&mut raw, 1024).expect("the MDB");

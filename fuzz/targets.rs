@@ -232,7 +232,8 @@ pub fn mfs(data: &[u8]) {
             let node =
                 walker.write_file(path.as_bytes(), content.as_bytes(), 0o644).expect("a file");
             let name = b"user.com.apple.ResourceFork";
-            fs.setxattr(node.ino(), name, &[7; 2000], weft::vfs::XattrSet::Any).expect("a fork");
+            fs.setxattr(&Caller::ROOT, node.ino(), name, &[7; 2000], weft::vfs::XattrSet::Any)
+                .expect("a fork");
         }
         fs.close().expect("and closed");
         device.snapshot()
@@ -466,7 +467,7 @@ fn link(data: &[u8], registry: &weft::transform::Registry) -> weft::vfs::Result<
     let made = [&b"weft link 1\nbase: base\nnetwork: view: "[..], data].concat();
     for (name, content) in [(&b"/one"[..], data), (b"/two", &made)] {
         let node = walker.write_file(name, content, 0o644)?;
-        below.setxattr(node.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
+        below.setxattr(&Caller::ROOT, node.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
     }
     let fs = TransformFs::new(below.clone(), registry.clone(), TransformOptions::default())?;
     for name in [&b"/one"[..], b"/two", b"/base@hex"] {
@@ -535,11 +536,12 @@ fn walk(fs: &dyn FileSystem) {
 
 /// One change of each kind. What fails, fails.
 fn change(fs: &dyn FileSystem) {
-    let walker = Walker::owned_by(fs, Caller::default());
+    let walker = Walker::owned_by(fs, Caller::ROOT);
     if let Ok(file) = walker.write_file(b"/new", &[7; 9000], 0o644) {
-        let _ = file.write_at(300_000, b"far");
-        let _ = fs.setxattr(file.ino(), b"user.x", b"value", weft::vfs::XattrSet::Any);
-        let _ = fs.fsync(file.ino(), false);
+        let _ = file.write_at(&Caller::ROOT, 300_000, b"far");
+        let _ =
+            fs.setxattr(&Caller::ROOT, file.ino(), b"user.x", b"value", weft::vfs::XattrSet::Any);
+        let _ = fs.fsync(&Caller::ROOT, file.ino(), false);
     }
     let _ = walker.mkdir(b"/dir/new", 0o755);
     let _ = walker.rename(b"/new", b"/dir/file-3", weft::vfs::RenameFlags::empty());
@@ -594,13 +596,13 @@ fn base(options: &MkfsOptions, len_bytes: u64) -> Image {
     let big = walker.write_file(b"/big", &vec![3; 330_000], 0o600).expect("a large file");
     stack
         .fs()
-        .setxattr(big.ino(), b"user.name", &[1; 300], weft::vfs::XattrSet::Any)
+        .setxattr(&Caller::ROOT, big.ino(), b"user.name", &[1; 300], weft::vfs::XattrSet::Any)
         .expect("an attribute");
     walker.symlink(b"/short", b"dir/file-1").expect("a link");
     walker.symlink(b"/long", &[b'l'; 300]).expect("a long link");
     walker.link(b"/dir/file-2", b"/again").expect("a second name");
     let root = walker.root().expect("the root");
-    root.mknod(&Caller::default(), b"fifo", FileKind::Fifo, 0o600, 0).expect("a fifo");
+    root.mknod(&Caller::ROOT, b"fifo", FileKind::Fifo, 0o600, 0).expect("a fifo");
     drop((big, root));
     stack.close().expect("the volume is closed");
     device.snapshot()

@@ -326,13 +326,13 @@ fn call(
     held: &mut Vec<Ino>,
     ids: &mut Identities,
 ) -> weft_vfs::Result<()> {
-    let caller = Caller { uid: OWNER_BASE.wrapping_add(before.next_id().0), ..Caller::default() };
+    let caller = Caller { uid: OWNER_BASE.wrapping_add(before.next_id().0), ..Caller::ROOT };
     let walker = Walker::owned_by(fs, caller.clone());
     let find = |path: &str| walker.resolve_link(format!("/{path}").as_bytes());
     let place = |path: &str| walker.place(format!("/{path}").as_bytes());
     let id = |path: &str| before.resolve(path).unwrap_or(NodeId::ROOT);
     let write = |path: &str, at: u64, len: u64| {
-        find(path)?.write_at(at, &pattern(id(path), number, at, len as usize))
+        find(path)?.write_at(&Caller::ROOT, at, &pattern(id(path), number, at, len as usize))
     };
     match op {
         Op::Creat(p) => {
@@ -343,7 +343,7 @@ fn call(
         Op::Tmpfile(p) => {
             let at = place(p)?;
             let ino = fs.create_unnamed(&caller, at.dir.ino(), PERM)?.attr.ino;
-            let linked = fs.link(ino, at.dir.ino(), &at.name);
+            let linked = fs.link(&Caller::ROOT, ino, at.dir.ino(), &at.name);
             fs.forget(ino, 1 + u64::from(linked.is_ok()));
             linked.map(|_| ids.note(ino, before.next_id()))
         }
@@ -367,52 +367,62 @@ fn call(
             };
             write(p, content.len() as u64, *len)
         }
-        Op::Falloc(p, at, len, keep) => {
-            fs.fallocate(find(p)?.ino(), FallocateMode::Allocate { keep_size: *keep }, *at, *len)
+        Op::Falloc(p, at, len, keep) => fs.fallocate(
+            &Caller::ROOT,
+            find(p)?.ino(),
+            FallocateMode::Allocate { keep_size: *keep },
+            *at,
+            *len,
+        ),
+        Op::Punch(p, at, len) => {
+            fs.fallocate(&Caller::ROOT, find(p)?.ino(), FallocateMode::PunchHole, *at, *len)
         }
-        Op::Punch(p, at, len) => fs.fallocate(find(p)?.ino(), FallocateMode::PunchHole, *at, *len),
         Op::Truncate(p, size) => {
             let set = SetAttr { size_bytes: Some(*size), ..SetAttr::default() };
-            fs.setattr(find(p)?.ino(), &set).map(drop)
+            fs.setattr(&Caller::ROOT, find(p)?.ino(), &set).map(drop)
         }
         Op::Chmod(p, perm) => {
             let set = SetAttr { perm: Some(*perm), ..SetAttr::default() };
-            fs.setattr(find(p)?.ino(), &set).map(drop)
+            fs.setattr(&Caller::ROOT, find(p)?.ino(), &set).map(drop)
         }
         Op::Link(p, new) => {
             let at = place(new)?;
-            find(p)?.link_as(&at.dir, &at.name)
+            find(p)?.link_as(&Caller::ROOT, &at.dir, &at.name)
         }
         Op::Unlink(p) => {
             let at = place(p)?;
-            fs.unlink(at.dir.ino(), &at.name)
+            fs.unlink(&Caller::ROOT, at.dir.ino(), &at.name)
         }
         Op::Rmdir(p) => {
             let at = place(p)?;
-            fs.rmdir(at.dir.ino(), &at.name)
+            fs.rmdir(&Caller::ROOT, at.dir.ino(), &at.name)
         }
         Op::Remove(p) => {
             let at = place(p)?;
-            at.dir.remove(&at.name)
+            at.dir.remove(&Caller::ROOT, &at.name)
         }
         Op::Rename(p, new) => rename(fs, &place(p)?, &place(new)?, RenameFlags::empty()),
         Op::Exchange(p, q) => rename(fs, &place(p)?, &place(q)?, RenameFlags::EXCHANGE),
         Op::Setxattr(p, name, len) => {
             let value = xattr_value(number, *len as usize);
-            fs.setxattr(find(p)?.ino(), &user_name(name), &value, XattrSet::Any)
+            fs.setxattr(&Caller::ROOT, find(p)?.ino(), &user_name(name), &value, XattrSet::Any)
         }
-        Op::Removexattr(p, name) => fs.removexattr(find(p)?.ino(), &user_name(name)),
+        Op::Removexattr(p, name) => fs.removexattr(&Caller::ROOT, find(p)?.ino(), &user_name(name)),
         Op::Hold(p) => {
             let at = place(p)?;
             held.push(fs.lookup(at.dir.ino(), &at.name)?.attr.ino);
             Ok(())
         }
-        Op::Fsync(p) if p.split('/').all(str::is_empty) => fs.fsync_dir(fs.root()),
+        Op::Fsync(p) if p.split('/').all(str::is_empty) => fs.fsync_dir(&Caller::ROOT, fs.root()),
         Op::Fsync(p) => {
             let node = find(p)?;
-            if node.is_dir() { fs.fsync_dir(node.ino()) } else { fs.fsync(node.ino(), false) }
+            if node.is_dir() {
+                fs.fsync_dir(&Caller::ROOT, node.ino())
+            } else {
+                fs.fsync(&Caller::ROOT, node.ino(), false)
+            }
         }
-        Op::Fdatasync(p) => fs.fsync(find(p)?.ino(), true),
+        Op::Fdatasync(p) => fs.fsync(&Caller::ROOT, find(p)?.ino(), true),
         Op::Sync => fs.sync(),
         // This is no call of the file system: the caller has done it.
         Op::WriteBack => Ok(()),
@@ -429,7 +439,7 @@ fn rename(
     to: &weft_vfs::path::Place<'_>,
     flags: RenameFlags,
 ) -> weft_vfs::Result<()> {
-    fs.rename(from.dir.ino(), &from.name, to.dir.ino(), &to.name, flags)
+    fs.rename(&Caller::ROOT, from.dir.ino(), &from.name, to.dir.ino(), &to.name, flags)
 }
 
 /// Returns the names of a state by path, for messages and tests.

@@ -239,7 +239,7 @@ impl Front {
                 reply.statx(&self.fs.getattr(ino)?, lifetimes);
                 Ok(())
             }
-            Opcode::SetAttr => self.setattr(ino, body, reply),
+            Opcode::SetAttr => self.setattr(head, ino, body, reply),
             Opcode::ReadLink => {
                 reply.put(&self.fs.readlink(ino)?);
                 Ok(())
@@ -247,18 +247,20 @@ impl Front {
             Opcode::Symlink => self.symlink(head, ino, body, reply),
             Opcode::MkNod => self.mknod(head, ino, body, reply),
             Opcode::MkDir => self.mkdir(head, ino, body, reply),
-            Opcode::Unlink => self.named(body, |name| self.fs.unlink(ino, name)),
-            Opcode::RmDir => self.named(body, |name| self.fs.rmdir(ino, name)),
-            Opcode::Rename => self.rename(ino, body, false),
-            Opcode::Rename2 => self.rename(ino, body, true),
-            Opcode::Link => self.link(ino, body, reply),
+            Opcode::Unlink => {
+                self.named(body, |name| self.fs.unlink(&Self::caller(head), ino, name))
+            }
+            Opcode::RmDir => self.named(body, |name| self.fs.rmdir(&Self::caller(head), ino, name)),
+            Opcode::Rename => self.rename(head, ino, body, false),
+            Opcode::Rename2 => self.rename(head, ino, body, true),
+            Opcode::Link => self.link(head, ino, body, reply),
             Opcode::Read => self.read(ino, body, reply),
             Opcode::Write => self.write(head, ino, body, reply),
             Opcode::StatFs => {
                 reply.statfs(&self.fs.statfs()?);
                 Ok(())
             }
-            Opcode::FSync | Opcode::FSyncDir => self.fsync(opcode, ino, body),
+            Opcode::FSync | Opcode::FSyncDir => self.fsync(opcode, head, ino, body),
             Opcode::SyncFs => Ok(self.fs.sync()?),
             Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr
                 if !self.xattrs =>
@@ -275,7 +277,7 @@ impl Front {
             Opcode::LSeek => self.lseek(ino, body, reply),
             Opcode::CopyFileRange => self.copy_file_range(head, ino, body, reply),
             Opcode::Ioctl => self.ioctl(head, ino, body, reply),
-            Opcode::Open if self.stateful => self.open(ino, body, reply),
+            Opcode::Open if self.stateful => self.open(head, ino, body, reply),
             Opcode::Create if self.stateful => self.create(head, ino, body, reply),
             Opcode::TmpFile => self.create_unnamed(head, ino, body, reply),
             Opcode::Flush if self.stateful => self.flush(ino, body),
@@ -357,7 +359,7 @@ impl Front {
         Ok(())
     }
 
-    fn setattr(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+    fn setattr(&self, head: &Header, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
         let bits = body.u32()?;
         body.skip(4 + 8)?;
         let size = body.u64()?;
@@ -383,25 +385,25 @@ impl Front {
             kill_privileges: has(valid::KILL_SUIDGID) || has(valid::UID) || has(valid::GID),
         };
         if set.kill_privileges || set.size_bytes.is_some() {
-            self.drop_capabilities(ino)?;
+            self.drop_capabilities(head, ino)?;
         }
-        reply.attr(&self.fs.setattr(ino, &set)?, self.lifetimes_of(ino));
+        reply.attr(&self.fs.setattr(&Self::caller(head), ino, &set)?, self.lifetimes_of(ino));
         Ok(())
     }
 
     /// The kernel leaves it to this process to remove file capabilities from a file that changes.
     /// Few files have any: a check is cheaper than a change without effect.
-    fn drop_capabilities(&self, ino: Ino) -> Answered {
+    fn drop_capabilities(&self, head: &Header, ino: Ino) -> Answered {
         const CAPABILITIES: &[u8] = b"security.capability";
         match self.fs.getxattr(ino, CAPABILITIES) {
-            Ok(_) => Ok(self.fs.removexattr(ino, CAPABILITIES)?),
+            Ok(_) => Ok(self.fs.removexattr(&Self::caller(head), ino, CAPABILITIES)?),
             Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 
     fn caller(head: &Header) -> Caller {
-        Caller { uid: head.uid, gid: head.gid, pid: head.pid, ..Caller::default() }
+        Caller { uid: head.uid, gid: head.gid, pid: head.pid, ..Caller::ROOT }
     }
 
     /// Returns the caller of a request that creates a file. The kernel sends the umask in any case;
@@ -427,7 +429,11 @@ impl Front {
             perm &= !SETGID;
         }
         if perm != attr.perm {
-            self.fs.setattr(ino, &SetAttr { perm: Some(perm), ..SetAttr::default() })?;
+            self.fs.setattr(
+                &Self::caller(head),
+                ino,
+                &SetAttr { perm: Some(perm), ..SetAttr::default() },
+            )?;
             self.announce_attributes(head.node);
         }
         Ok(())
@@ -471,13 +477,13 @@ impl Front {
         self.put_entry(&entry, reply)
     }
 
-    fn link(&self, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+    fn link(&self, head: &Header, parent: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
         let ino = self.ino(body.u64()?);
-        let entry = self.fs.link(ino, parent, body.name()?)?;
+        let entry = self.fs.link(&Self::caller(head), ino, parent, body.name()?)?;
         self.put_entry(&entry, reply)
     }
 
-    fn rename(&self, parent: Ino, mut body: Body<'_>, with_flags: bool) -> Answered {
+    fn rename(&self, head: &Header, parent: Ino, mut body: Body<'_>, with_flags: bool) -> Answered {
         let new_parent = self.ino(body.u64()?);
         let bits = if with_flags {
             let bits = body.u32()?;
@@ -488,7 +494,7 @@ impl Front {
         };
         let flags = RenameFlags::from_bits(bits).ok_or(Refusal::Protocol(errno::EINVAL))?;
         let (name, new_name) = (body.name()?, body.name()?);
-        Ok(self.fs.rename(parent, name, new_parent, new_name, flags)?)
+        Ok(self.fs.rename(&Self::caller(head), parent, name, new_parent, new_name, flags)?)
     }
 
     fn read(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
@@ -514,17 +520,18 @@ impl Front {
         // The page of a mapping has a fixed offset, regardless of the open flags.
         let placed = from_cache && self.appends && open_flags & O_APPEND != 0;
         let handle = if placed { Handle::NONE } else { handle };
+        let caller = Self::caller(head);
         let taken = if from_cache {
-            self.fs.write_cached(ino, handle, offset, data)?
+            self.fs.write_cached(&caller, ino, handle, offset, data)?
         } else {
-            self.fs.write(ino, handle, offset, data)?
+            self.fs.write(&caller, ino, handle, offset, data)?
         };
         if from_cache && taken < data.len() {
             // No caller waits for a count: fsync or close returns the page's error.
             return Err(Refusal::Protocol(errno::ENOSPC));
         }
         if !from_cache && open_flags & O_DSYNC != 0 {
-            self.fs.fsync(ino, false)?;
+            self.fs.fsync(&caller, ino, false)?;
         }
         // At most `size`.
         reply.written(taken as u32);
@@ -545,9 +552,9 @@ impl Front {
         flags
     }
 
-    fn open(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+    fn open(&self, head: &Header, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
         let flags = self.open_flags(body.u32()?);
-        let opened = self.fs.open(ino, flags)?;
+        let opened = self.fs.open(&Self::caller(head), ino, flags)?;
         let passthrough = self.way(ino, &opened)?;
         reply.opened(&opened, self.may_lose(flags), passthrough);
         Ok(())
@@ -648,15 +655,15 @@ impl Front {
         }
     }
 
-    fn fsync(&self, opcode: Opcode, ino: Ino, mut body: Body<'_>) -> Answered {
+    fn fsync(&self, opcode: Opcode, head: &Header, ino: Ino, mut body: Body<'_>) -> Answered {
         body.skip(8)?;
         let data_only = body.u32()? & FSYNC_DATA_ONLY != 0;
         match opcode {
             // The kernel forwards to a FUSE mount only fsync(2), not sync(2) or syncfs(2). So this
             // makes the whole volume durable: `sync MOUNTPOINT`.
             Opcode::FSyncDir if ino == self.fs.root() => self.fs.sync()?,
-            Opcode::FSyncDir => self.fs.fsync_dir(ino)?,
-            _ => self.fs.fsync(ino, data_only)?,
+            Opcode::FSyncDir => self.fs.fsync_dir(&Self::caller(head), ino)?,
+            _ => self.fs.fsync(&Self::caller(head), ino, data_only)?,
         }
         Ok(())
     }

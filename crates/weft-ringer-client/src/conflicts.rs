@@ -11,7 +11,7 @@ use std::sync::Arc;
 use weft_ringer::client::Conflict;
 use weft_ringer::op::{Make, Op};
 use weft_ringer::{Block, Body, Name, RnodeId, Seq};
-use weft_vfs::{Error, FileSystem, Handle, Ino, OpenFlags, Result, Walker};
+use weft_vfs::{Caller, Error, FileSystem, Handle, Ino, OpenFlags, Result, Walker};
 
 use super::client_fs::ClientFs;
 use super::conflict_log::{Kept, blocks_of, subject};
@@ -262,7 +262,7 @@ impl RingerFs {
     }
 
     fn copy(&self, from: Ino, to: Ino) -> Result<()> {
-        let opened = self.open(from, OpenFlags::READ)?;
+        let opened = self.open(&Caller::ROOT, from, OpenFlags::READ)?;
         let copied = self.copy_open(from, opened.handle, to);
         self.release(from, opened.handle)?;
         copied

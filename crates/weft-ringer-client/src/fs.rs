@@ -156,7 +156,7 @@ impl FileSystem for RingerFs {
         self.client.get(id(ino)?).and_then(|rnode| self.client.attr(&rnode))
     }
 
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.known(ino)?;
         let id = changeable(ino)?;
         let before = self.client.get(id)?;
@@ -234,7 +234,7 @@ impl FileSystem for RingerFs {
         self.client.make(caller, parent, name, 0o777, &Make::Symlink { target })
     }
 
-    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+    fn link(&self, _: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         let (id, parent) = (changeable(ino)?, changeable(new_parent)?);
         let name = self::new_name(parent, new_name)?;
         self.client.get(id)?;
@@ -243,7 +243,7 @@ impl FileSystem for RingerFs {
         self.client.entry_in(parent, id)
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         if name == b"." || name == b".." {
             return Err(Error::IsADirectory);
         }
@@ -253,7 +253,7 @@ impl FileSystem for RingerFs {
         Ok(())
     }
 
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         match name {
             b"." => return Err(Error::Invalid("'.' cannot be removed")),
             b".." => return Err(Error::NotEmpty),
@@ -267,6 +267,7 @@ impl FileSystem for RingerFs {
 
     fn rename(
         &self,
+        _: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -294,7 +295,7 @@ impl FileSystem for RingerFs {
         true
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+    fn open(&self, _: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         if is_of_folders(ino) {
             // A folder: links are not opened.
             return Ok(Opened { handle: Handle(0), keep_cache: false, direct_io: false });
@@ -322,7 +323,7 @@ impl FileSystem for RingerFs {
                 }
                 made => made?,
             };
-            match self.open(made.attr.ino, flags) {
+            match self.open(caller, made.attr.ino, flags) {
                 Ok(opened) => {
                     // Opening may have truncated it.
                     let attr = self.getattr(made.attr.ino)?;
@@ -354,7 +355,14 @@ impl FileSystem for RingerFs {
         self.client.read(self.known(ino)?, offset, buf)
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         self.client.check_locks(handle)?;
         let flags = locked(&self.client.handles).get(handle).map(|open| open.flags);
         let append = flags.is_some_and(|f| f.contains(OpenFlags::APPEND));
@@ -394,7 +402,7 @@ impl FileSystem for RingerFs {
         self.client.find_lock(id(ino)?, lock)
     }
 
-    fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
+    fn fsync(&self, _: &Caller, ino: Ino, _data_only: bool) -> Result<()> {
         let id = id(ino)?;
         let rnode = self.client.get(id)?;
         self.client.engine.sync()?;
@@ -508,7 +516,14 @@ impl FileSystem for RingerFs {
         self.client.list_attributes(id(ino)?)
     }
 
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+    fn setxattr(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
         changeable(ino)?;
         if let Some(done) = self.tell(ino, name, value) {
             return done;
@@ -516,7 +531,7 @@ impl FileSystem for RingerFs {
         self.client.set_attribute(id(ino)?, name, value, how)
     }
 
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+    fn removexattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         self.client.remove_attribute(changeable(ino)?, name)
     }
 
@@ -524,7 +539,14 @@ impl FileSystem for RingerFs {
         !is_of_folders(ino) && self.is_of_owner(user, ino, name, value)
     }
 
-    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
         self.client.fallocate(changeable(ino)?, mode, offset, len_bytes)
     }
 

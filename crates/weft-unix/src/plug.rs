@@ -112,7 +112,7 @@ impl<F: Format> FileSystem for UnixFs<F> {
         Ok(self.do_getattr(ino)?)
     }
 
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
+    fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
         Ok(self.do_setattr(ino, set)?)
     }
 
@@ -143,7 +143,7 @@ impl<F: Format> FileSystem for UnixFs<F> {
         Ok(self.do_create(caller, parent, name, 0o777, &What::Symlink { target })?)
     }
 
-    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Entry> {
+    fn link(&self, _: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Entry> {
         let parent = new_parent;
         let entry = self.change(NAME_BLOCKS, |st, op| {
             st.link(op, ino, parent, new_name)?;
@@ -153,19 +153,20 @@ impl<F: Format> FileSystem for UnixFs<F> {
         Ok(entry)
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
         let blocks = NAME_BLOCKS + CUT_META_BLOCKS;
         self.change(blocks, |st, op| st.remove(op, parent, name, false))?;
         Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
 
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
         self.change(NAME_BLOCKS, |st, op| st.remove(op, parent, name, true))?;
         Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
 
     fn rename(
         &self,
+        _: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -179,7 +180,7 @@ impl<F: Format> FileSystem for UnixFs<F> {
         Ok(self.sync_names_if_flagged(&[from, to], None)?)
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> FsResult<Opened> {
+    fn open(&self, _: &Caller, ino: Ino, flags: OpenFlags) -> FsResult<Opened> {
         Ok(self.do_open(ino, flags)?)
     }
 
@@ -200,7 +201,7 @@ impl<F: Format> FileSystem for UnixFs<F> {
             }
             Err(e) => return Err(e.into()),
         };
-        match self.open(entry.attr.ino, flags) {
+        match self.open(caller, entry.attr.ino, flags) {
             Ok(opened) if flags.contains(OpenFlags::TRUNCATE) => {
                 let attr = self.do_getattr(entry.attr.ino)?;
                 Ok((Entry { attr, ..entry }, opened))
@@ -228,7 +229,14 @@ impl<F: Format> FileSystem for UnixFs<F> {
         Ok(self.do_read(ino, offset, buf)?)
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> FsResult<usize> {
+    fn write(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<usize> {
         let flags = self.flags_of(handle);
         let append = flags.contains(OpenFlags::APPEND);
         let placement = if append { Placement::Append } else { Placement::Given };
@@ -241,13 +249,20 @@ impl<F: Format> FileSystem for UnixFs<F> {
         Ok(done)
     }
 
-    fn write_cached(&self, ino: Ino, _handle: Handle, offset: u64, data: &[u8]) -> FsResult<usize> {
+    fn write_cached(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        _handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<usize> {
         let done = self.do_write(ino, offset, Placement::Cached, Source::Bytes(data))?;
         self.sync_if_flagged(ino)?;
         Ok(done)
     }
 
-    fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()> {
+    fn fsync(&self, _: &Caller, ino: Ino, data_only: bool) -> FsResult<()> {
         Ok(self.do_fsync(ino, data_only)?)
     }
 
@@ -289,11 +304,18 @@ impl<F: Format> FileSystem for UnixFs<F> {
         self.lock().format.limits().has_attributes
     }
 
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> FsResult<()> {
+    fn setxattr(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> FsResult<()> {
         Ok(self.do_setxattr(ino, name, Some(value), how)?)
     }
 
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> FsResult<()> {
+    fn removexattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> FsResult<()> {
         Ok(self.do_setxattr(ino, name, None, XattrSet::Replace)?)
     }
 
@@ -305,12 +327,13 @@ impl<F: Format> FileSystem for UnixFs<F> {
         Ok(self.do_file_flags(ino)?)
     }
 
-    fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> FsResult<()> {
+    fn set_file_flags(&self, _: &Caller, ino: Ino, flags: FileFlags) -> FsResult<()> {
         Ok(self.do_set_file_flags(ino, flags)?)
     }
 
     fn fallocate(
         &self,
+        _: &Caller,
         ino: Ino,
         mode: FallocateMode,
         offset: u64,

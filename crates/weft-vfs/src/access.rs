@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn user(uid: u32, gid: u32, groups: &[u32]) -> Caller {
-        Caller { uid, gid, groups: groups.to_vec(), ..Caller::default() }
+        Caller { uid, gid, groups: groups.to_vec(), ..Caller::ROOT }
     }
 
     #[test]

@@ -30,7 +30,7 @@ macro_rules! with_calls {
             fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64>;
             fn statfs(&self) -> Result<StatFs>;
             fn time_unit_nanos(&self) -> u32;
-            fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr>;
+            fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr>;
             fn mknod(
                 &self, caller: &Caller, parent: Ino, name: &[u8], kind: FileKind, perm: u16,
                 rdev: u32
@@ -39,16 +39,16 @@ macro_rules! with_calls {
             fn symlink(
                 &self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]
             ) -> Result<Entry>;
-            fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry>;
-            fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()>;
-            fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()>;
+            fn link(&self, caller: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry>;
+            fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()>;
+            fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()>;
             fn rename(
-                &self, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8],
+                &self, caller: &Caller, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8],
                 flags: RenameFlags
             ) -> Result<()>;
             fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> Result<Entry>;
             fn is_stateful(&self) -> bool;
-            fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened>;
+            fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened>;
             fn create(
                 &self, caller: &Caller, parent: Ino, name: &[u8], perm: u16, flags: OpenFlags
             ) -> Result<(Entry, Opened)>;
@@ -57,25 +57,25 @@ macro_rules! with_calls {
             fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>>;
             fn attr_lifetime(&self, ino: Ino) -> Option<Duration>;
             fn name_lifetime(&self, ino: Ino) -> Option<Duration>;
-            fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize>;
+            fn write(&self, caller: &Caller, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize>;
             fn write_cached(
-                &self, ino: Ino, handle: Handle, offset: u64, data: &[u8]
+                &self, caller: &Caller, ino: Ino, handle: Handle, offset: u64, data: &[u8]
             ) -> Result<usize>;
             fn fallocate(
-                &self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64
+                &self, caller: &Caller, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64
             ) -> Result<()>;
             fn copy_range(
-                &self, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len_bytes: u64
+                &self, caller: &Caller, from: Ino, from_offset: u64, to: Ino, to_offset: u64, len_bytes: u64
             ) -> Result<u64>;
             fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
             fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
-            fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
-            fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+            fn setxattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
+            fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()>;
             fn has_acls(&self) -> bool;
             fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool;
             fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool;
             fn file_flags(&self, ino: Ino) -> Result<FileFlags>;
-            fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()>;
+            fn set_file_flags(&self, caller: &Caller, ino: Ino, flags: FileFlags) -> Result<()>;
             fn command(
                 &self, caller: &Caller, ino: Ino, handle: Handle, request: u32, data: &[u8]
             ) -> Result<CommandAnswer>;
@@ -88,8 +88,8 @@ macro_rules! with_calls {
             ) -> ();
             fn find_lock(&self, ino: Ino, lock: &FileLock) -> Result<Option<FileLock>>;
             fn set_invalidate(&self, sink: Arc<dyn Invalidate>) -> ();
-            fn fsync(&self, ino: Ino, data_only: bool) -> Result<()>;
-            fn fsync_dir(&self, ino: Ino) -> Result<()>;
+            fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> Result<()>;
+            fn fsync_dir(&self, caller: &Caller, ino: Ino) -> Result<()>;
             fn trim(&self, range: &TrimRange) -> Result<u64>;
             fn unmount(&self) -> Result<()>;
         }

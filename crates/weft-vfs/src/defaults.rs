@@ -39,7 +39,7 @@ pub(crate) fn create_by_mknod<F: FileSystem + ?Sized>(
             made => made?,
         };
         let ino = entry.attr.ino;
-        return match open_new(fs, entry, flags) {
+        return match open_new(fs, caller, entry, flags) {
             Ok(opened) => Ok(opened),
             Err(e) => {
                 fs.forget(ino, 1);
@@ -54,11 +54,12 @@ pub(crate) fn create_by_mknod<F: FileSystem + ?Sized>(
 /// after that: opening may cut the file.
 fn open_new<F: FileSystem + ?Sized>(
     fs: &F,
+    caller: &Caller,
     entry: Entry,
     flags: OpenFlags,
 ) -> Result<(Entry, Opened)> {
     let ino = entry.attr.ino;
-    let opened = fs.open(ino, flags)?;
+    let opened = fs.open(caller, ino, flags)?;
     match fs.getattr(ino) {
         Ok(attr) => Ok((Entry { attr, ..entry }, opened)),
         Err(e) => {
@@ -128,6 +129,7 @@ pub fn seek_without_holes(size_bytes: u64, from: SeekFrom) -> Result<u64> {
 /// Those of [`FileSystem::read`] and [`FileSystem::write`].
 pub fn copy_by_reading<F: FileSystem + ?Sized>(
     fs: &F,
+    caller: &Caller,
     (from, from_offset): (Ino, u64),
     (to, to_offset): (Ino, u64),
     len_bytes: u64,
@@ -141,9 +143,9 @@ pub fn copy_by_reading<F: FileSystem + ?Sized>(
         else {
             break;
         };
-        let step = fs
-            .read(from, Handle::NONE, at, &mut buf[..want])
-            .and_then(|got| fs.write(to, Handle::NONE, to_at, &buf[..got]).map(|put| (got, put)));
+        let step = fs.read(from, Handle::NONE, at, &mut buf[..want]).and_then(|got| {
+            fs.write(caller, to, Handle::NONE, to_at, &buf[..got]).map(|put| (got, put))
+        });
         match step {
             Ok((got, put)) => {
                 done += put as u64;
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_file_system_that_is_only_read_says_so() {
-        let (fs, caller) = (Numbers::default(), Caller::default());
+        let (fs, caller) = (Numbers::default(), Caller::ROOT);
         let read = OpenFlags::READ;
         let (entry, opened) = fs.create(&caller, ROOT, b"7", 0o644, read).unwrap();
         let mut buf = [0; 8];
@@ -307,26 +309,32 @@ mod tests {
         assert_eq!(fs.references.load(Ordering::Relaxed), 0);
 
         let file = Ino(7);
-        assert!(matches!(fs.open(ROOT, read), Err(Error::IsADirectory)));
-        assert!(matches!(fs.write(file, Handle::NONE, 0, b"x"), Err(Error::ReadOnly)));
-        assert!(matches!(fs.setattr(file, &SetAttr::default()), Err(Error::ReadOnly)));
+        assert!(matches!(fs.open(&Caller::ROOT, ROOT, read), Err(Error::IsADirectory)));
+        assert!(matches!(
+            fs.write(&Caller::ROOT, file, Handle::NONE, 0, b"x"),
+            Err(Error::ReadOnly)
+        ));
+        assert!(matches!(
+            fs.setattr(&Caller::ROOT, file, &SetAttr::default()),
+            Err(Error::ReadOnly)
+        ));
         assert!(matches!(fs.readlink(file), Err(Error::Invalid(_))));
         assert!(matches!(fs.readlink(Ino(FILES)), Err(Error::Stale(_))));
-        assert!(matches!(fs.fsync(Ino(FILES), false), Err(Error::Stale(_))));
+        assert!(matches!(fs.fsync(&Caller::ROOT, Ino(FILES), false), Err(Error::Stale(_))));
         assert!(fs.listxattr(file).unwrap().is_empty());
-        let set = fs.setxattr(file, b"user.a", b"", XattrSet::Any);
+        let set = fs.setxattr(&Caller::ROOT, file, b"user.a", b"", XattrSet::Any);
         assert!(matches!(set, Err(Error::Unsupported(_))));
         assert_eq!(fs.seek(file, SeekFrom::Hole(0)).unwrap(), 1);
     }
 
     #[test]
     fn a_file_that_is_there_is_opened_as_it_then_is() {
-        let (fs, caller) = (MemFs::new(), Caller::default());
+        let (fs, caller) = (MemFs::new(), Caller::ROOT);
         let create = |flags| {
             create_by_mknod(&fs, &caller, fs.root(), b"file", 0o644, OpenFlags::WRITE | flags)
         };
         let (made, _) = create(OpenFlags::EXCLUSIVE).unwrap();
-        fs.write(made.attr.ino, Handle::NONE, 0, b"content").unwrap();
+        fs.write(&Caller::ROOT, made.attr.ino, Handle::NONE, 0, b"content").unwrap();
         assert!(matches!(create(OpenFlags::EXCLUSIVE), Err(Error::Exists)));
         assert_eq!(create(OpenFlags::empty()).unwrap().0.attr.size_bytes, 7);
         assert_eq!(create(OpenFlags::TRUNCATE).unwrap().0.attr.size_bytes, 0);

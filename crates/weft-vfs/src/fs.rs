@@ -16,10 +16,11 @@ const NO_ATTRIBUTES: &str = "extended attributes";
 
 /// A file system. See the [crate] page for references and lifetimes.
 ///
-/// Names are bytes, 1 to 255 of them, without `/` and NUL; an implementation checks them. Those
-/// calls that take a [`Caller`] use it for ownership: a new inode belongs to the caller's user and
-/// group, or to the parent's group if the parent is setgid (and a new directory is then setgid
-/// too). The front checks permission bits; a [`FileSystem`] does not.
+/// Names are bytes, 1 to 255 of them, without `/` and NUL; an implementation checks them. Every
+/// call that changes something, or makes changes durable, names the [`Caller`] for whom that is done.
+/// A new inode belongs to the caller's user and group, or to the parent's group if the parent is
+/// setgid (and a new directory is then setgid too). The front checks permission bits; a
+/// [`FileSystem`] does not.
 ///
 /// Reading, writing, allocating and seeking need a reference on the inode and no open handle: a
 /// front may pass [`Handle::NONE`] (stateless I/O). An open handle adds its [`OpenFlags`] (append,
@@ -143,8 +144,8 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::NoSpace`], [`Error::Overflow`].
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        let _ = (ino, set);
+    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let _ = (caller, ino, set);
         Err(Error::ReadOnly)
     }
 
@@ -188,8 +189,8 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::TooManyLinks`], [`Error::NotPermitted`] for a directory.
-    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
-        let _ = (ino, new_parent, new_name);
+    fn link(&self, caller: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+        let _ = (caller, ino, new_parent, new_name);
         Err(Error::ReadOnly)
     }
 
@@ -197,8 +198,8 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsADirectory`].
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let _ = (parent, name);
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        let _ = (caller, parent, name);
         Err(Error::ReadOnly)
     }
 
@@ -206,8 +207,8 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::NotADirectory`], [`Error::Invalid`] for `.`.
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let _ = (parent, name);
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        let _ = (caller, parent, name);
         Err(Error::ReadOnly)
     }
 
@@ -217,13 +218,14 @@ pub trait FileSystem: Send + Sync {
     /// The errno of `renameat2(2)`.
     fn rename(
         &self,
+        caller: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        let _ = (parent, name, new_parent, new_name, flags);
+        let _ = (caller, parent, name, new_parent, new_name, flags);
         Err(Error::ReadOnly)
     }
 
@@ -251,7 +253,8 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// [`Error::IsADirectory`] for writing one, [`Error::ReadOnly`].
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+    fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        let _ = caller;
         if self.getattr(ino)?.kind == FileKind::Directory {
             return Err(Error::IsADirectory);
         }
@@ -330,8 +333,15 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooLarge`].
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        let _ = (ino, handle, offset, data);
+    fn write(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        let _ = (caller, ino, handle, offset, data);
         Err(Error::ReadOnly)
     }
 
@@ -340,16 +350,30 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// Those of [`write`](Self::write).
-    fn write_cached(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        self.write(ino, handle, offset, data)
+    fn write_cached(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        self.write(caller, ino, handle, offset, data)
     }
 
     /// Allocates, punches or zeroes a range.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::NoSpace`].
-    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
-        let _ = (ino, mode, offset, len_bytes);
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
+        let _ = (caller, ino, mode, offset, len_bytes);
         Err(Error::Unsupported("fallocate"))
     }
 
@@ -361,13 +385,14 @@ pub trait FileSystem: Send + Sync {
     /// Those of [`read`](Self::read) and [`write`](Self::write).
     fn copy_range(
         &self,
+        caller: &Caller,
         from: Ino,
         from_offset: u64,
         to: Ino,
         to_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
-        copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
+        copy_by_reading(self, caller, (from, from_offset), (to, to_offset), len_bytes)
     }
 
     // ---- Further attributes ----
@@ -395,8 +420,15 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Exists`], [`Error::NoAttribute`], [`Error::Unsupported`];
     /// [`Error::Access`] for a default ACL of an inode that is no directory.
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
-        let _ = (ino, name, value, how);
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
+        let _ = (caller, ino, name, value, how);
         Err(Error::Unsupported(NO_ATTRIBUTES))
     }
 
@@ -404,8 +436,8 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// [`Error::NoAttribute`].
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        let _ = (ino, name);
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        let _ = (caller, ino, name);
         Err(Error::Unsupported(NO_ATTRIBUTES))
     }
 
@@ -453,8 +485,8 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// [`Error::UnknownCommand`] if the file system keeps none; [`Error::Unsupported`] for flags
     /// that such a file cannot have.
-    fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()> {
-        let _ = (ino, flags);
+    fn set_file_flags(&self, caller: &Caller, ino: Ino, flags: FileFlags) -> Result<()> {
+        let _ = (caller, ino, flags);
         Err(Error::UnknownCommand)
     }
 
@@ -541,8 +573,8 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// A write error that touched this file since the last call.
-    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        let _ = data_only;
+    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> Result<()> {
+        let _ = (caller, data_only);
         self.getattr(ino)?;
         self.sync()
     }
@@ -551,8 +583,8 @@ pub trait FileSystem: Send + Sync {
     ///
     /// # Errors
     /// Those of [`fsync`](Self::fsync).
-    fn fsync_dir(&self, ino: Ino) -> Result<()> {
-        self.fsync(ino, false)
+    fn fsync_dir(&self, caller: &Caller, ino: Ino) -> Result<()> {
+        self.fsync(caller, ino, false)
     }
 
     /// Discards the free extents of the volume within a range, as `fstrim(8)` asks for. Returns the

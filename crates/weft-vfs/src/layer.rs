@@ -40,7 +40,7 @@ macro_rules! define_layer {
         /// their methods are the same. (The methods of a `dyn FileSystem` need no import.)
         ///
         /// ```
-        /// use weft_vfs::{Ino, Layer, MemFs, Result};
+        /// use weft_vfs::{Caller, Ino, Layer, MemFs, Result};
         ///
         /// /// Files that can be renamed and not removed.
         /// struct KeepAll(MemFs);
@@ -50,15 +50,15 @@ macro_rules! define_layer {
         ///         &self.0
         ///     }
         ///
-        ///     fn unlink(&self, _: Ino, _: &[u8]) -> Result<()> {
+        ///     fn unlink(&self, _: &Caller, _: Ino, _: &[u8]) -> Result<()> {
         ///         Err(weft_vfs::Error::NotPermitted)
         ///     }
         /// }
         ///
         /// let fs: &dyn weft_vfs::FileSystem = &KeepAll(MemFs::new());
-        /// fs.mkdir(&weft_vfs::Caller::default(), fs.root(), b"dir", 0o755)?;
-        /// assert!(fs.unlink(fs.root(), b"dir").is_err());
-        /// fs.rmdir(fs.root(), b"dir")?;
+        /// fs.mkdir(&Caller::ROOT, fs.root(), b"dir", 0o755)?;
+        /// assert!(fs.unlink(&Caller::ROOT, fs.root(), b"dir").is_err());
+        /// fs.rmdir(&Caller::ROOT, fs.root(), b"dir")?;
         /// # Ok::<(), weft_vfs::Error>(())
         /// ```
         pub trait Layer: Send + Sync {
@@ -112,7 +112,7 @@ mod tests {
             &*self.0
         }
 
-        fn unlink(&self, _: Ino, _: &[u8]) -> Result<()> {
+        fn unlink(&self, _: &Caller, _: Ino, _: &[u8]) -> Result<()> {
             Err(crate::Error::NotPermitted)
         }
     }
@@ -121,5 +121,24 @@ mod tests {
     fn a_call_that_a_layer_defines_is_its_own() {
         let below = Arc::new(Recorder::new(Arc::new(MemFs::new())));
         assert_eq!(not_forwarded(&KeepAll(Arc::clone(&below)), &below), ["unlink"]);
+    }
+
+    /// Removes names on its own account.
+    struct Stranger(Arc<Recorder>);
+
+    impl Layer for Stranger {
+        fn below(&self) -> &dyn FileSystem {
+            &*self.0
+        }
+
+        fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+            self.0.unlink(&Caller::ROOT, parent, name)
+        }
+    }
+
+    #[test]
+    fn a_call_for_another_caller_is_not_the_same() {
+        let below = Arc::new(Recorder::new(Arc::new(MemFs::new())));
+        assert_eq!(not_forwarded(&Stranger(Arc::clone(&below)), &below), ["unlink"]);
     }
 }

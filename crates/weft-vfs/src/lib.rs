@@ -21,8 +21,8 @@
 //! ```
 //! use weft_vfs::{Caller, CommandAnswer, FileSystem, Handle, MemFs};
 //! let fs = MemFs::new();
-//! let file = fs.mknod(&Caller::default(), fs.root(), b"greeting", weft_vfs::FileKind::Regular, 0o644, 0)?;
-//! fs.write(file.attr.ino, Handle::NONE, 0, b"hello")?;
+//! let file = fs.mknod(&Caller::ROOT, fs.root(), b"greeting", weft_vfs::FileKind::Regular, 0o644, 0)?;
+//! fs.write(&Caller::ROOT, file.attr.ino, Handle::NONE, 0, b"hello")?;
 //! assert_eq!(fs.getattr(file.attr.ino)?.size_bytes, 5);
 //! fs.forget(file.attr.ino, 1);
 //! # Ok::<(), weft_vfs::Error>(())

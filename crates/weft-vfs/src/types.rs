@@ -240,8 +240,9 @@ pub struct StatFs {
     pub name_max_bytes: u32,
 }
 
-/// The requester: credentials for permission checks and for the ownership of new inodes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// Who asks: credentials for permission checks and for the ownership of new inodes, and the process
+/// that changes belong to.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// User id. 0 has all privileges.
     pub uid: u32,
@@ -255,6 +256,11 @@ pub struct Caller {
     /// default ACL. For file systems that [have ACLs](crate::FileSystem::has_acls); for others the
     /// front has already applied it to the mode.
     pub umask: u16,
+}
+
+impl Caller {
+    /// The superuser, in no process that is known: a program's own changes.
+    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), pid: 0, umask: 0 };
 }
 
 bitflags! {

@@ -30,7 +30,7 @@ use weft::net::Address;
 use weft::ringer::{Mode, RnodeId};
 use weft::ringer_client::{RingerFs, RingerFsOptions};
 use weft::ringer_server::{ProxyServeOptions, ServeOptions, Server};
-use weft::vfs::{FileSystem, Walker};
+use weft::vfs::{Caller, FileSystem, Walker};
 
 /// One-way delays: a local network and a DSL line, as in the original paper.
 const LAN: Duration = Duration::from_micros(350);
@@ -263,10 +263,11 @@ fn again(served: &Served, section: &mut Section) -> Result<()> {
     let walker = Walker::new(&fs);
     walker.write_file(b"/again", &[7; 4096], 0o644)?;
     let file = fs.lookup(fs.root(), b"again")?.attr.ino;
-    let opened = fs.open(file, weft::vfs::OpenFlags::READ | weft::vfs::OpenFlags::WRITE)?;
+    let opened =
+        fs.open(&Caller::ROOT, file, weft::vfs::OpenFlags::READ | weft::vfs::OpenFlags::WRITE)?;
     let mut buf = [0; 4096];
     let (mut read, mut write, mut stat) = (Micros::default(), Micros::default(), Micros::default());
-    fs.write(file, opened.handle, 0, &buf)?;
+    fs.write(&Caller::ROOT, file, opened.handle, 0, &buf)?;
     fs.sync()?;
     let before = watch.carried();
     let mut reads_bytes = 0;
@@ -280,7 +281,7 @@ fn again(served: &Served, section: &mut Section) -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(500) && write.0.len() < TIMES {
         buf[0] = buf[0].wrapping_add(1);
-        write.time(|| Ok(fs.write(file, opened.handle, 0, &buf)?))?;
+        write.time(|| Ok(fs.write(&Caller::ROOT, file, opened.handle, 0, &buf)?))?;
     }
     let writes_bytes = watch.carried() - before;
     fs.release(file, opened.handle)?;

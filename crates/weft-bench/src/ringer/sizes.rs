@@ -6,7 +6,7 @@ use crate::report::Section;
 use crate::{Bench, machine};
 use anyhow::Result;
 use std::time::Duration;
-use weft::vfs::{FileSystem, OpenFlags, Walker};
+use weft::vfs::{Caller, FileSystem, OpenFlags, Walker};
 
 const RUNS: usize = 50;
 const QUICK_RUNS: usize = 5;
@@ -123,18 +123,18 @@ fn measure(
             let mut got = vec![0; size];
             let ino = reads.time(|| {
                 let ino = reader.lookup(reader.root(), &path.as_bytes()[1..])?.attr.ino;
-                let opened = reader.open(ino, OpenFlags::READ)?;
+                let opened = reader.open(&Caller::ROOT, ino, OpenFlags::READ)?;
                 let n = reader.read(ino, opened.handle, 0, &mut got)?;
                 reader.release(ino, opened.handle)?;
                 anyhow::ensure!(n == size, "a short read");
                 Ok(ino)
             })?;
             anyhow::ensure!(got == data, "other bytes");
-            let opened = reader.open(ino, OpenFlags::WRITE)?;
+            let opened = reader.open(&Caller::ROOT, ino, OpenFlags::WRITE)?;
             // The first write acquires the lease.
-            reader.write(ino, opened.handle, 0, &data)?;
+            reader.write(&Caller::ROOT, ino, opened.handle, 0, &data)?;
             data[0] = data[0].wrapping_add(1);
-            writes.time(|| Ok(reader.write(ino, opened.handle, 0, &data)?))?;
+            writes.time(|| Ok(reader.write(&Caller::ROOT, ino, opened.handle, 0, &data)?))?;
             reader.release(ino, opened.handle)?;
             reader.forget(ino, 1);
         }

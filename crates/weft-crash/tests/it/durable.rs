@@ -102,8 +102,7 @@ impl<'a> Run<'a> {
         let (mut path, dir) = self.some_dir();
         let name = self.new_name();
         let flags = OpenFlags::empty();
-        let (entry, _) =
-            self.mounted.fs.create(&Caller::default(), dir, &name, 0o644, flags).unwrap();
+        let (entry, _) = self.mounted.fs.create(&Caller::ROOT, dir, &name, 0o644, flags).unwrap();
         path.push(name);
         let file = File { ino: entry.attr.ino, content: Vec::new(), durable: false };
         self.files.insert(path.clone(), file);
@@ -115,7 +114,10 @@ impl<'a> Run<'a> {
         self.rng.fill(&mut data);
         let file = self.files.get_mut(path).unwrap();
         let at = file.content.len() as u64;
-        assert_eq!(self.mounted.fs.write(file.ino, Handle::NONE, at, &data).unwrap(), data.len());
+        assert_eq!(
+            self.mounted.fs.write(&Caller::ROOT, file.ino, Handle::NONE, at, &data).unwrap(),
+            data.len()
+        );
         file.content.extend(data);
         file.durable = false;
     }
@@ -126,7 +128,7 @@ impl<'a> Run<'a> {
             return;
         }
         let name = self.new_name();
-        let ino = self.mounted.fs.mkdir(&Caller::default(), dir, &name, 0o755).unwrap().attr.ino;
+        let ino = self.mounted.fs.mkdir(&Caller::ROOT, dir, &name, 0o755).unwrap().attr.ino;
         path.push(name);
         self.dirs.insert(path, ino);
     }
@@ -140,7 +142,10 @@ impl<'a> Run<'a> {
         let (name, parent) = from.split_last().unwrap();
         let new_name = self.new_name();
         let flags = RenameFlags::empty();
-        self.mounted.fs.rename(self.dirs[parent], name, to_dir, &new_name, flags).unwrap();
+        self.mounted
+            .fs
+            .rename(&Caller::ROOT, self.dirs[parent], name, to_dir, &new_name, flags)
+            .unwrap();
         to.push(new_name);
         let moved = |path: &Path| [&to[..], &path[from.len()..]].concat();
         let files: Vec<_> = self.files.keys().filter(|p| p.starts_with(from)).cloned().collect();
@@ -158,7 +163,7 @@ impl<'a> Run<'a> {
     fn fsync(&mut self) {
         let Some(path) = self.some_file() else { return };
         let file = self.files.get_mut(&path).unwrap();
-        self.mounted.fs.fsync(file.ino, self.rng.chance(1, 3)).unwrap();
+        self.mounted.fs.fsync(&Caller::ROOT, file.ino, self.rng.chance(1, 3)).unwrap();
         file.durable = true;
         self.judge(self.device.inner().snapshot(), "an fsync");
     }

@@ -203,25 +203,25 @@ fn build(mem: &MemFs, nodes: &BTreeMap<NodeId, Seen>) -> weft_vfs::Result<()> {
     while let Some((id, ino)) = todo.pop() {
         let Some(seen) = nodes.get(&id) else { continue };
         for (name, value) in &seen.xattrs {
-            mem.setxattr(ino, name, value, XattrSet::Any)?;
+            mem.setxattr(&Caller::ROOT, ino, name, value, XattrSet::Any)?;
         }
-        mem.setattr(ino, &SetAttr { perm: Some(seen.perm), ..SetAttr::default() })?;
+        mem.setattr(&Caller::ROOT, ino, &SetAttr { perm: Some(seen.perm), ..SetAttr::default() })?;
         let Body::Dir(names) = &seen.body else { continue };
         if !finished.insert(id) {
             continue;
         }
         for (name, child) in names {
             if let Some(old) = made.get(child) {
-                mem.link(*old, ino, name)?;
+                mem.link(&Caller::ROOT, *old, ino, name)?;
                 continue;
             }
-            let caller = Caller { uid: OWNER_BASE + child.0, ..Caller::default() };
+            let caller = Caller { uid: OWNER_BASE + child.0, ..Caller::ROOT };
             let entry = match nodes.get(child).map(|n| &n.body) {
                 Some(Body::Dir(_)) => mem.mkdir(&caller, ino, name, 0o755)?,
                 Some(Body::Symlink(target)) => mem.symlink(&caller, ino, name, target)?,
                 Some(Body::File(content)) => {
                     let e = mem.mknod(&caller, ino, name, FileKind::Regular, 0o755, 0)?;
-                    mem.write(e.attr.ino, Handle::NONE, 0, content)?;
+                    mem.write(&Caller::ROOT, e.attr.ino, Handle::NONE, 0, content)?;
                     e
                 }
                 _ => mem.mknod(&caller, ino, name, FileKind::Fifo, 0o755, 0)?,
@@ -238,15 +238,15 @@ impl Layer for ToyFs {
         &self.mem
     }
 
-    fn fsync(&self, ino: Ino, _data_only: bool) -> weft_vfs::Result<()> {
+    fn fsync(&self, _: &Caller, ino: Ino, _data_only: bool) -> weft_vfs::Result<()> {
         if self.flaw == Flaw::FsyncForgotten && ino != self.mem.root() {
             return Ok(());
         }
         self.save()
     }
 
-    fn fsync_dir(&self, ino: Ino) -> weft_vfs::Result<()> {
-        Layer::fsync(self, ino, false)
+    fn fsync_dir(&self, caller: &Caller, ino: Ino) -> weft_vfs::Result<()> {
+        Layer::fsync(self, caller, ino, false)
     }
 
     fn sync(&self) -> weft_vfs::Result<()> {

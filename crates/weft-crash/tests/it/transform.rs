@@ -8,7 +8,7 @@ use weft_block::{BlockDevice, MemoryDevice, Recorder, Rng};
 use weft_crash::states::epochs;
 use weft_crash::{Bounds, Ext2Target, Target};
 use weft_patch::{JournalMode, Policy};
-use weft_vfs::{Error, FileSystem, Node, SetAttr, Walker};
+use weft_vfs::{Caller, Error, FileSystem, Node, SetAttr, Walker};
 
 const RULES: &[u8] =
     b"*.log zstd level=1 frame=4K\nvault/ aead key=k\nboth/ lz4 frame=4K | aead key=k\n";
@@ -49,13 +49,13 @@ fn change(
     let at = rng.below(model.len() as u64 + 3000);
     if rng.below(5) == 0 {
         let set = SetAttr { size_bytes: Some(at), ..SetAttr::default() };
-        fs.setattr(node.ino(), &set)?;
+        fs.setattr(&Caller::ROOT, node.ino(), &set)?;
         model.resize(at as usize, 0);
         return Ok(());
     }
     let len = 1 + rng.below(9000) as usize;
     let data = noise(rng, len);
-    node.write_at(at, &data)?;
+    node.write_at(&Caller::ROOT, at, &data)?;
     let end = at as usize + data.len();
     model.resize(model.len().max(end), 0);
     model[at as usize..end].copy_from_slice(&data);
@@ -97,7 +97,7 @@ fn cut(policy: Policy, seed: u64, commits: usize, bounds: Bounds) -> usize {
                 change(&fs, &node, &mut model, &mut rng).expect("a change");
             }
             let before = recorder.event_count();
-            fs.fsync(node.ino(), false).expect("commits");
+            fs.fsync(&Caller::ROOT, node.ino(), false).expect("commits");
             history.versions.push((before, recorder.event_count(), model));
         }
         // As a power cut would: nothing more is written.

@@ -14,15 +14,16 @@ use weft_vfs::{Caller, DirCursor, FileKind, FileSystem, Handle, Ino, OpenFlags, 
 fn used() -> Image {
     let mounted = Mounted::open(&empty(&KINDS[1]), Options::default());
     let fs = &mounted.fs;
-    let caller = Caller::default();
+    let caller = Caller::ROOT;
     let dir = fs.mkdir(&caller, fs.root(), b"dir", 0o755).unwrap().attr.ino;
     for i in 0..40_u8 {
         let name = [b'f', b'0' + i / 10, b'0' + i % 10];
         let (entry, open) = fs.create(&caller, dir, &name, 0o644, OpenFlags::WRITE).unwrap();
         let len = usize::from(i) * 4000;
-        fs.write(entry.attr.ino, open.handle, 0, &vec![i; len]).unwrap();
+        fs.write(&Caller::ROOT, entry.attr.ino, open.handle, 0, &vec![i; len]).unwrap();
         fs.release(entry.attr.ino, open.handle).unwrap();
-        fs.setxattr(entry.attr.ino, b"user.a", &[i; 100], weft_vfs::XattrSet::Any).unwrap();
+        fs.setxattr(&Caller::ROOT, entry.attr.ino, b"user.a", &[i; 100], weft_vfs::XattrSet::Any)
+            .unwrap();
     }
     fs.symlink(&caller, dir, b"long", &[b'x'; 300]).unwrap();
     fs.mkdir(&caller, dir, b"sub", 0o755).unwrap();
@@ -31,7 +32,7 @@ fn used() -> Image {
 
 /// Does a bit of everything, whatever comes back.
 fn exercise(fs: &Ext2) {
-    let caller = Caller::default();
+    let caller = Caller::ROOT;
     let mut todo = vec![(fs.root(), 0)];
     let mut met = 0;
     while let Some((dir, depth)) = todo.pop() {
@@ -54,11 +55,15 @@ fn exercise(fs: &Ext2) {
             if depth < 4 {
                 todo.push((ino, depth + 1));
             }
-            let _ = fs.write(ino, Handle::NONE, 5000, &[1; 3000]);
-            let _ = fs.setattr(ino, &SetAttr { size_bytes: Some(100), ..SetAttr::default() });
+            let _ = fs.write(&Caller::ROOT, ino, Handle::NONE, 5000, &[1; 3000]);
+            let _ = fs.setattr(
+                &Caller::ROOT,
+                ino,
+                &SetAttr { size_bytes: Some(100), ..SetAttr::default() },
+            );
             let _ = fs.mkdir(&caller, ino, b"new", 0o700);
             if met % 3 == 0 {
-                let _ = fs.unlink(dir, &name);
+                let _ = fs.unlink(&Caller::ROOT, dir, &name);
             }
         }
     }
@@ -131,7 +136,7 @@ fn unknown_features_are_refused_or_read_only() {
     let fs = with(&|sb| sb.features.ro_compat |= weft_ext2::layout::RoCompat::METADATA_CSUM);
     let fs = fs.unwrap();
     assert!(fs.is_read_only());
-    let refused = fs.mkdir(&Caller::default(), fs.root(), b"x", 0o700);
+    let refused = fs.mkdir(&Caller::ROOT, fs.root(), b"x", 0o700);
     assert!(matches!(refused, Err(weft_vfs::Error::ReadOnly)));
 }
 
@@ -182,7 +187,7 @@ fn pointers_into_metadata_are_named_and_make_the_volume_read_only() {
         assert_eq!(e.errno(), 117);
         assert!(text.contains(&format!("inode {victim}")) && text.contains(&pointer.to_string()));
         assert!(!fs.is_read_only(), "reading changes nothing");
-        let e = fs.write(ino, Handle::NONE, 0, b"x").unwrap_err();
+        let e = fs.write(&Caller::ROOT, ino, Handle::NONE, 0, b"x").unwrap_err();
         assert_eq!(e.errno(), 117);
         assert!(fs.is_read_only());
         assert!(fs.damage().unwrap().contains("inode"));
@@ -212,7 +217,7 @@ fn an_indirect_block_that_points_at_itself_ends() {
     let device = Arc::new(MemoryDevice::from_image(broken));
     let fs = Ext2::open(device, options(Options::default())).unwrap();
     let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
-    assert_eq!(fs.setattr(Ino(u64::from(victim)), &cut).unwrap_err().errno(), 117);
+    assert_eq!(fs.setattr(&Caller::ROOT, Ino(u64::from(victim)), &cut).unwrap_err().errno(), 117);
     let _ = fs.unmount();
 }
 
@@ -251,7 +256,7 @@ fn a_repair_does_not_write_into_the_data_of_another_file() {
     }
     let mounted = Mounted::open(&empty(&KINDS[1]), Options::default());
     let fs = &mounted.fs;
-    let caller = Caller::default();
+    let caller = Caller::ROOT;
     let noise: Vec<u8> = std::iter::repeat_with({
         let mut rng = Rng::new(1);
         move || rng.next_u64().to_le_bytes()
@@ -262,7 +267,7 @@ fn a_repair_does_not_write_into_the_data_of_another_file() {
     let mut inos = Vec::new();
     for (name, content) in [(&b"stale"[..], &vec![b'b'; 40_000]), (b"good", &noise)] {
         let (entry, open) = fs.create(&caller, fs.root(), name, 0o644, OpenFlags::WRITE).unwrap();
-        fs.write(entry.attr.ino, open.handle, 0, content).unwrap();
+        fs.write(&Caller::ROOT, entry.attr.ino, open.handle, 0, content).unwrap();
         fs.release(entry.attr.ino, open.handle).unwrap();
         inos.push(entry.attr.ino.0);
     }

@@ -11,7 +11,7 @@ use weft_vfs::{
 };
 
 fn file(fs: &dyn FileSystem, dir: Ino, name: &[u8]) -> Ino {
-    fs.mknod(&Caller::default(), dir, name, FileKind::Regular, 0o644, 0).unwrap().attr.ino
+    fs.mknod(&Caller::ROOT, dir, name, FileKind::Regular, 0o644, 0).unwrap().attr.ino
 }
 
 fn bits(flags: InodeFlags) -> FileFlags {
@@ -31,7 +31,7 @@ fn flags_are_kept_where_debugfs_looks() {
     let fs = &mounted.fs;
     let ino = file(&**fs, fs.root(), b"file");
     assert_eq!(fs.file_flags(ino).unwrap(), FileFlags::empty());
-    fs.set_file_flags(ino, FileFlags::IMMUTABLE | FileFlags::NODUMP).unwrap();
+    fs.set_file_flags(&Caller::ROOT, ino, FileFlags::IMMUTABLE | FileFlags::NODUMP).unwrap();
     assert_eq!(fs.file_flags(ino).unwrap(), FileFlags::IMMUTABLE | FileFlags::NODUMP);
     let device = mounted.check("flags");
     let dir = tempfile::tempdir().unwrap();
@@ -50,18 +50,24 @@ fn only_flags_of_users_can_be_set() {
     let fs = &mounted.fs;
     let ino = file(&**fs, fs.root(), b"file");
     // Extents are no flag that a user of ext2 sees; a hash tree is one that he sees and cannot set.
-    let refused = fs.set_file_flags(ino, bits(InodeFlags::EXTENTS));
+    let refused = fs.set_file_flags(&Caller::ROOT, ino, bits(InodeFlags::EXTENTS));
     assert!(matches!(refused, Err(Error::Unsupported(_))));
-    fs.set_file_flags(ino, bits(InodeFlags::INDEX | InodeFlags::NOTAIL)).unwrap();
+    fs.set_file_flags(&Caller::ROOT, ino, bits(InodeFlags::INDEX | InodeFlags::NOTAIL)).unwrap();
     assert_eq!(fs.file_flags(ino).unwrap(), bits(InodeFlags::NOTAIL));
     // Of directories only.
     for flag in [InodeFlags::DIRSYNC, InodeFlags::TOPDIR] {
-        assert!(matches!(fs.set_file_flags(ino, bits(flag)), Err(Error::Unsupported(_))));
-        fs.set_file_flags(fs.root(), bits(flag)).unwrap();
+        assert!(matches!(
+            fs.set_file_flags(&Caller::ROOT, ino, bits(flag)),
+            Err(Error::Unsupported(_))
+        ));
+        fs.set_file_flags(&Caller::ROOT, fs.root(), bits(flag)).unwrap();
     }
-    let link = fs.symlink(&Caller::default(), fs.root(), b"link", b"file").unwrap().attr.ino;
+    let link = fs.symlink(&Caller::ROOT, fs.root(), b"link", b"file").unwrap().attr.ino;
     assert!(matches!(fs.file_flags(link), Err(Error::UnknownCommand)));
-    assert!(matches!(fs.set_file_flags(link, FileFlags::NODUMP), Err(Error::UnknownCommand)));
+    assert!(matches!(
+        fs.set_file_flags(&Caller::ROOT, link, FileFlags::NODUMP),
+        Err(Error::UnknownCommand)
+    ));
     mounted.check("flags of users");
 }
 
@@ -77,35 +83,44 @@ fn flags_are_obeyed_at_the_plug() {
     let (fixed, log) = (file(&**fs, root, b"fixed"), file(&**fs, root, b"log"));
     file(&**fs, root, b"plain");
     for ino in [fixed, log] {
-        fs.write(ino, Handle::NONE, 0, b"content").unwrap();
+        fs.write(&Caller::ROOT, ino, Handle::NONE, 0, b"content").unwrap();
     }
-    fs.set_file_flags(fixed, FileFlags::IMMUTABLE).unwrap();
-    fs.set_file_flags(log, FileFlags::APPEND).unwrap();
+    fs.set_file_flags(&Caller::ROOT, fixed, FileFlags::IMMUTABLE).unwrap();
+    fs.set_file_flags(&Caller::ROOT, log, FileFlags::APPEND).unwrap();
     for (ino, name) in [(fixed, &b"fixed"[..]), (log, b"log")] {
-        let set = |set| fs.setattr(ino, &set);
+        let set = |set| fs.setattr(&Caller::ROOT, ino, &set);
         let cut = SetAttr { size_bytes: Some(1), ..SetAttr::default() };
         let chmod = SetAttr { perm: Some(0o600), ..SetAttr::default() };
         let at = Some(SetTime::At(Time::default()));
         let date = SetAttr { mtime: at, ..SetAttr::default() };
-        forbidden("write", fs.write(ino, Handle::NONE, 0, b"x"));
+        forbidden("write", fs.write(&Caller::ROOT, ino, Handle::NONE, 0, b"x"));
         forbidden("cut", set(cut));
         forbidden("chmod", set(chmod));
         forbidden("set the time", set(date));
-        forbidden("attribute", fs.setxattr(ino, b"user.a", b"v", weft_vfs::XattrSet::Any));
-        forbidden("link", fs.link(ino, root, b"another"));
-        forbidden("unlink", fs.unlink(root, name));
-        forbidden("rename", fs.rename(root, name, root, b"new", RenameFlags::empty()));
-        forbidden("replace", fs.rename(root, b"plain", root, name, RenameFlags::empty()));
-        forbidden("open", fs.open(ino, OpenFlags::WRITE));
-        forbidden("punch", fs.fallocate(ino, FallocateMode::PunchHole, 0, 1));
+        forbidden(
+            "attribute",
+            fs.setxattr(&Caller::ROOT, ino, b"user.a", b"v", weft_vfs::XattrSet::Any),
+        );
+        forbidden("link", fs.link(&Caller::ROOT, ino, root, b"another"));
+        forbidden("unlink", fs.unlink(&Caller::ROOT, root, name));
+        forbidden(
+            "rename",
+            fs.rename(&Caller::ROOT, root, name, root, b"new", RenameFlags::empty()),
+        );
+        forbidden(
+            "replace",
+            fs.rename(&Caller::ROOT, root, b"plain", root, name, RenameFlags::empty()),
+        );
+        forbidden("open", fs.open(&Caller::ROOT, ino, OpenFlags::WRITE));
+        forbidden("punch", fs.fallocate(&Caller::ROOT, ino, FallocateMode::PunchHole, 0, 1));
     }
     let end = fs.getattr(log).unwrap().size_bytes;
-    forbidden("append", fs.write(fixed, Handle::NONE, end, b"x"));
-    forbidden("a page", fs.write_cached(fixed, Handle::NONE, 0, b"page"));
-    fs.write(log, Handle::NONE, end, b", more").unwrap();
-    fs.write_cached(log, Handle::NONE, 0, b"content, more, and more").unwrap();
-    fs.set_file_flags(fixed, FileFlags::empty()).unwrap();
-    fs.unlink(root, b"fixed").unwrap();
+    forbidden("append", fs.write(&Caller::ROOT, fixed, Handle::NONE, end, b"x"));
+    forbidden("a page", fs.write_cached(&Caller::ROOT, fixed, Handle::NONE, 0, b"page"));
+    fs.write(&Caller::ROOT, log, Handle::NONE, end, b", more").unwrap();
+    fs.write_cached(&Caller::ROOT, log, Handle::NONE, 0, b"content, more, and more").unwrap();
+    fs.set_file_flags(&Caller::ROOT, fixed, FileFlags::empty()).unwrap();
+    fs.unlink(&Caller::ROOT, root, b"fixed").unwrap();
     mounted.check("obeyed flags");
 }
 
@@ -116,12 +131,12 @@ fn flags_that_ask_for_durability_get_it() {
     }
     let mounted = Mounted::open(plain(), Options::default());
     let fs = &mounted.fs;
-    let dir = fs.mkdir(&Caller::default(), fs.root(), b"dir", 0o755).unwrap().attr.ino;
-    fs.set_file_flags(dir, bits(InodeFlags::DIRSYNC)).unwrap();
+    let dir = fs.mkdir(&Caller::ROOT, fs.root(), b"dir", 0o755).unwrap().attr.ino;
+    fs.set_file_flags(&Caller::ROOT, dir, bits(InodeFlags::DIRSYNC)).unwrap();
     let ino = file(&**fs, dir, b"old");
-    fs.set_file_flags(ino, FileFlags::SYNC).unwrap();
-    fs.write(ino, Handle::NONE, 0, b"durable").unwrap();
-    fs.rename(dir, b"old", dir, b"new", RenameFlags::empty()).unwrap();
+    fs.set_file_flags(&Caller::ROOT, ino, FileFlags::SYNC).unwrap();
+    fs.write(&Caller::ROOT, ino, Handle::NONE, 0, b"durable").unwrap();
+    fs.rename(&Caller::ROOT, dir, b"old", dir, b"new", RenameFlags::empty()).unwrap();
     // Nothing writes back here but a sync: what a power cut leaves is what was asked for.
     let image = mounted.device.snapshot();
     let after = Mounted::open(&image, Options::default());
@@ -144,9 +159,9 @@ fn reading_leaves_the_access_time_of_a_noatime_file() {
     let mut seen = Vec::new();
     for (name, flags) in [(&b"a"[..], FileFlags::empty()), (b"b", FileFlags::NOATIME)] {
         let ino = file(&**fs, fs.root(), name);
-        fs.write(ino, Handle::NONE, 0, b"x").unwrap();
-        fs.setattr(ino, &SetAttr { atime: long_ago, ..SetAttr::default() }).unwrap();
-        fs.set_file_flags(ino, flags).unwrap();
+        fs.write(&Caller::ROOT, ino, Handle::NONE, 0, b"x").unwrap();
+        fs.setattr(&Caller::ROOT, ino, &SetAttr { atime: long_ago, ..SetAttr::default() }).unwrap();
+        fs.set_file_flags(&Caller::ROOT, ino, flags).unwrap();
         fs.read(ino, Handle::NONE, 0, &mut [0; 1]).unwrap();
         seen.push(fs.getattr(ino).unwrap().atime.secs == 1000);
     }

@@ -113,7 +113,7 @@ fn a_small_tree_survives_unmounting() {
     }
     let mounted = Mounted::open(plain(), Options::default());
     let fs = &mounted.fs;
-    let caller = Caller::default();
+    let caller = Caller::ROOT;
     let dir = fs.mkdir(&caller, fs.root(), b"dir", 0o755).unwrap().attr.ino;
     let data: Vec<u8> = (0..3_000_000_u32).map(|i| (i / 7 % 251) as u8).collect();
     for i in 0..300 {
@@ -121,7 +121,10 @@ fn a_small_tree_survives_unmounting() {
         let (entry, open) =
             fs.create(&caller, dir, name.as_bytes(), 0o644, OpenFlags::WRITE).unwrap();
         let len = if i == 7 { data.len() } else { i * 37 };
-        assert_eq!(fs.write(entry.attr.ino, open.handle, 0, &data[..len]).unwrap(), len);
+        assert_eq!(
+            fs.write(&Caller::ROOT, entry.attr.ino, open.handle, 0, &data[..len]).unwrap(),
+            len
+        );
         fs.release(entry.attr.ino, open.handle).unwrap();
         fs.forget(entry.attr.ino, 1);
     }
@@ -169,9 +172,9 @@ fn attributes_of_others_in_large_inodes_are_kept() {
     for policy in [Policy::Soft, Policy::Async] {
         let mounted = Mounted::open(&load(&path), Options { policy, ..Options::default() });
         let (fs, root) = (&mounted.fs, mounted.fs.root());
-        fs.setxattr(root, b"user.b", &[b'B'; 250], XattrSet::Any).unwrap();
-        fs.setxattr(root, b"user.d", &[b'd'; 20], XattrSet::Any).unwrap();
-        fs.removexattr(root, b"user.c").unwrap();
+        fs.setxattr(&Caller::ROOT, root, b"user.b", &[b'B'; 250], XattrSet::Any).unwrap();
+        fs.setxattr(&Caller::ROOT, root, b"user.d", &[b'd'; 20], XattrSet::Any).unwrap();
+        fs.removexattr(&Caller::ROOT, root, b"user.c").unwrap();
         let device = mounted.check("the attributes of others");
         let again = Mounted::open(&device.snapshot(), Options { policy, ..Options::default() });
         for (name, byte, len) in

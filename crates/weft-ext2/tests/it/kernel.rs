@@ -50,34 +50,34 @@ fn bytes(seed: usize, len: usize) -> Vec<u8> {
 const LENS: [usize; 9] = [0, 1, 4095, 4096, 12 * 1024 + 1, 100_000, 300_000, 1_300_000, 5_000_000];
 
 fn write_with_weft(fs: &Ext2) {
-    let caller = Caller { uid: 70_000, gid: 80_000, ..Caller::default() };
+    let caller = Caller { uid: 70_000, gid: 80_000, ..Caller::ROOT };
     let dir = fs.mkdir(&caller, fs.root(), b"weft", 0o751).unwrap().attr.ino;
     for (i, len) in LENS.into_iter().enumerate() {
         let name = format!("file{i}");
         let node = fs.mknod(&caller, dir, name.as_bytes(), FileKind::Regular, 0o640, 0).unwrap();
-        fs.write(node.attr.ino, Handle::NONE, 0, &bytes(i, len)).unwrap();
+        fs.write(&Caller::ROOT, node.attr.ino, Handle::NONE, 0, &bytes(i, len)).unwrap();
         let at = Time { secs: 1_000_000_000 + i as i64, nanos: 0 };
         let set = SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() };
-        fs.setattr(node.attr.ino, &set).unwrap();
+        fs.setattr(&Caller::ROOT, node.attr.ino, &set).unwrap();
     }
     let sparse = fs.mknod(&caller, dir, b"sparse", FileKind::Regular, 0o600, 0).unwrap().attr.ino;
-    fs.write(sparse, Handle::NONE, 30 << 20, b"end").unwrap();
+    fs.write(&Caller::ROOT, sparse, Handle::NONE, 30 << 20, b"end").unwrap();
     fs.mknod(&caller, dir, b"null", FileKind::CharDevice, 0o666, 0x103).unwrap();
     fs.mknod(&caller, dir, b"far", FileKind::BlockDevice, 0o600, 0x12_3405).unwrap();
     fs.mknod(&caller, dir, b"fifo", FileKind::Fifo, 0o600, 0).unwrap();
     fs.symlink(&caller, dir, b"fast", b"file1").unwrap();
     fs.symlink(&caller, dir, b"slow", &[b's'; 200]).unwrap();
     let file = fs.lookup(dir, b"file1").unwrap().attr.ino;
-    fs.link(file, dir, b"hard").unwrap();
-    fs.setxattr(file, b"user.small", b"value", XattrSet::Any).unwrap();
-    fs.setxattr(file, b"trusted.big", &[7; 500], XattrSet::Any).unwrap();
+    fs.link(&Caller::ROOT, file, dir, b"hard").unwrap();
+    fs.setxattr(&Caller::ROOT, file, b"user.small", b"value", XattrSet::Any).unwrap();
+    fs.setxattr(&Caller::ROOT, file, b"trusted.big", &[7; 500], XattrSet::Any).unwrap();
     for i in 0..500 {
         let name = format!("a rather long name to fill blocks with, number {i}");
         fs.mknod(&caller, dir, name.as_bytes(), FileKind::Regular, 0o600, 0).unwrap();
     }
     for i in (0..500).step_by(3) {
         let name = format!("a rather long name to fill blocks with, number {i}");
-        fs.unlink(dir, name.as_bytes()).unwrap();
+        fs.unlink(&Caller::ROOT, dir, name.as_bytes()).unwrap();
     }
 }
 
@@ -196,9 +196,10 @@ fn both_ways(kind: &Kind) {
     // ... which weft changes, so that the tree must go.
     let big = fs.lookup(fs.root(), b"big").unwrap().attr.ino;
     for i in 0..350 {
-        fs.unlink(big, format!("by the kernel, number {:040}", i * 2).as_bytes()).unwrap();
+        fs.unlink(&Caller::ROOT, big, format!("by the kernel, number {:040}", i * 2).as_bytes())
+            .unwrap();
         let name = format!("by weft, number {i:050}");
-        fs.mknod(&Caller::default(), big, name.as_bytes(), FileKind::Regular, 0o600, 0).unwrap();
+        fs.mknod(&Caller::ROOT, big, name.as_bytes(), FileKind::Regular, 0o600, 0).unwrap();
     }
     fs.unmount().unwrap();
     drop(fs);

@@ -38,12 +38,12 @@ fn full(policy: Policy) -> Full {
 
 /// A new file that takes all the space there is; returns its length.
 fn fill(fs: &Ext2, name: &[u8]) -> (Ino, u64) {
-    let made = fs.mknod(&Caller::default(), fs.root(), name, FileKind::Regular, 0o644, 0);
+    let made = fs.mknod(&Caller::ROOT, fs.root(), name, FileKind::Regular, 0o644, 0);
     let ino = made.unwrap().attr.ino;
     let piece = vec![0xA5; 1 << 20];
     let mut at = 0;
     loop {
-        match fs.write(ino, Handle::NONE, at, &piece) {
+        match fs.write(&Caller::ROOT, ino, Handle::NONE, at, &piece) {
             Ok(n) => at += n as u64,
             Err(Error::NoSpace) => return (ino, at),
             Err(e) => panic!("write at {at}: {e}"),
@@ -76,7 +76,7 @@ fn a_removed_file_is_free_space_at_once() {
         let reserved = fs.statfs().unwrap().blocks_free;
         assert!(reserved < 64, "{policy:?}: {reserved} blocks are left");
         let events = device.event_count();
-        fs.unlink(fs.root(), b"full").unwrap();
+        fs.unlink(&Caller::ROOT, fs.root(), b"full").unwrap();
         assert_eq!(fs.statfs().unwrap().blocks_free, free, "{policy:?}: before FORGET");
         fs.forget(ino, 1);
         assert_eq!(fs.statfs().unwrap().blocks_free, free, "{policy:?}: after FORGET");
@@ -96,8 +96,8 @@ fn a_removed_file_that_is_open_is_no_free_space() {
     for policy in POLICIES {
         let Full { device, fs, ino, free, .. } = full(policy);
         let taken = fs.statfs().unwrap().blocks_free;
-        let opened = fs.open(ino, weft_vfs::OpenFlags::READ).unwrap();
-        fs.unlink(fs.root(), b"full").unwrap();
+        let opened = fs.open(&Caller::ROOT, ino, weft_vfs::OpenFlags::READ).unwrap();
+        fs.unlink(&Caller::ROOT, fs.root(), b"full").unwrap();
         assert_eq!(fs.statfs().unwrap().blocks_free, taken, "{policy:?}: while open");
         fs.release(ino, opened.handle).unwrap();
         assert_eq!(fs.statfs().unwrap().blocks_free, free, "{policy:?}: when closed");
@@ -116,7 +116,7 @@ fn a_writer_waits_for_space_that_is_being_freed() {
         let Full { device, fs, ino, len_bytes, .. } = full(policy);
         let mut last = (ino, b"full".to_vec());
         for round in 0..4 {
-            fs.unlink(fs.root(), &last.1).unwrap();
+            fs.unlink(&Caller::ROOT, fs.root(), &last.1).unwrap();
             let (ino, len) = std::thread::scope(|scope| {
                 let before = changes(&fs);
                 let (fs, gone) = (&fs, last.0);
@@ -158,7 +158,7 @@ fn no_writer_is_told_that_a_volume_is_full_that_is_not() {
         let longest = statfs.blocks_free * u64::from(statfs.block_bytes) * 2 / 3 / FILES;
         let make = |n| {
             let name = format!("file{n}").into_bytes();
-            let made = fs.mknod(&Caller::default(), fs.root(), &name, FileKind::Regular, 0o644, 0);
+            let made = fs.mknod(&Caller::ROOT, fs.root(), &name, FileKind::Regular, 0o644, 0);
             made.unwrap().attr.ino
         };
         let files: Vec<Ino> = (0..FILES).map(make).collect();
@@ -173,10 +173,11 @@ fn no_writer_is_told_that_a_volume_is_full_that_is_not() {
                     for round in 0..80 {
                         let ino = *rng.pick(files).unwrap();
                         let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
-                        fs.setattr(ino, &cut).unwrap();
+                        fs.setattr(&Caller::ROOT, ino, &cut).unwrap();
                         let mut at = 0;
                         while at < piece.len() {
-                            let written = fs.write(ino, Handle::NONE, at as u64, &piece[at..]);
+                            let written =
+                                fs.write(&Caller::ROOT, ino, Handle::NONE, at as u64, &piece[at..]);
                             at += written.unwrap_or_else(|e| {
                                 replacing.store(0, Ordering::Relaxed);
                                 panic!("{policy:?}, thread {thread}, round {round}: {e}")
@@ -192,13 +193,15 @@ fn no_writer_is_told_that_a_volume_is_full_that_is_not() {
                         // A block at a time, and from the beginning again before they are many.
                         let blocks = (0..64).map(|n| n * 1024);
                         for at in blocks {
-                            fs.write(ino, Handle::NONE, at, b"line").unwrap_or_else(|e| {
-                                replacing.store(0, Ordering::Relaxed);
-                                panic!("{policy:?}, a line at {at}: {e}")
-                            });
+                            fs.write(&Caller::ROOT, ino, Handle::NONE, at, b"line").unwrap_or_else(
+                                |e| {
+                                    replacing.store(0, Ordering::Relaxed);
+                                    panic!("{policy:?}, a line at {at}: {e}")
+                                },
+                            );
                         }
                         let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
-                        fs.setattr(ino, &cut).unwrap();
+                        fs.setattr(&Caller::ROOT, ino, &cut).unwrap();
                     }
                 });
             }
@@ -224,8 +227,8 @@ fn an_exchange_without_room_changes_no_count() {
         let engine = Options { policy: Policy::Soft, ..Options::default() };
         let fs = Ext2::open(device.clone(), options(engine)).unwrap();
         for (parent, name) in [(&b"p"[..], &b"a"[..]), (b"q", b"b")] {
-            let made = fs.mkdir(&Caller::default(), fs.root(), parent, 0o755).unwrap();
-            fs.mkdir(&Caller::default(), made.attr.ino, name, 0o755).unwrap();
+            let made = fs.mkdir(&Caller::ROOT, fs.root(), parent, 0o755).unwrap();
+            fs.mkdir(&Caller::ROOT, made.attr.ino, name, 0o755).unwrap();
         }
         let free = fs.statfs().unwrap().blocks_free;
         let (ino, len_bytes) = fill(&fs, b"full");
@@ -235,12 +238,12 @@ fn an_exchange_without_room_changes_no_count() {
     let (p, q) = (dir(b"p"), dir(b"q"));
     // Names of 8 bytes, until the directory is full: a third name is longer.
     let refused = (0..1000)
-        .find_map(|n| fs.link(ino, q, format!("link{n:04}").as_bytes()).err())
+        .find_map(|n| fs.link(&Caller::ROOT, ino, q, format!("link{n:04}").as_bytes()).err())
         .expect("a full volume");
     assert!(matches!(refused, Error::NoSpace), "{refused}");
     let counts = || (fs.getattr(p).unwrap().nlink, fs.getattr(q).unwrap().nlink);
     let before = counts();
-    let exchanged = fs.rename(p, b"a", q, b"b", RenameFlags::EXCHANGE);
+    let exchanged = fs.rename(&Caller::ROOT, p, b"a", q, b"b", RenameFlags::EXCHANGE);
     assert!(matches!(exchanged, Err(Error::NoSpace)), "{exchanged:?}");
     assert_eq!(counts(), before, "links of the two directories");
     check(&fs, &device, "after a refused exchange");

@@ -13,9 +13,9 @@ const ALL: TrimRange = TrimRange { start: 0, len_bytes: u64::MAX, min_len_bytes:
 
 /// A new file, for which nothing is reserved beyond what it has.
 fn file(fs: &dyn FileSystem, name: &[u8], content: &[u8]) -> Ino {
-    let made = fs.mknod(&Caller::default(), fs.root(), name, FileKind::Regular, 0o644, 0);
+    let made = fs.mknod(&Caller::ROOT, fs.root(), name, FileKind::Regular, 0o644, 0);
     let ino = made.unwrap().attr.ino;
-    assert_eq!(fs.write(ino, Handle::NONE, 0, content).unwrap(), content.len());
+    assert_eq!(fs.write(&Caller::ROOT, ino, Handle::NONE, 0, content).unwrap(), content.len());
     fs.forget(ino, 1);
     fs.lookup(fs.root(), name).unwrap().attr.ino
 }
@@ -47,7 +47,7 @@ fn trimming_discards_all_that_is_free_and_nothing_else() {
         let keeper = file(&**fs, b"kept", &kept);
         let gone = file(&**fs, b"gone", &vec![0xEE; 5_000_000]);
         fs.sync().unwrap();
-        fs.unlink(fs.root(), b"gone").unwrap();
+        fs.unlink(&Caller::ROOT, fs.root(), b"gone").unwrap();
         fs.forget(gone, 1);
         let has_old_data = || {
             let image = mounted.device.snapshot();
@@ -81,8 +81,8 @@ fn what_a_cut_brings_back_was_not_discarded() {
     fs.sync().unwrap();
     // A file that is unlinked and still open has its blocks; one that is being unlinked has them
     // until that is durable, which trimming sees to.
-    let opened = fs.open(ino, weft_vfs::OpenFlags::READ).unwrap();
-    fs.unlink(fs.root(), b"synced").unwrap();
+    let opened = fs.open(&Caller::ROOT, ino, weft_vfs::OpenFlags::READ).unwrap();
+    fs.unlink(&Caller::ROOT, fs.root(), b"synced").unwrap();
     let before = free_bytes(&**fs);
     assert_eq!(fs.trim(&ALL).unwrap(), before);
     assert!(read(&**fs, ino, content.len() + 1) == content);
@@ -112,7 +112,8 @@ fn ranges_and_short_extents_are_obeyed() {
     let content = vec![1; 100 * bs as usize];
     let ino = file(&**fs, b"holes", &content);
     for i in 0..50 {
-        fs.fallocate(ino, weft_vfs::FallocateMode::PunchHole, 2 * i * bs, bs).unwrap();
+        fs.fallocate(&Caller::ROOT, ino, weft_vfs::FallocateMode::PunchHole, 2 * i * bs, bs)
+            .unwrap();
     }
     fs.sync().unwrap();
     let free = free_bytes(&**fs);
@@ -145,7 +146,7 @@ fn writers_find_the_room_that_is_being_trimmed() {
         for round in 0..10 {
             let ino = file(&**fs, b"large", &vec![round; 28_000_000]);
             assert!(read(&**fs, ino, 28_000_001) == vec![round; 28_000_000]);
-            fs.unlink(fs.root(), b"large").unwrap();
+            fs.unlink(&Caller::ROOT, fs.root(), b"large").unwrap();
             fs.forget(ino, 1);
         }
     });
@@ -165,7 +166,7 @@ fn an_image_file_gives_its_blocks_back_to_the_host() {
     let ino = file(&*fs, b"large", &vec![7; 20 << 20]);
     fs.sync().unwrap();
     let full = path.metadata().unwrap().blocks();
-    fs.unlink(fs.root(), b"large").unwrap();
+    fs.unlink(&Caller::ROOT, fs.root(), b"large").unwrap();
     fs.forget(ino, 1);
     fs.trim(&ALL).unwrap();
     device.flush().unwrap();

@@ -22,11 +22,11 @@ fn an_unnamed_file_lives_by_its_use() {
     each_policy(|mounted, policy| {
         let fs = &mounted.fs;
         let before = fs.statfs().unwrap();
-        let caller = Caller { uid: 7, gid: 8, ..Caller::default() };
+        let caller = Caller { uid: 7, gid: 8, ..Caller::ROOT };
         let made = fs.create_unnamed(&caller, fs.root(), 0o640).unwrap().attr;
         assert_eq!((made.nlink, made.perm, made.uid, made.gid), (0, 0o640, 7, 8), "{policy}");
-        fs.write(made.ino, Handle::NONE, 0, &[5; 100_000]).unwrap();
-        fs.fsync(made.ino, false).unwrap();
+        fs.write(&Caller::ROOT, made.ino, Handle::NONE, 0, &[5; 100_000]).unwrap();
+        fs.fsync(&Caller::ROOT, made.ino, false).unwrap();
         let mut content = vec![0; 100_001];
         assert_eq!(fs.read(made.ino, Handle::NONE, 0, &mut content).unwrap(), 100_000);
         let during = fs.statfs().unwrap();
@@ -45,16 +45,16 @@ fn an_unnamed_file_lives_by_its_use() {
 fn an_unnamed_file_gets_a_name_and_keeps_it() {
     each_policy(|mounted, policy| {
         let fs = &mounted.fs;
-        let dir = fs.mkdir(&Caller::default(), fs.root(), b"dir", 0o755).unwrap().attr.ino;
+        let dir = fs.mkdir(&Caller::ROOT, fs.root(), b"dir", 0o755).unwrap().attr.ino;
         // Three of them, so that the one in the middle leaves the chain of orphans.
         let [first, middle, last] = [1, 2, 3].map(|byte| {
-            let ino = fs.create_unnamed(&Caller::default(), dir, 0o600).unwrap().attr.ino;
-            fs.write(ino, Handle::NONE, 0, &[byte; 5000]).unwrap();
+            let ino = fs.create_unnamed(&Caller::ROOT, dir, 0o600).unwrap().attr.ino;
+            fs.write(&Caller::ROOT, ino, Handle::NONE, 0, &[byte; 5000]).unwrap();
             ino
         });
-        assert_eq!(fs.link(middle, dir, b"name").unwrap().attr.nlink, 1);
-        assert_eq!(fs.link(middle, dir, b"other").unwrap().attr.nlink, 2);
-        fs.fsync(middle, false).unwrap();
+        assert_eq!(fs.link(&Caller::ROOT, middle, dir, b"name").unwrap().attr.nlink, 1);
+        assert_eq!(fs.link(&Caller::ROOT, middle, dir, b"other").unwrap().attr.nlink, 2);
+        fs.fsync(&Caller::ROOT, middle, false).unwrap();
         // A cut now: what has a name is there with its content, the others are not.
         let image = mounted.device.snapshot();
         let options = Options { policy: fs.engine().policy(), ..Options::default() };
@@ -68,9 +68,12 @@ fn an_unnamed_file_gets_a_name_and_keeps_it() {
         assert!(after.fs.getattr(first).is_err() && after.fs.getattr(last).is_err(), "{policy}");
         // Once it has lost its names, it gets none again.
         for name in [&b"name"[..], b"other"] {
-            fs.unlink(dir, name).unwrap();
+            fs.unlink(&Caller::ROOT, dir, name).unwrap();
         }
-        assert!(matches!(fs.link(middle, dir, b"again"), Err(Error::NotFound)), "{policy}");
+        assert!(
+            matches!(fs.link(&Caller::ROOT, middle, dir, b"again"), Err(Error::NotFound)),
+            "{policy}"
+        );
         fs.forget(first, 1);
         fs.forget(middle, 3);
     });

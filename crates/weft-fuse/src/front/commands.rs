@@ -129,7 +129,7 @@ impl Front {
                 return Err(Refusal::Protocol(errno::EPERM));
             }
         }
-        self.fs.set_file_flags(ino, flags)?;
+        self.fs.set_file_flags(&Self::caller(head), ino, flags)?;
         // The kernel does not know the new change time.
         self.announce_attributes(head.node);
         Ok(())

@@ -20,7 +20,7 @@ impl Front {
             falloc::ZERO_RANGE => FallocateMode::ZeroRange { keep_size },
             _ => return Err(Refusal::Protocol(errno::EOPNOTSUPP)),
         };
-        self.fs.fallocate(ino, mode, offset, len)?;
+        self.fs.fallocate(&Self::caller(head), ino, mode, offset, len)?;
         // For these calls the kernel sends only the user, and no request to drop privileges.
         if head.uid == 0 { Ok(()) } else { self.drop_privileges(head, ino) }
     }
@@ -48,7 +48,7 @@ impl Front {
         let (from_offset, to) = (body.u64()?, self.ino(body.u64()?));
         body.skip(8)?;
         let (to_offset, len) = (body.u64()?, body.u64()?.min(COPY_MAX_BYTES));
-        let done = self.fs.copy_range(ino, from_offset, to, to_offset, len)?;
+        let done = self.fs.copy_range(&Self::caller(head), ino, from_offset, to, to_offset, len)?;
         if done > 0 && head.uid != 0 {
             let head = Header { node: self.node(to), ..*head };
             self.drop_privileges(&head, to)?;

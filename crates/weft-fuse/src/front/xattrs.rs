@@ -46,12 +46,16 @@ impl Front {
             xattr::REPLACE => XattrSet::Replace,
             _ => return Err(Refusal::Protocol(errno::EINVAL)),
         };
-        self.fs.setxattr(ino, name, value, how)?;
+        self.fs.setxattr(&Self::caller(head), ino, name, value, how)?;
         if more & xattr::ACL_KILL_SGID != 0 {
             let perm = self.fs.getattr(ino)?.perm;
             if perm & 0o2000 != 0 {
                 let perm = Some(perm & !0o2000);
-                self.fs.setattr(ino, &SetAttr { perm, ..SetAttr::default() })?;
+                self.fs.setattr(
+                    &Self::caller(head),
+                    ino,
+                    &SetAttr { perm, ..SetAttr::default() },
+                )?;
             }
         }
         Ok(())
@@ -89,7 +93,7 @@ impl Front {
         let name = body.name()?;
         self.check_owner(head, ino, name, None)?;
         self.check_owner_of_file(head, ino, name)?;
-        Ok(self.fs.removexattr(ino, name)?)
+        Ok(self.fs.removexattr(&Self::caller(head), ino, name)?)
     }
 
     pub(super) fn listxattr(

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use weft_fuse::{Error, MountOptions};
-use weft_vfs::{DirCursor, FileSystem, Handle, MemFs, Node};
+use weft_vfs::{Caller, DirCursor, FileSystem, Handle, MemFs, Node};
 
 use super::mounted;
 use weft_testing::wait_until;
@@ -136,8 +136,8 @@ fn announced_changes_are_seen() {
     // Behind the kernel's back.
     let root = Node::root(&*m.fs).expect("root");
     let file = root.lookup(b"file").expect("lookup");
-    m.fs.write(file.ino(), Handle::NONE, 0, b"new").expect("write");
-    root.create(&weft_vfs::Caller::default(), b"late", 0o644).expect("create");
+    m.fs.write(&Caller::ROOT, file.ino(), Handle::NONE, 0, b"new").expect("write");
+    root.create(&weft_vfs::Caller::ROOT, b"late", 0o644).expect("create");
     assert_eq!(fs::read(m.at("file")).expect("read"), b"old content", "the kernel remembers");
     let sink = m.fs.invalidate().expect("the mount has given a sink");
     sink.inode(file.ino(), true);

@@ -3,6 +3,7 @@
 //! Needs `/dev/fuse` and the right to mount; where the device is missing each test says so and
 //! passes.
 
+mod callers;
 mod life;
 mod mapped;
 mod names;

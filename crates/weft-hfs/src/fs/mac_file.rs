@@ -5,7 +5,7 @@ use crate::layout::{FORK_MAX_BYTES, Fork};
 use crate::{Error, Result};
 use std::io::SeekFrom;
 use std::sync::Arc;
-use weft_vfs::{FileSystem, Handle, Ino};
+use weft_vfs::{Caller, FileSystem, Handle, Ino};
 
 /// The most bytes of short sequential writes that are buffered. An operation of the engine costs as
 /// much as copying some thousand bytes, so that writes of 500 bytes would be mostly operations.
@@ -129,7 +129,7 @@ impl MacFile {
     /// A write error of the file; those of [`flush`](Self::flush).
     pub fn sync(&mut self) -> weft_vfs::Result<()> {
         self.flush()?;
-        self.fs.fsync(Ino(u64::from(self.id)), false)
+        self.fs.fsync(&Caller::ROOT, Ino(u64::from(self.id)), false)
     }
 
     /// Closes the fork; unlike dropping it, returns the error of a failed write.

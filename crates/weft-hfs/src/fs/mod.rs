@@ -361,14 +361,13 @@ mod tests {
             let fs = Hfs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options).unwrap();
             *device.fs.lock().unwrap() = Arc::downgrade(&fs);
             let make = |name: &[u8]| {
-                let made =
-                    fs.mknod(&Caller::default(), fs.root(), name, FileKind::Regular, 0o644, 0);
+                let made = fs.mknod(&Caller::ROOT, fs.root(), name, FileKind::Regular, 0o644, 0);
                 made.unwrap().attr.ino
             };
             let (long, gap) = (make(b"long"), make(b"gap"));
             let len = SetAttr { size_bytes: Some(30_000_000), ..SetAttr::default() };
-            fs.setattr(long, &len).unwrap();
-            fs.write(gap, Handle::NONE, 20_000_001, b"end").unwrap();
+            fs.setattr(&Caller::ROOT, long, &len).unwrap();
+            fs.write(&Caller::ROOT, gap, Handle::NONE, 20_000_001, b"end").unwrap();
             for i in 0..3000 {
                 make(format!("a long name of file {i:06}").as_bytes());
             }
@@ -380,7 +379,8 @@ mod tests {
             assert!(buf.iter().take(20_000_001).all(|&b| b == 0), "{policy:?}");
             assert_eq!(buf.get(20_000_001..20_000_004), Some(&b"end"[..]));
             let free = fs.lock().vol.free_now();
-            fs.setattr(long, &SetAttr { size_bytes: Some(0), ..SetAttr::default() }).unwrap();
+            fs.setattr(&Caller::ROOT, long, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })
+                .unwrap();
             fs.sync().unwrap();
             assert!(fs.lock().vol.free_now() > free, "{policy:?}");
             fs.unmount().unwrap();
@@ -397,7 +397,7 @@ mod tests {
         let engine = Options { background: false, ..Options::default() };
         let options = OpenOptions { engine, ..OpenOptions::default() };
         let fs = Hfs::open(Arc::new(below), options).unwrap();
-        let made = fs.mknod(&Caller::default(), fs.root(), b"file", FileKind::Regular, 0o644, 0);
+        let made = fs.mknod(&Caller::ROOT, fs.root(), b"file", FileKind::Regular, 0o644, 0);
         let ino = made.unwrap().attr.ino;
         let free = fs.lock().vol.free_now();
         let id = u32::try_from(ino.0).unwrap();

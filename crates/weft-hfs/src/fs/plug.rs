@@ -41,7 +41,7 @@ impl FileSystem for Hfs {
         self.do_getattr(ino)
     }
 
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.do_setattr(ino, set)
     }
 
@@ -71,20 +71,21 @@ impl FileSystem for Hfs {
         Err(if matches!(name, b"." | b"..") { Error::Exists } else { Error::NotPermitted })
     }
 
-    fn link(&self, _ino: Ino, _new_parent: Ino, _new_name: &[u8]) -> Result<Entry> {
+    fn link(&self, _: &Caller, _ino: Ino, _new_parent: Ino, _new_name: &[u8]) -> Result<Entry> {
         Err(Error::NotPermitted)
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.do_remove(parent, name, false)
     }
 
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.do_remove(parent, name, true)
     }
 
     fn rename(
         &self,
+        _: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -94,13 +95,13 @@ impl FileSystem for Hfs {
         self.do_rename((parent, name), (new_parent, new_name), flags)
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+    fn open(&self, _: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         Ok(self.do_open(plain(ino)?, Fork::Data, flags)?)
     }
 
     fn create(
         &self,
-        _caller: &Caller,
+        caller: &Caller,
         parent: Ino,
         name: &[u8],
         _perm: u16,
@@ -113,7 +114,7 @@ impl FileSystem for Hfs {
             }
             Err(e) => return Err(e),
         };
-        match self.open(entry.attr.ino, flags) {
+        match self.open(caller, entry.attr.ino, flags) {
             Ok(opened) if flags.contains(OpenFlags::TRUNCATE) => {
                 let attr = self.do_getattr(entry.attr.ino)?;
                 Ok((Entry { attr, ..entry }, opened))
@@ -137,7 +138,14 @@ impl FileSystem for Hfs {
         Ok(self.do_read(plain(ino)?, self.fork_of(handle), offset, buf)?)
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         let flags = self.flags_of(handle);
         let offset = (!flags.contains(OpenFlags::APPEND)).then_some(offset);
         let done = self.do_write(plain(ino)?, self.fork_of(handle), offset, data)?;
@@ -147,7 +155,7 @@ impl FileSystem for Hfs {
         Ok(done)
     }
 
-    fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
+    fn fsync(&self, _: &Caller, ino: Ino, _data_only: bool) -> Result<()> {
         self.do_fsync(ino)
     }
 
@@ -187,15 +195,29 @@ impl FileSystem for Hfs {
         self.do_listxattr(ino)
     }
 
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+    fn setxattr(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
         self.do_setxattr(ino, name, Some(value), how)
     }
 
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+    fn removexattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         self.do_setxattr(ino, name, None, XattrSet::Replace)
     }
 
-    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
         match mode {
             FallocateMode::Allocate { keep_size } => {
                 Ok(self.do_allocate(plain(ino)?, offset, len_bytes, keep_size)?)

@@ -163,19 +163,20 @@ mod tests {
     }
 
     fn make(fs: &Hfs, name: &[u8]) -> Ino {
-        let made = fs.mknod(&Caller::default(), fs.root(), name, FileKind::Regular, 0o644, 0);
+        let made = fs.mknod(&Caller::ROOT, fs.root(), name, FileKind::Regular, 0o644, 0);
         made.unwrap().attr.ino
     }
 
     fn cut(fs: &Hfs, ino: Ino) {
-        fs.setattr(ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() }).unwrap();
+        fs.setattr(&Caller::ROOT, ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })
+            .unwrap();
     }
 
     /// Gives all free blocks to a file, filled with `byte`, and makes that durable.
     fn fill(fs: &Hfs, ino: Ino, byte: u8) {
         let mut done = 0;
         loop {
-            match fs.write(ino, Handle::NONE, done, &[byte; 100_000]) {
+            match fs.write(&Caller::ROOT, ino, Handle::NONE, done, &[byte; 100_000]) {
                 Ok(n) => done += n as u64,
                 Err(Error::NoSpace) => break,
                 Err(e) => panic!("{e}"),
@@ -189,7 +190,7 @@ mod tests {
     fn a_block_that_is_reused_during_a_read_is_not_returned() {
         let (device, fs) = volume();
         let (file, other) = (make(&fs, b"file"), make(&fs, b"other"));
-        fs.write(file, Handle::NONE, 0, &[0xAA; LEN]).unwrap();
+        fs.write(&Caller::ROOT, file, Handle::NONE, 0, &[0xAA; LEN]).unwrap();
         fs.sync().unwrap();
         let change = Arc::clone(&fs);
         *device.before_read.lock().unwrap() = Some(Box::new(move || {
@@ -209,11 +210,11 @@ mod tests {
     fn a_file_that_is_removed_during_a_read_is_stale() {
         let (device, fs) = volume();
         let (file, other) = (make(&fs, b"file"), make(&fs, b"other"));
-        fs.write(file, Handle::NONE, 0, &[0xAA; LEN]).unwrap();
+        fs.write(&Caller::ROOT, file, Handle::NONE, 0, &[0xAA; LEN]).unwrap();
         fs.sync().unwrap();
         let change = Arc::clone(&fs);
         *device.before_read.lock().unwrap() = Some(Box::new(move || {
-            change.unlink(change.root(), b"file").unwrap();
+            change.unlink(&Caller::ROOT, change.root(), b"file").unwrap();
             change.forget(file, 1);
             fill(&change, other, 0xBB);
         }));
@@ -229,7 +230,7 @@ mod tests {
     fn bytes_that_are_read_ahead_are_never_of_another_file() {
         let (device, fs) = volume();
         let (file, other) = (make(&fs, b"file"), make(&fs, b"other"));
-        fs.write(file, Handle::NONE, 0, &[0xAA; LEN]).unwrap();
+        fs.write(&Caller::ROOT, file, Handle::NONE, 0, &[0xAA; LEN]).unwrap();
         fs.sync().unwrap();
         let change = Arc::clone(&fs);
         *device.before_read.lock().unwrap() = Some(Box::new(move || {
@@ -237,7 +238,7 @@ mod tests {
             fill(&change, other, 0xBB);
             cut(&change, other);
             change.sync().unwrap();
-            change.write(file, Handle::NONE, 0, &[0xAA; LEN]).unwrap();
+            change.write(&Caller::ROOT, file, Handle::NONE, 0, &[0xAA; LEN]).unwrap();
             change.sync().unwrap();
         }));
         let mut buf = [0; 1000];

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;
 use weft_block::{BlockDevice, Partition, PartitionInfo, PartitionType, ReadOnly};
 use weft_vfs::{
-    Attr, DirCursor, DirEntry, Entry, Error, FileKind, FileSystem, Handle, Ino, NAME_MAX_BYTES,
-    Result, StatFs, Time, XattrSet,
+    Attr, Caller, DirCursor, DirEntry, Entry, Error, FileKind, FileSystem, Handle, Ino,
+    NAME_MAX_BYTES, Result, StatFs, Time, XattrSet,
 };
 
 pub(super) const ROOT: u32 = 2;
@@ -356,11 +356,11 @@ impl FileSystem for HfsPlus {
         Ok(names)
     }
 
-    fn setxattr(&self, _: Ino, _: &[u8], _: &[u8], _: XattrSet) -> Result<()> {
+    fn setxattr(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8], _: XattrSet) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    fn removexattr(&self, _: Ino, _: &[u8]) -> Result<()> {
+    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8]) -> Result<()> {
         Err(Error::ReadOnly)
     }
 }

@@ -48,7 +48,7 @@ impl FileSystem for Mfs {
         Ok(self.attr(ino.0, state.file(ino.0)?))
     }
 
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if ino.0 == ROOT {
             if set.size_bytes.is_some() {
                 return Err(Error::IsADirectory);
@@ -120,12 +120,12 @@ impl FileSystem for Mfs {
         Err(Error::Unsupported("MFS has no symbolic links"))
     }
 
-    fn link(&self, ino: Ino, _new_parent: Ino, _new_name: &[u8]) -> Result<Entry> {
+    fn link(&self, _: &Caller, ino: Ino, _new_parent: Ino, _new_name: &[u8]) -> Result<Entry> {
         self.getattr(ino)?;
         Err(Error::NotPermitted)
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.of_root(parent)?;
         if matches!(name, b"." | b"..") {
             return Err(Error::IsADirectory);
@@ -136,7 +136,7 @@ impl FileSystem for Mfs {
         })
     }
 
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.of_root(parent)?;
         match name {
             b"." => Err(Error::Invalid("a directory cannot remove itself")),
@@ -147,6 +147,7 @@ impl FileSystem for Mfs {
 
     fn rename(
         &self,
+        _: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -173,7 +174,7 @@ impl FileSystem for Mfs {
         })
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+    fn open(&self, _: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         self.open_handle(Self::of_file(ino)?, flags)
     }
 
@@ -194,7 +195,14 @@ impl FileSystem for Mfs {
         self.read_fork(Self::of_file(ino)?, DATA, offset, buf)
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         let ino = Self::of_file(ino)?;
         let flags = self.handles().get(handle).copied().unwrap_or(OpenFlags::empty());
         let at = (!flags.contains(OpenFlags::APPEND)).then_some(offset);
@@ -316,7 +324,14 @@ impl FileSystem for Mfs {
         Ok(names)
     }
 
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+    fn setxattr(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
         let ino = if ino.0 == ROOT {
             return Err(Error::Unsupported("attributes of the volume"));
         } else {
@@ -353,11 +368,11 @@ impl FileSystem for Mfs {
         })
     }
 
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         self.getxattr(ino, name)?;
         match name {
             RESOURCE_FORK => self.set_len(ino.0, RESOURCE, 0),
-            _ => self.setxattr(ino, FINDER_INFO, &[0; 32], XattrSet::Any),
+            _ => self.setxattr(caller, ino, FINDER_INFO, &[0; 32], XattrSet::Any),
         }
     }
 

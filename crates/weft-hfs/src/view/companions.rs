@@ -4,7 +4,7 @@ use super::draft::take_over;
 use super::names::{Part, base_of};
 use super::{ForkView, Forks};
 use weft_vfs::{
-    Attr, DirCursor, DirEntry, Entry, Error, FileKind, Handle, Ino, RenameFlags, Result,
+    Attr, Caller, DirCursor, DirEntry, Entry, Error, FileKind, Handle, Ino, RenameFlags, Result,
 };
 
 /// The bit of a cursor that its kind of companion starts at. Companions are listed behind all
@@ -103,7 +103,7 @@ impl ForkView {
     }
 
     /// Applies an AppleDouble that was made before its file.
-    pub(super) fn adopt(&self, parent: Ino, name: &[u8], base: Ino) -> Result<()> {
+    pub(super) fn adopt(&self, caller: &Caller, parent: Ino, name: &[u8], base: Ino) -> Result<()> {
         if self.forks != Forks::AppleDouble {
             return Ok(());
         }
@@ -118,7 +118,7 @@ impl ForkView {
             None => Ok(false),
         });
         self.inner.forget(orphan.ino, 1);
-        if taken? { self.inner.unlink(parent, &double) } else { Ok(()) }
+        if taken? { self.inner.unlink(caller, parent, &double) } else { Ok(()) }
     }
 
     pub(super) fn read_orphan(&self, attr: &Attr) -> Result<Option<Vec<u8>>> {
@@ -138,8 +138,14 @@ impl ForkView {
     }
 
     /// Applies the AppleDouble that waits for a file which has just been made.
-    pub(super) fn made(&self, parent: Ino, name: &[u8], entry: Entry) -> Result<Entry> {
-        match self.adopt(parent, name, entry.attr.ino) {
+    pub(super) fn made(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        entry: Entry,
+    ) -> Result<Entry> {
+        match self.adopt(caller, parent, name, entry.attr.ino) {
             Ok(()) => Ok(Entry { attr: self.inner.getattr(entry.attr.ino)?, ..entry }),
             Err(e) => {
                 self.inner.forget(entry.attr.ino, 1);
@@ -152,6 +158,7 @@ impl ForkView {
     /// Returns `None` if the names are not those of such a move.
     pub(super) fn rename_companion(
         &self,
+        caller: &Caller,
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         flags: RenameFlags,
@@ -174,7 +181,7 @@ impl ForkView {
                         return Ok(false);
                     }
                     self.drafts().forget(base);
-                    self.inner.unlink(from.0, from.1)?;
+                    self.inner.unlink(caller, from.0, from.1)?;
                     Ok(true)
                 }
                 _ => Ok(false),

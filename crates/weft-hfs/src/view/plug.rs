@@ -62,7 +62,7 @@ impl Layer for ForkView {
         }
     }
 
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         match split(ino) {
             (base, Some(part)) => {
                 if let Some(len_bytes) = set.size_bytes {
@@ -71,7 +71,7 @@ impl Layer for ForkView {
                 // Its times and permissions are the file's.
                 self.attr_of(base, part)
             }
-            (ino, None) => self.inner.setattr(ino, set),
+            (ino, None) => self.inner.setattr(caller, ino, set),
         }
     }
 
@@ -97,23 +97,23 @@ impl Layer for ForkView {
             return Ok(entry);
         }
         let entry = self.inner.mknod(caller, parent, name, kind, perm, rdev)?;
-        self.made(parent, name, entry)
+        self.made(caller, parent, name, entry)
     }
 
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
         let entry = self.inner.mkdir(caller, parent, name, perm)?;
-        self.made(parent, name, entry)
+        self.made(caller, parent, name, entry)
     }
 
-    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+    fn link(&self, caller: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         match split(ino) {
             (_, Some(_)) => Err(Error::NotPermitted),
-            (ino, None) => self.inner.link(ino, new_parent, new_name),
+            (ino, None) => self.inner.link(caller, ino, new_parent, new_name),
         }
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        match self.inner.unlink(parent, name) {
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        match self.inner.unlink(caller, parent, name) {
             Err(e) if Self::is_absent(&e) => {
                 let removed = self.with_base(parent, name, |base, base_name, part| {
                     if self.companion(base, base_name, part)?.is_none() {
@@ -129,25 +129,26 @@ impl Layer for ForkView {
 
     fn rename(
         &self,
+        caller: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        if self.rename_companion((parent, name), (new_parent, new_name), flags)?.is_some() {
+        if self.rename_companion(caller, (parent, name), (new_parent, new_name), flags)?.is_some() {
             return Ok(());
         }
-        self.inner.rename(parent, name, new_parent, new_name, flags)?;
+        self.inner.rename(caller, parent, name, new_parent, new_name, flags)?;
         let entry = self.inner.lookup(new_parent, new_name)?;
-        let adopted = self.adopt(new_parent, new_name, entry.attr.ino);
+        let adopted = self.adopt(caller, new_parent, new_name, entry.attr.ino);
         self.inner.forget(entry.attr.ino, 1);
         adopted
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        let (base, Some(part)) = split(ino) else { return self.inner.open(ino, flags) };
-        let opened = self.inner.open(base, flags - OpenFlags::TRUNCATE - OpenFlags::APPEND);
+    fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        let (base, Some(part)) = split(ino) else { return self.inner.open(caller, ino, flags) };
+        let opened = self.inner.open(caller, base, flags - OpenFlags::TRUNCATE - OpenFlags::APPEND);
         // A folder has a companion too, and cannot be opened as a file.
         let opened = match opened {
             Err(Error::IsADirectory) => {
@@ -171,11 +172,11 @@ impl Layer for ForkView {
     ) -> Result<(Entry, Opened)> {
         let exclusive = flags.contains(OpenFlags::EXCLUSIVE);
         if let Some(entry) = self.make_companion(parent, name, exclusive)? {
-            let opened = self.open(entry.attr.ino, flags)?;
+            let opened = self.open(caller, entry.attr.ino, flags)?;
             return Ok((Entry { attr: self.getattr(entry.attr.ino)?, ..entry }, opened));
         }
         let (entry, opened) = self.inner.create(caller, parent, name, perm, flags)?;
-        Ok((self.made(parent, name, entry)?, opened))
+        Ok((self.made(caller, parent, name, entry)?, opened))
     }
 
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
@@ -215,22 +216,36 @@ impl Layer for ForkView {
         }
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         match split(ino) {
             (base, Some(part)) => self.write_part(base, part, offset, data),
-            (ino, None) => self.inner.write(ino, handle, offset, data),
+            (ino, None) => self.inner.write(caller, ino, handle, offset, data),
         }
     }
 
-    fn write_cached(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write_cached(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         match split(ino) {
             (base, Some(part)) => self.write_part(base, part, offset, data),
-            (ino, None) => self.inner.write_cached(ino, handle, offset, data),
+            (ino, None) => self.inner.write_cached(caller, ino, handle, offset, data),
         }
     }
 
-    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
-        self.inner.fsync(split(ino).0, data_only)
+    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> Result<()> {
+        self.inner.fsync(caller, split(ino).0, data_only)
     }
 
     fn readdir(
@@ -284,25 +299,39 @@ impl Layer for ForkView {
         Ok(all.into_iter().filter(|name| !says_fork(name)).collect())
     }
 
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
         match split(ino) {
             // Not shown as attributes, but taken: they come with files from elsewhere.
-            (ino, None) => self.inner.setxattr(ino, name, value, how),
+            (ino, None) => self.inner.setxattr(caller, ino, name, value, how),
             (_, Some(_)) => Err(Error::Unsupported("it has no attributes of its own")),
         }
     }
 
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         match split(ino) {
-            (ino, None) if !says_fork(name) => self.inner.removexattr(ino, name),
+            (ino, None) if !says_fork(name) => self.inner.removexattr(caller, ino, name),
             _ => Err(Error::NoAttribute),
         }
     }
 
-    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
         match split(ino) {
             (_, Some(_)) => Err(Error::Unsupported("fallocate")),
-            (ino, None) => self.inner.fallocate(ino, mode, offset, len_bytes),
+            (ino, None) => self.inner.fallocate(caller, ino, mode, offset, len_bytes),
         }
     }
 
@@ -315,6 +344,7 @@ impl Layer for ForkView {
 
     fn copy_range(
         &self,
+        caller: &Caller,
         from: Ino,
         from_offset: u64,
         to: Ino,
@@ -322,9 +352,9 @@ impl Layer for ForkView {
         len_bytes: u64,
     ) -> Result<u64> {
         if let ((from, None), (to, None)) = (split(from), split(to)) {
-            return self.inner.copy_range(from, from_offset, to, to_offset, len_bytes);
+            return self.inner.copy_range(caller, from, from_offset, to, to_offset, len_bytes);
         }
-        copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
+        copy_by_reading(self, caller, (from, from_offset), (to, to_offset), len_bytes)
     }
 
     // A companion has no flags, and knows no commands: both would be the file's.
@@ -333,8 +363,8 @@ impl Layer for ForkView {
         self.inner.file_flags(own(ino)?)
     }
 
-    fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()> {
-        self.inner.set_file_flags(own(ino)?, flags)
+    fn set_file_flags(&self, caller: &Caller, ino: Ino, flags: FileFlags) -> Result<()> {
+        self.inner.set_file_flags(caller, own(ino)?, flags)
     }
 
     fn command(

@@ -7,7 +7,7 @@ use weft_hfs::layout::{CatalogRecord, Fork, Mdb, ROOT_ID, ThreadRecord};
 use weft_hfs::volume::New;
 use weft_hfs::{Hfs, OpenOptions, fsck};
 use weft_vfs::path::{Tree, Walker};
-use weft_vfs::{FileSystem, Ino};
+use weft_vfs::{Caller, FileSystem, Ino};
 
 /// Folders of files that say who they are.
 fn filled(folders: usize, files: usize) -> Arc<MemoryDevice> {
@@ -89,10 +89,10 @@ fn a_thread_with_another_name_hides_nothing() {
     let walker = Walker::new(&*fs);
     let folder = walker.resolve(b"/folder 002").unwrap().ino();
     let flags = weft_vfs::RenameFlags::empty();
-    fs.rename(folder, b"file 000", Ino(2), b"moved", flags).unwrap();
-    fs.rename(Ino(2), b"moved", folder, b"back", flags).unwrap();
-    fs.rename(Ino(2), b"folder 002", Ino(2), b"Renamed", flags).unwrap();
-    fs.rmdir(Ino(2), b"Renamed").unwrap_err();
+    fs.rename(&Caller::ROOT, folder, b"file 000", Ino(2), b"moved", flags).unwrap();
+    fs.rename(&Caller::ROOT, Ino(2), b"moved", folder, b"back", flags).unwrap();
+    fs.rename(&Caller::ROOT, Ino(2), b"folder 002", Ino(2), b"Renamed", flags).unwrap();
+    fs.rmdir(&Caller::ROOT, Ino(2), b"Renamed").unwrap_err();
     fs.unmount().unwrap();
     assert_sound(&*device);
 }

@@ -90,14 +90,14 @@ fn an_unmount_ends_files_that_are_open_and_gone() {
         let flags = OpenFlags::WRITE | OpenFlags::READ;
         for n in 0..40_u8 {
             let name = [b'f', n + b'0'];
-            let made = fs.create(&Caller::default(), fs.root(), &name, 0o644, flags).unwrap();
+            let made = fs.create(&Caller::ROOT, fs.root(), &name, 0o644, flags).unwrap();
             let (ino, handle) = (made.0.attr.ino, made.1.handle);
             // Allocation blocks of 512 bytes: all of it goes through the log.
-            fs.write(ino, handle, 0, &[n; 50_000]).unwrap();
+            fs.write(&Caller::ROOT, ino, handle, 0, &[n; 50_000]).unwrap();
         }
         fs.sync().unwrap();
         for n in 0..40_u8 {
-            fs.unlink(fs.root(), &[b'f', n + b'0']).unwrap();
+            fs.unlink(&Caller::ROOT, fs.root(), &[b'f', n + b'0']).unwrap();
         }
         assert!(fs.statfs().unwrap().blocks_free < free, "they are held");
         fs.unmount().unwrap();

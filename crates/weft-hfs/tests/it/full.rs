@@ -28,12 +28,12 @@ impl Filter for SlowFlush {
 
 fn make(fs: &Hfs, n: usize) -> Ino {
     let name = format!("file{n}").into_bytes();
-    let made = fs.mknod(&Caller::default(), fs.root(), &name, FileKind::Regular, 0o644, 0);
+    let made = fs.mknod(&Caller::ROOT, fs.root(), &name, FileKind::Regular, 0o644, 0);
     made.unwrap().attr.ino
 }
 
 fn cut(fs: &Hfs, ino: Ino) {
-    fs.setattr(ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() }).unwrap();
+    fs.setattr(&Caller::ROOT, ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() }).unwrap();
 }
 
 /// Threads replace files, which take two thirds of the volume at most, and others write short files:
@@ -69,7 +69,13 @@ fn no_writer_is_told_that_a_volume_is_full_that_is_not() {
                         cut(fs, ino);
                         let mut done = 0;
                         while done < piece.len() {
-                            let written = fs.write(ino, Handle::NONE, done as u64, &piece[done..]);
+                            let written = fs.write(
+                                &Caller::ROOT,
+                                ino,
+                                Handle::NONE,
+                                done as u64,
+                                &piece[done..],
+                            );
                             done += written.unwrap_or_else(|e| {
                                 failed.store(true, Ordering::Relaxed);
                                 panic!("{policy:?}, thread {thread}, round {round}: {e}")
@@ -84,10 +90,12 @@ fn no_writer_is_told_that_a_volume_is_full_that_is_not() {
                     while replacing.load(Ordering::Relaxed) > 0 && !failed.load(Ordering::Relaxed) {
                         // A few bytes at a time, and from the beginning again before they are many.
                         for at in (0..64).map(|n| n * 512) {
-                            fs.write(ino, Handle::NONE, at, b"line").unwrap_or_else(|e| {
-                                failed.store(true, Ordering::Relaxed);
-                                panic!("{policy:?}, a line at {at}: {e}")
-                            });
+                            fs.write(&Caller::ROOT, ino, Handle::NONE, at, b"line").unwrap_or_else(
+                                |e| {
+                                    failed.store(true, Ordering::Relaxed);
+                                    panic!("{policy:?}, a line at {at}: {e}")
+                                },
+                            );
                         }
                         cut(fs, ino);
                     }
@@ -114,8 +122,12 @@ fn the_space_of_a_removed_file_is_waited_for() {
         let piece = vec![0x5A; free * 3 / 4];
         for n in 0..8 {
             let ino = make(&fs, n);
-            assert_eq!(fs.write(ino, Handle::NONE, 0, &piece).unwrap(), piece.len(), "{policy:?}");
-            fs.unlink(fs.root(), format!("file{n}").as_bytes()).unwrap();
+            assert_eq!(
+                fs.write(&Caller::ROOT, ino, Handle::NONE, 0, &piece).unwrap(),
+                piece.len(),
+                "{policy:?}"
+            );
+            fs.unlink(&Caller::ROOT, fs.root(), format!("file{n}").as_bytes()).unwrap();
             fs.forget(ino, 1);
         }
         fs.unmount().unwrap();

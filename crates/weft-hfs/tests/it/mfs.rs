@@ -67,16 +67,19 @@ fn both_forks_and_finder_information_are_kept() {
     let node = walker.write_file(b"/a:b", &[7; 5000], 0o644).unwrap();
     let ino = node.ino();
     let resources: Vec<u8> = (0..70_000_u32).map(|n| (n * 7) as u8).collect();
-    fs.setxattr(ino, FORK, &resources, XattrSet::Any).unwrap();
+    fs.setxattr(&Caller::ROOT, ino, FORK, &resources, XattrSet::Any).unwrap();
     let info: Vec<u8> =
         b"APPLcrea\x21\x00\x00\x10\x00\x20\x00\x01".iter().copied().chain([0; 16]).collect();
-    fs.setxattr(ino, INFO, &info, XattrSet::Any).unwrap();
+    fs.setxattr(&Caller::ROOT, ino, INFO, &info, XattrSet::Any).unwrap();
     assert_eq!(fs.getxattr(ino, b"user.hfs.creator").unwrap(), b"crea");
-    fs.setxattr(ino, b"user.hfs.type", b"TEST", XattrSet::Any).unwrap();
+    fs.setxattr(&Caller::ROOT, ino, b"user.hfs.type", b"TEST", XattrSet::Any).unwrap();
     let mut more = info.clone();
     more[20] = 1;
-    assert!(matches!(fs.setxattr(ino, INFO, &more, XattrSet::Any), Err(Error::Unsupported(_))));
-    fs.setattr(ino, &SetAttr { perm: Some(0o444), ..SetAttr::default() }).unwrap();
+    assert!(matches!(
+        fs.setxattr(&Caller::ROOT, ino, INFO, &more, XattrSet::Any),
+        Err(Error::Unsupported(_))
+    ));
+    fs.setattr(&Caller::ROOT, ino, &SetAttr { perm: Some(0o444), ..SetAttr::default() }).unwrap();
     drop(node);
     fs.unmount().unwrap();
     assert_clean(&*device);
@@ -92,7 +95,7 @@ fn both_forks_and_finder_information_are_kept() {
     assert_eq!(fs.getxattr(node.ino(), FORK).unwrap(), resources);
     assert_eq!(fs.getxattr(node.ino(), INFO).unwrap()[..10], *b"TESTcrea\x21\x00");
     assert_eq!(node.stat().unwrap().perm, 0o444);
-    fs.removexattr(node.ino(), FORK).unwrap();
+    fs.removexattr(&Caller::ROOT, node.ino(), FORK).unwrap();
     assert!(matches!(fs.getxattr(node.ino(), FORK), Err(Error::NoAttribute)));
 }
 
@@ -101,7 +104,7 @@ fn names_are_those_of_the_macintosh_and_of_unix() {
     let device = empty(409_600);
     let fs = Mfs::open(device.clone(), quiet()).unwrap();
     let make = |name: &[u8]| {
-        let entry = fs.mknod(&Caller::default(), fs.root(), name, FileKind::Regular, 0o644, 0)?;
+        let entry = fs.mknod(&Caller::ROOT, fs.root(), name, FileKind::Regular, 0o644, 0)?;
         fs.forget(entry.attr.ino, 1);
         Ok::<_, Error>(entry.attr.ino)
     };
@@ -139,7 +142,7 @@ fn files_live_on_while_they_are_used() {
     let free = fs.statfs().unwrap().blocks_free;
     walker.remove(b"/gone").unwrap();
     assert_eq!(node.read_all().unwrap(), [1; 3000]);
-    node.write_at(3000, &[2; 10]).unwrap();
+    node.write_at(&Caller::ROOT, 3000, &[2; 10]).unwrap();
     assert_eq!(fs.statfs().unwrap().blocks_free, free);
     drop(node);
     assert_eq!(fs.statfs().unwrap().blocks_free, free + 3);
@@ -161,14 +164,25 @@ fn a_full_volume_says_so_and_stays_whole() {
     let walker = Walker::new(&*fs);
     let node = walker.create_file(b"/big", 0o644).unwrap();
     let all = 391 * 1024;
-    let handle = fs.open(node.ino(), OpenFlags::WRITE).unwrap().handle;
-    assert_eq!(fs.write(node.ino(), handle, 0, &vec![5; all + 5000]).unwrap(), all);
-    assert!(matches!(fs.write(node.ino(), handle, all as u64, &[1]), Err(Error::NoSpace)));
-    assert!(matches!(fs.write(node.ino(), handle, 1 << 31, &[1]), Err(Error::TooLarge)));
+    let handle = fs.open(&Caller::ROOT, node.ino(), OpenFlags::WRITE).unwrap().handle;
+    assert_eq!(fs.write(&Caller::ROOT, node.ino(), handle, 0, &vec![5; all + 5000]).unwrap(), all);
+    assert!(matches!(
+        fs.write(&Caller::ROOT, node.ino(), handle, all as u64, &[1]),
+        Err(Error::NoSpace)
+    ));
+    assert!(matches!(
+        fs.write(&Caller::ROOT, node.ino(), handle, 1 << 31, &[1]),
+        Err(Error::TooLarge)
+    ));
     // What is let go can be used again at once, although nothing was synced.
     for _ in 0..5 {
-        fs.setattr(node.ino(), &SetAttr { size_bytes: Some(0), ..SetAttr::default() }).unwrap();
-        assert_eq!(fs.write(node.ino(), handle, 0, &vec![6; all]).unwrap(), all);
+        fs.setattr(
+            &Caller::ROOT,
+            node.ino(),
+            &SetAttr { size_bytes: Some(0), ..SetAttr::default() },
+        )
+        .unwrap();
+        assert_eq!(fs.write(&Caller::ROOT, node.ino(), handle, 0, &vec![6; all]).unwrap(), all);
     }
     fs.release(node.ino(), handle).unwrap();
     // A directory that is full.
@@ -215,7 +229,7 @@ fn step(fs: &Mfs, model: &mut Model, rng: &mut Rng) -> Vec<String> {
     };
     match rng.below(12) {
         0..4 => {
-            let caller = Caller::default();
+            let caller = Caller::ROOT;
             match fs.mknod(&caller, fs.root(), name.as_bytes(), FileKind::Regular, 0o644, 0) {
                 Ok(entry) => {
                     fs.forget(entry.attr.ino, 1);
@@ -231,7 +245,7 @@ fn step(fs: &Mfs, model: &mut Model, rng: &mut Rng) -> Vec<String> {
             if let Some(ino) = ino(model) {
                 let file = model.get_mut(&name).unwrap();
                 let (at, bytes) = (rng.index(file.data.len() + 3000), content(rng));
-                match fs.write(ino, Handle::NONE, at as u64, &bytes) {
+                match fs.write(&Caller::ROOT, ino, Handle::NONE, at as u64, &bytes) {
                     Ok(n) => {
                         if n > 0 {
                             file.data.resize(file.data.len().max(at + n), 0);
@@ -248,7 +262,7 @@ fn step(fs: &Mfs, model: &mut Model, rng: &mut Rng) -> Vec<String> {
                 let file = model.get_mut(&name).unwrap();
                 let len = rng.index(file.data.len() + 2000);
                 let set = SetAttr { size_bytes: Some(len as u64), ..SetAttr::default() };
-                match fs.setattr(ino, &set) {
+                match fs.setattr(&Caller::ROOT, ino, &set) {
                     Ok(_) => file.data.resize(len, 0),
                     Err(Error::NoSpace) => {}
                     Err(e) => panic!("cut {name}: {e}"),
@@ -258,7 +272,7 @@ fn step(fs: &Mfs, model: &mut Model, rng: &mut Rng) -> Vec<String> {
         7 => {
             if let Some(ino) = ino(model) {
                 let bytes = content(rng);
-                match fs.setxattr(ino, FORK, &bytes, XattrSet::Any) {
+                match fs.setxattr(&Caller::ROOT, ino, FORK, &bytes, XattrSet::Any) {
                     Ok(()) => model.get_mut(&name).unwrap().resource = bytes,
                     Err(Error::NoSpace) => {}
                     Err(e) => panic!("resources of {name}: {e}"),
@@ -268,7 +282,7 @@ fn step(fs: &Mfs, model: &mut Model, rng: &mut Rng) -> Vec<String> {
         8 => {
             if let Some(ino) = ino(model) {
                 let info = (rng.next_u64() as u32).to_be_bytes();
-                fs.setxattr(ino, b"user.hfs.type", &info, XattrSet::Any).unwrap();
+                fs.setxattr(&Caller::ROOT, ino, b"user.hfs.type", &info, XattrSet::Any).unwrap();
                 model.get_mut(&name).unwrap().info = info;
             }
         }
@@ -458,7 +472,8 @@ fn sample() -> Arc<MemoryDevice> {
         let path = format!("/file {i}");
         let node =
             walker.write_file(path.as_bytes(), &vec![i; 700 * usize::from(i)], 0o644).unwrap();
-        fs.setxattr(node.ino(), FORK, &vec![i; 100 * usize::from(i)], XattrSet::Any).unwrap();
+        fs.setxattr(&Caller::ROOT, node.ino(), FORK, &vec![i; 100 * usize::from(i)], XattrSet::Any)
+            .unwrap();
     }
     fs.close().unwrap();
     device

@@ -6,7 +6,7 @@ use weft_block::Rng;
 use weft_hfs::layout::{CatalogRecord, Fork, Name, ROOT_ID};
 use weft_hfs::volume::New;
 use weft_hfs::{Error, Hfs};
-use weft_vfs::{FileSystem, Ino, RenameFlags};
+use weft_vfs::{Caller, FileSystem, Ino, RenameFlags};
 
 /// What a volume should hold: folders and files by id, in folders by name.
 #[derive(Debug, Clone, Default)]
@@ -174,7 +174,7 @@ impl Driver {
         let item = &self.model.items[&id];
         let entry = fs.lookup(Ino(u64::from(item.parent)), item.name.as_bytes()).unwrap();
         assert_eq!(entry.attr.ino.0, u64::from(id));
-        fs.fsync(entry.attr.ino, false).unwrap();
+        fs.fsync(&Caller::ROOT, entry.attr.ino, false).unwrap();
         fs.forget(entry.attr.ino, 1);
         Some(id)
     }
@@ -185,11 +185,18 @@ impl Driver {
         match self.rng.below(6) {
             0 | 1 => drop(fs.create_item(ROOT_ID, &name(&text), &New::FILE)),
             2 => drop(fs.write_fork(ROOT_ID, &name(&text), Fork::Data, 0, &[1; 5000])),
-            3 => drop(fs.unlink(root, text.as_bytes())),
+            3 => drop(fs.unlink(&Caller::ROOT, root, text.as_bytes())),
             4 => {
                 let other = self.name();
                 let flags = RenameFlags::empty();
-                drop(fs.rename(root, text.as_bytes(), root, other.as_bytes(), flags));
+                drop(fs.rename(
+                    &Caller::ROOT,
+                    root,
+                    text.as_bytes(),
+                    root,
+                    other.as_bytes(),
+                    flags,
+                ));
             }
             _ => drop(fs.sync()),
         }
@@ -223,13 +230,13 @@ impl Driver {
         let item = self.model.items[&id].clone();
         let parent = Ino(u64::from(item.parent));
         if file {
-            fs.unlink(parent, item.name.as_bytes()).unwrap();
+            fs.unlink(&Caller::ROOT, parent, item.name.as_bytes()).unwrap();
         } else if self.model.children(id).next().is_some() {
-            let refused = fs.rmdir(parent, item.name.as_bytes());
+            let refused = fs.rmdir(&Caller::ROOT, parent, item.name.as_bytes());
             assert!(matches!(refused, Err(weft_vfs::Error::NotEmpty)));
             return;
         } else {
-            fs.rmdir(parent, item.name.as_bytes()).unwrap();
+            fs.rmdir(&Caller::ROOT, parent, item.name.as_bytes()).unwrap();
         }
         self.touched.insert(id);
         self.model.items.remove(&id);
@@ -270,6 +277,7 @@ impl Driver {
         let item = self.model.items[&id].clone();
         let target = self.model.named(parent, &text).filter(|&t| t != id);
         let result = fs.rename(
+            &Caller::ROOT,
             Ino(u64::from(item.parent)),
             item.name.as_bytes(),
             Ino(u64::from(parent)),
@@ -422,7 +430,7 @@ fn thirty_thousand_files_in_a_folder() {
     let fs = mount(&device);
     assert_eq!(fs.items(ROOT_ID).unwrap().len(), 30_000);
     for i in 0..30_000 {
-        fs.unlink(Ino(2), format!("{i:05}").as_bytes()).unwrap();
+        fs.unlink(&Caller::ROOT, Ino(2), format!("{i:05}").as_bytes()).unwrap();
     }
     fs.unmount().unwrap();
     assert_sound(&*device);

@@ -7,7 +7,7 @@ use weft_hfs::mkfs::{MkfsOptions, mkfs};
 use weft_hfs::volume::New;
 use weft_hfs::{Hfs, OpenOptions, fsck};
 use weft_patch::Options;
-use weft_vfs::FileSystem;
+use weft_vfs::{Caller, FileSystem};
 
 pub fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
@@ -91,12 +91,12 @@ fn thousands_of_files_come_and_go() {
     assert_sound(&*device);
     assert_eq!(fs.items(ROOT_ID).unwrap().len(), 3000);
     for name in &names[..2000] {
-        fs.unlink(weft_vfs::Ino(2), name.as_bytes()).unwrap();
+        fs.unlink(&Caller::ROOT, weft_vfs::Ino(2), name.as_bytes()).unwrap();
     }
     fs.sync().unwrap();
     assert_sound(&*device);
     for name in &names[2000..] {
-        fs.unlink(weft_vfs::Ino(2), name.as_bytes()).unwrap();
+        fs.unlink(&Caller::ROOT, weft_vfs::Ino(2), name.as_bytes()).unwrap();
     }
     fs.unmount().unwrap();
     assert_sound(&*device);

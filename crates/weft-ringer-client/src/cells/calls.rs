@@ -100,9 +100,9 @@ impl FileSystem for CellTree {
         Ok(self.attr(&at, fs.getattr(at.ino)?))
     }
 
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let (at, fs) = self.walk(ino)?;
-        Ok(self.attr(&at, fs.setattr(at.ino, set)?))
+        Ok(self.attr(&at, fs.setattr(caller, at.ino, set)?))
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -136,24 +136,25 @@ impl FileSystem for CellTree {
         self.entry(&at, &fs, parent, made)
     }
 
-    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+    fn link(&self, caller: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         let (at, into, fs) = self.both(ino, new_parent)?;
-        let linked = fs.link(at.ino, into, new_name)?;
+        let linked = fs.link(caller, at.ino, into, new_name)?;
         self.entry(&at, &fs, new_parent, linked)
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         let (at, fs) = self.walk_in(parent, SEARCH)?;
-        fs.unlink(at.ino, name)
+        fs.unlink(caller, at.ino, name)
     }
 
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         let (at, fs) = self.walk_in(parent, SEARCH)?;
-        fs.rmdir(at.ino, name)
+        fs.rmdir(caller, at.ino, name)
     }
 
     fn rename(
         &self,
+        caller: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -161,16 +162,16 @@ impl FileSystem for CellTree {
         flags: RenameFlags,
     ) -> Result<()> {
         let (from, into, fs) = self.both(parent, new_parent)?;
-        fs.rename(from.ino, name, into, new_name, flags)
+        fs.rename(caller, from.ino, name, into, new_name, flags)
     }
 
     fn is_stateful(&self) -> bool {
         self.outer.is_stateful()
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+    fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         let (at, fs) = self.walk(ino)?;
-        let opened = fs.open(at.ino, flags)?;
+        let opened = fs.open(caller, at.ino, flags)?;
         self.hold(&at);
         Ok(opened)
     }
@@ -210,9 +211,16 @@ impl FileSystem for CellTree {
         fs.read(at.ino, handle, offset, buf)
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         let (at, fs) = self.walk(ino)?;
-        fs.write(at.ino, handle, offset, data)
+        fs.write(caller, at.ino, handle, offset, data)
     }
 
     fn has_locks(&self) -> bool {
@@ -249,9 +257,9 @@ impl FileSystem for CellTree {
         fs.find_lock(at.ino, lock)
     }
 
-    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> Result<()> {
         let (at, fs) = self.walk(ino)?;
-        fs.fsync(at.ino, data_only)
+        fs.fsync(caller, at.ino, data_only)
     }
 
     fn sync(&self) -> Result<()> {
@@ -374,7 +382,14 @@ impl FileSystem for CellTree {
         Ok(seen(&at, self.cells.enter(&at.place)?.listxattr(at.ino)?))
     }
 
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
         let at = self.at(ino)?;
         if name == JUNCTION_XATTR {
             Self::check_junction(&at, value)?;
@@ -382,23 +397,30 @@ impl FileSystem for CellTree {
         if !at.place.is_seen(name) {
             return Err(Error::Unsupported("security attributes in an attached cell"));
         }
-        self.cells.enter(&at.place)?.setxattr(at.ino, name, value, how)
+        self.cells.enter(&at.place)?.setxattr(caller, at.ino, name, value, how)
     }
 
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         let at = self.at(ino)?;
         match &at.place.above {
             _ if !at.place.is_seen(name) => Err(Error::NoAttribute),
             Some(above) if at.is_inner_root() && name == JUNCTION_XATTR => {
-                self.cells.enter(&above.place)?.removexattr(above.dir, name)
+                self.cells.enter(&above.place)?.removexattr(caller, above.dir, name)
             }
-            _ => self.cells.enter(&at.place)?.removexattr(at.ino, name),
+            _ => self.cells.enter(&at.place)?.removexattr(caller, at.ino, name),
         }
     }
 
-    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
         let (at, fs) = self.walk(ino)?;
-        fs.fallocate(at.ino, mode, offset, len_bytes)
+        fs.fallocate(caller, at.ino, mode, offset, len_bytes)
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {

@@ -19,7 +19,7 @@ use weft_ringer::{ArchiveId, Bytes, POLICY_XATTR};
 use weft_ringer_client::archive::{Archive, Opener, SweepReport, by_url, sweep};
 use weft_ringer_client::{HOLDERS_XATTR, RingerFs, STORE_XATTR};
 use weft_ringer_net::{Answer, Ask, Observer};
-use weft_vfs::{FileSystem, Ino, Walker, XattrSet};
+use weft_vfs::{Caller, FileSystem, Ino, Walker, XattrSet};
 
 use super::Cell;
 use weft_testing::wait_until;
@@ -203,7 +203,8 @@ fn ino(fs: &RingerFs, name: &str) -> Ino {
 }
 
 fn set_policy(fs: &RingerFs, policy: &str) {
-    fs.setxattr(fs.root(), POLICY_XATTR, policy.as_bytes(), XattrSet::Any).expect("a policy");
+    fs.setxattr(&Caller::ROOT, fs.root(), POLICY_XATTR, policy.as_bytes(), XattrSet::Any)
+        .expect("a policy");
 }
 
 fn attribute(fs: &RingerFs, name: &str, attribute: &[u8]) -> String {
@@ -229,15 +230,15 @@ fn what_fsync_returned_for_is_in_the_archive_when_its_writer_is_gone() {
     let bytes = content(1, 700_000);
     Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
     // The cell has none yet: ENXIO. The write stands.
-    assert_eq!(a.fsync(ino(&a, "file"), false).expect_err("none").errno(), 6);
+    assert_eq!(a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect_err("none").errno(), 6);
     let url = add(&cell, "archive", 1);
-    a.fsync(ino(&a, "file"), false).expect("archived");
+    a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("archived");
     assert!(attribute(&a, "file", HOLDERS_XATTR).contains("\tcurrent\tarchive\n"));
     assert_eq!(figure(&a, "archive_bytes_put"), 700_000);
     // Again it costs nothing, and other files with the same blocks neither.
-    a.fsync(ino(&a, "file"), false).expect("archived");
+    a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("archived");
     Walker::new(&a).write_file(b"/same", &bytes, 0o644).expect("written");
-    a.fsync(ino(&a, "same"), false).expect("archived");
+    a.fsync(&Caller::ROOT, ino(&a, "same"), false).expect("archived");
     assert_eq!(figure(&a, "archive_bytes_put"), 700_000);
     a.vanish();
     drop(a);
@@ -323,11 +324,11 @@ fn fsync_fails_in_time_and_says_why() {
         faults.set(&url, fault);
         let bytes = content(errno as u8, 70_000);
         Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
-        let error = a.fsync(ino(&a, "file"), false).expect_err("not archived");
+        let error = a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect_err("not archived");
         assert_eq!(error.errno(), errno, "{fault:?}: {error}");
         assert!(Walker::new(&a).read_file(b"/file").expect("it stands") == bytes);
         faults.set(&url, Fault::None);
-        a.fsync(ino(&a, "file"), false).expect("archived");
+        a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("archived");
     }
 }
 
@@ -341,7 +342,7 @@ fn a_sweep_deletes_what_no_file_and_no_version_has() {
     let write = |fs: &RingerFs, path: &str, seed| {
         let bytes = content(seed, 50_000);
         Walker::new(fs).write_file(path.as_bytes(), &bytes, 0o644).expect("written");
-        fs.fsync(ino(fs, path), false).expect("archived");
+        fs.fsync(&Caller::ROOT, ino(fs, path), false).expect("archived");
     };
     for (path, seed) in [("/stays", 1), ("/changes", 2), ("/goes", 3)] {
         write(&a, path, seed);

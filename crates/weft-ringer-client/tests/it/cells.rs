@@ -52,12 +52,12 @@ fn ino(fs: &dyn FileSystem, path: &str) -> Result<Ino> {
 fn mkdir(fs: &dyn FileSystem, path: &str) -> Ino {
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     let above = ino(fs, above).expect("it is there");
-    let made = fs.mkdir(&Caller::default(), above, name.as_bytes(), 0o755);
+    let made = fs.mkdir(&Caller::ROOT, above, name.as_bytes(), 0o755);
     made.expect("a directory").attr.ino
 }
 
 fn set(fs: &dyn FileSystem, dir: Ino, junction: &str) -> Result<()> {
-    fs.setxattr(dir, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any)
+    fs.setxattr(&Caller::ROOT, dir, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any)
 }
 
 fn attach(fs: &dyn FileSystem, path: &str, cell: &Cell) {
@@ -68,9 +68,9 @@ fn write(fs: &dyn FileSystem, path: &str, content: &[u8]) {
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     let above = ino(fs, above).expect("it is there");
     let flags = OpenFlags::WRITE | OpenFlags::TRUNCATE;
-    let made = fs.create(&Caller::default(), above, name.as_bytes(), 0o644, flags);
+    let made = fs.create(&Caller::ROOT, above, name.as_bytes(), 0o644, flags);
     let (entry, opened) = made.expect("a file");
-    fs.write(entry.attr.ino, opened.handle, 0, content).expect("it is written");
+    fs.write(&Caller::ROOT, entry.attr.ino, opened.handle, 0, content).expect("it is written");
     fs.release(entry.attr.ino, opened.handle).expect("it is closed");
     fs.forget(entry.attr.ino, 1);
 }
@@ -131,14 +131,15 @@ fn three_cells_are_one_tree_to_two_clients() {
     assert_eq!(names(&a, all[1]).expect("a listing")[1].1, all[0]);
 
     // As between file systems.
-    let across = a.rename(all[1], b"y", all[2], b"y", RenameFlags::empty());
+    let across = a.rename(&Caller::ROOT, all[1], b"y", all[2], b"y", RenameFlags::empty());
     assert_eq!(errno(across), 18);
-    assert_eq!(errno(a.link(all[3], all[0], b"x")), 18);
-    a.rename(all[0], b"m", all[0], b"moved", RenameFlags::empty()).expect("a junction moves");
+    assert_eq!(errno(a.link(&Caller::ROOT, all[3], all[0], b"x")), 18);
+    a.rename(&Caller::ROOT, all[0], b"m", all[0], b"moved", RenameFlags::empty())
+        .expect("a junction moves");
     assert_eq!(read(&b, "moved/d/x").expect("it is there"), b"deep");
 
     // A junction stays while it is one.
-    assert_eq!(errno(a.rmdir(all[0], b"moved")), 16);
+    assert_eq!(errno(a.rmdir(&Caller::ROOT, all[0], b"moved")), 16);
     assert_eq!(errno(set(&a, all[1], &junction_to(&inner))), 17);
     assert_eq!(a.getxattr(all[1], JUNCTION_XATTR).expect("it says"), junction_to(&mid).as_bytes());
     assert_eq!(a.listxattr(all[1]).expect("a list"), Vec::<Vec<u8>>::new());
@@ -150,9 +151,9 @@ fn three_cells_are_one_tree_to_two_clients() {
     let file = ino(&a, "z").expect("it is there");
     assert_eq!(errno(set(&a, file, &junction_to(&inner))), 20);
 
-    a.removexattr(all[1], JUNCTION_XATTR).expect("it is detached");
+    a.removexattr(&Caller::ROOT, all[1], JUNCTION_XATTR).expect("it is detached");
     assert_eq!(errno(b.lookup(ino(&b, "moved").expect("it is there"), b"d")), 2);
-    b.rmdir(b.root(), b"moved").expect("it is empty");
+    b.rmdir(&Caller::ROOT, b.root(), b"moved").expect("it is empty");
     a.unmount().expect("it ends well");
     b.unmount().expect("it ends well");
     // What was changed inside is with the servers there.
@@ -210,7 +211,8 @@ fn a_junction_that_leads_nowhere_fails_by_name_and_alone() {
     assert_eq!(names(&a, a.root()).expect("a listing").len(), 2 + 7);
     assert_eq!(read(&a, "file").expect("it is there"), b"here");
     let dead = ino(&a, "nobody").expect("it is there");
-    a.removexattr(dead, JUNCTION_XATTR).expect("it is detached, without a word of it");
+    a.removexattr(&Caller::ROOT, dead, JUNCTION_XATTR)
+        .expect("it is detached, without a word of it");
     assert_eq!(names(&a, ino(&a, "nobody").expect("there")).expect("a listing").len(), 2);
 }
 
@@ -238,7 +240,7 @@ fn a_cell_in_two_places_has_one_client_and_two_numbers() {
     let (first, second) = (ino(&a, "first/x"), ino(&a, "second/x"));
     assert_ne!(first.expect("it is there"), second.expect("it is there"));
     let (from, to) = (ino(&a, "first").expect("there"), ino(&a, "second").expect("there"));
-    assert_eq!(errno(a.rename(from, b"x", to, b"y", RenameFlags::empty())), 18);
+    assert_eq!(errno(a.rename(&Caller::ROOT, from, b"x", to, b"y", RenameFlags::empty())), 18);
     let Answer::Status { status } =
         ask(&inner.address(), None, &Ask::Status {}).expect("it answers")
     else {
@@ -294,7 +296,8 @@ fn search(fs: &dyn FileSystem, query: &str) -> (Vec<String>, bool, Vec<String>) 
 
 fn tag(fs: &dyn FileSystem, path: &str, tags: &str) {
     let file = ino(fs, path).expect("it is there");
-    fs.setxattr(file, b"user.xdg.tags", tags.as_bytes(), XattrSet::Any).expect("it is tagged");
+    fs.setxattr(&Caller::ROOT, file, b"user.xdg.tags", tags.as_bytes(), XattrSet::Any)
+        .expect("it is tagged");
 }
 
 #[test]
@@ -367,7 +370,7 @@ fn searches_across_cells_agree_with_a_list_of_all_files() {
         if files.contains_key(&file) && rng.below(3) == 0 {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
             let above = ino(fs, above).expect("it is there");
-            fs.unlink(above, name.as_bytes()).expect("it is removed");
+            fs.unlink(&Caller::ROOT, above, name.as_bytes()).expect("it is removed");
             files.remove(&file);
         } else if rng.below(2) == 0 {
             let set = tags[rng.index(tags.len())];

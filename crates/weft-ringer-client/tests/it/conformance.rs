@@ -36,10 +36,16 @@ impl Alone {
         let (outer, inner) =
             (Cell::new(Duration::from_secs(15)), Cell::new(Duration::from_secs(15)));
         let fs = Box::new(CellTree::join(outer.options("a")).expect("it joins"));
-        let dir = fs.mkdir(&Caller::default(), fs.root(), b"in", 0o755).expect("a directory");
+        let dir = fs.mkdir(&Caller::ROOT, fs.root(), b"in", 0o755).expect("a directory");
         let junction = junction_to(&inner);
-        fs.setxattr(dir.attr.ino, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any)
-            .expect("a junction");
+        fs.setxattr(
+            &Caller::ROOT,
+            dir.attr.ino,
+            JUNCTION_XATTR,
+            junction.as_bytes(),
+            XattrSet::Any,
+        )
+        .expect("a junction");
         let root = fs.lookup(fs.root(), b"in").expect("the root inside").attr.ino;
         assert_ne!(root, dir.attr.ino);
         Self { fs, root, _cells: vec![outer, inner] }
@@ -55,7 +61,7 @@ impl FileSystem for Alone {
     }
     fn forget(&self, ino: Ino, count: u64) { self.fs.forget(ino, count) }
     fn getattr(&self, ino: Ino) -> Result<Attr> { self.fs.getattr(ino) }
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> { self.fs.setattr(ino, set) }
+    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> { self.fs.setattr(caller, ino, set) }
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> { self.fs.readlink(ino) }
     fn mknod(&self, c: &Caller, p: Ino, name: &[u8], kind: FileKind, perm: u16, rdev: u32) -> Result<Entry> {
         self.fs.mknod(c, p, name, kind, perm, rdev)
@@ -64,14 +70,14 @@ impl FileSystem for Alone {
     fn symlink(&self, c: &Caller, p: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
         self.fs.symlink(c, p, name, target)
     }
-    fn link(&self, ino: Ino, p: Ino, name: &[u8]) -> Result<Entry> { self.fs.link(ino, p, name) }
-    fn unlink(&self, p: Ino, name: &[u8]) -> Result<()> { self.fs.unlink(p, name) }
-    fn rmdir(&self, p: Ino, name: &[u8]) -> Result<()> { self.fs.rmdir(p, name) }
-    fn rename(&self, p: Ino, name: &[u8], q: Ino, new: &[u8], flags: RenameFlags) -> Result<()> {
-        self.fs.rename(p, name, q, new, flags)
+    fn link(&self, caller: &Caller, ino: Ino, p: Ino, name: &[u8]) -> Result<Entry> { self.fs.link(caller, ino, p, name) }
+    fn unlink(&self, caller: &Caller, p: Ino, name: &[u8]) -> Result<()> { self.fs.unlink(caller, p, name) }
+    fn rmdir(&self, caller: &Caller, p: Ino, name: &[u8]) -> Result<()> { self.fs.rmdir(caller, p, name) }
+    fn rename(&self, caller: &Caller, p: Ino, name: &[u8], q: Ino, new: &[u8], flags: RenameFlags) -> Result<()> {
+        self.fs.rename(caller, p, name, q, new, flags)
     }
     fn is_stateful(&self) -> bool { self.fs.is_stateful() }
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> { self.fs.open(ino, flags) }
+    fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> { self.fs.open(caller, ino, flags) }
     fn create(&self, c: &Caller, p: Ino, name: &[u8], perm: u16, flags: OpenFlags) -> Result<(Entry, Opened)> {
         self.fs.create(c, p, name, perm, flags)
     }
@@ -79,10 +85,10 @@ impl FileSystem for Alone {
     fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.fs.read(ino, handle, offset, buf)
     }
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        self.fs.write(ino, handle, offset, data)
+    fn write(&self, caller: &Caller, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+        self.fs.write(caller, ino, handle, offset, data)
     }
-    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> { self.fs.fsync(ino, data_only) }
+    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> Result<()> { self.fs.fsync(caller, ino, data_only) }
     fn sync(&self) -> Result<()> { self.fs.sync() }
     fn readdir(&self, ino: Ino, at: DirCursor, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         self.fs.readdir(ino, at, each)
@@ -93,12 +99,12 @@ impl FileSystem for Alone {
     fn statfs(&self) -> Result<StatFs> { self.fs.statfs() }
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> { self.fs.getxattr(ino, name) }
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> { self.fs.listxattr(ino) }
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
-        self.fs.setxattr(ino, name, value, how)
+    fn setxattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        self.fs.setxattr(caller, ino, name, value, how)
     }
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> { self.fs.removexattr(ino, name) }
-    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
-        self.fs.fallocate(ino, mode, offset, len)
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> { self.fs.removexattr(caller, ino, name) }
+    fn fallocate(&self, caller: &Caller, ino: Ino, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
+        self.fs.fallocate(caller, ino, mode, offset, len)
     }
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> { self.fs.seek(ino, from) }
     fn unmount(&self) -> Result<()> { self.fs.unmount() }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use weft_ringer::POLICY_XATTR;
 use weft_ringer_client::{HOLDERS_XATTR, PIN_XATTR, RingerFs, STORE_XATTR};
 use weft_ringer_net::{Answer, Ask, ask};
-use weft_vfs::{Error, FileSystem, Ino, Walker, XattrSet};
+use weft_vfs::{Caller, Error, FileSystem, Ino, Walker, XattrSet};
 
 use super::Cell;
 use weft_testing::wait_until;
@@ -36,7 +36,8 @@ fn ino(fs: &RingerFs, name: &str) -> Ino {
 
 fn set_policy(fs: &RingerFs, dir: &str, policy: &str) {
     let ino = ino(fs, dir);
-    fs.setxattr(ino, POLICY_XATTR, policy.as_bytes(), XattrSet::Any).expect("a policy");
+    fs.setxattr(&Caller::ROOT, ino, POLICY_XATTR, policy.as_bytes(), XattrSet::Any)
+        .expect("a policy");
 }
 
 fn attribute(fs: &RingerFs, name: &str, attribute: &[u8]) -> String {
@@ -70,13 +71,15 @@ fn a_policy_is_checked_inherited_and_seen_by_all() {
         set_policy(&b, dir, policy);
     }
     assert!(attribute(&a, "d/e/file", HOLDERS_XATTR).starts_with("policy\tcopies=0 fsync=0"));
-    b.removexattr(ino(&b, "d/e"), POLICY_XATTR).expect("there was one");
+    b.removexattr(&Caller::ROOT, ino(&b, "d/e"), POLICY_XATTR).expect("there was one");
     assert!(attribute(&a, "d/e/file", HOLDERS_XATTR).starts_with("policy\tcopies=3 fsync=2"));
     for bad in ["copies=99", "fsync=1", "nonsense"] {
-        let set = a.setxattr(ino(&a, "d"), POLICY_XATTR, bad.as_bytes(), XattrSet::Any);
+        let set =
+            a.setxattr(&Caller::ROOT, ino(&a, "d"), POLICY_XATTR, bad.as_bytes(), XattrSet::Any);
         assert_eq!(set.expect_err("no policy").errno(), 22, "{bad}");
     }
-    let on_file = a.setxattr(ino(&a, "d/e/file"), POLICY_XATTR, b"copies=1", XattrSet::Any);
+    let on_file =
+        a.setxattr(&Caller::ROOT, ino(&a, "d/e/file"), POLICY_XATTR, b"copies=1", XattrSet::Any);
     assert_eq!(on_file.expect_err("of directories").errno(), 22);
 }
 
@@ -87,7 +90,7 @@ fn fsync_waits_until_others_have_the_file() {
     set_policy(&a, "", "copies=1 fsync=1");
     let bytes = content(1, 1_000_000);
     Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
-    a.fsync(ino(&a, "file"), false).expect("on b");
+    a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on b");
     assert!(files_below(&cell.path("b").join("copy")) > 0);
     // The machine is gone at once, with its store.
     a.vanish();
@@ -128,13 +131,14 @@ fn attributes_change_no_copy() {
     let (a, b) = (join(&cell, "a", u64::MAX), join(&cell, "b", u64::MAX));
     set_policy(&a, "", "copies=1 fsync=1");
     Walker::new(&a).write_file(b"/file", &content(1, 100_000), 0o644).expect("written");
-    a.fsync(ino(&a, "file"), false).expect("on b");
+    a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on b");
     let file = ino(&b, "file");
-    b.setxattr(file, b"user.mark", b"1", XattrSet::Any).expect("set");
+    b.setxattr(&Caller::ROOT, file, b"user.mark", b"1", XattrSet::Any).expect("set");
     let (root, set) = (b.root(), weft_vfs::SetAttr { perm: Some(0o600), ..Default::default() });
-    b.setattr(file, &set).expect("set");
-    b.link(file, root, b"other").expect("linked");
-    b.rename(root, b"file", root, b"moved", weft_vfs::RenameFlags::empty()).expect("moved");
+    b.setattr(&Caller::ROOT, file, &set).expect("set");
+    b.link(&Caller::ROOT, file, root, b"other").expect("linked");
+    b.rename(&Caller::ROOT, root, b"file", root, b"moved", weft_vfs::RenameFlags::empty())
+        .expect("moved");
     assert_eq!(current(&a, "moved"), 2);
 }
 
@@ -155,14 +159,14 @@ fn the_last_copy_is_never_let_go() {
     }
     // Once another has them, most go; what is read again comes from there.
     let b = join(&cell, "b", u64::MAX);
-    b.setxattr(b.root(), PIN_XATTR, b"1", XattrSet::Any).expect("pinned");
+    b.setxattr(&Caller::ROOT, b.root(), PIN_XATTR, b"1", XattrSet::Any).expect("pinned");
     let own = cell.path("a").join("own");
     wait_until("there is room", || files_below(&own) <= 300_000 / (64 << 10) + 1);
     for (path, bytes) in &files {
         assert!(&Walker::new(&a).read_file(path.as_bytes()).expect("from b") == bytes);
     }
     // Now b has the last copy of some, and may not drop those, pinned or not.
-    b.removexattr(b.root(), PIN_XATTR).expect("it was pinned");
+    b.removexattr(&Caller::ROOT, b.root(), PIN_XATTR).expect("it was pinned");
     drop(b);
     let b = join(&cell, "b", 0);
     // As above.
@@ -180,7 +184,7 @@ fn two_that_want_to_drop_the_same_do_not_both() {
     set_policy(&a, "", "copies=1 fsync=1");
     let bytes = content(7, 500_000);
     Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
-    a.fsync(ino(&a, "file"), false).expect("on b");
+    a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on b");
     set_policy(&a, "", "");
     drop((a, b));
     // Neither has room for it now, and both ask at the same time.
@@ -206,18 +210,18 @@ fn a_peer_without_room_fails_fsync_and_not_the_write() {
     let bytes = content(1, 100_000);
     Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("the write is local");
     let begun = Instant::now();
-    let error = a.fsync(ino(&a, "file"), false).expect_err("b has no room");
+    let error = a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect_err("b has no room");
     assert!(matches!(error, Error::NoSpace), "{error}");
     assert!(begun.elapsed() >= Duration::from_secs(4), "it waits for room as long as it may");
     assert!(Walker::new(&b).read_file(b"/file").expect("b reads it all the same") == bytes);
     // With nobody there it is not a matter of room.
     drop(b);
     Walker::new(&a).write_file(b"/other", &bytes, 0o644).expect("the write is local");
-    let error = a.fsync(ino(&a, "other"), false).expect_err("nobody is there");
+    let error = a.fsync(&Caller::ROOT, ino(&a, "other"), false).expect_err("nobody is there");
     assert!(error.to_string().contains("0 of 1 copies"), "{error}");
     // Where the policy does not say so, fsync needs nobody.
     set_policy(&a, "", "copies=1");
-    a.fsync(ino(&a, "other"), false).expect("local");
+    a.fsync(&Caller::ROOT, ino(&a, "other"), false).expect("local");
 }
 
 #[test]
@@ -237,7 +241,7 @@ fn a_peer_that_vanishes_while_it_copies_is_replaced() {
     let c = join(&cell, "c", u64::MAX);
     if done < 8_000_000_usize.div_ceil(64 << 10) {
         // What b has does not count.
-        a.fsync(ino(&a, "file"), false).expect("on c");
+        a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on c");
         assert!(files_below(&cell.path("c").join("copy")) >= 123);
     }
     wait_until("a copy", || current(&a, "file") >= 2);
@@ -255,7 +259,7 @@ fn what_is_pinned_is_here_when_everybody_else_is_gone() {
     walker.write_file(b"/d/deep/two", &content(2, 200_000), 0o644).expect("written");
     walker.write_file(b"/other", &content(3, 200_000), 0o644).expect("written");
     let b = join(&cell, "b", u64::MAX);
-    b.setxattr(ino(&b, "d"), PIN_XATTR, b"1", XattrSet::Any).expect("pinned");
+    b.setxattr(&Caller::ROOT, ino(&b, "d"), PIN_XATTR, b"1", XattrSet::Any).expect("pinned");
     assert_eq!(attribute(&b, "d", PIN_XATTR), "1");
     wait_until("both are here", || current(&a, "d/one") + current(&a, "d/deep/two") == 2);
     // Also what comes later, and over a restart.
@@ -270,9 +274,9 @@ fn what_is_pinned_is_here_when_everybody_else_is_gone() {
         assert!(walker.read_file(path).expect("here") == content(seed, 200_000));
     }
     walker.read_file(b"/other").expect_err("it was not pinned");
-    b.removexattr(ino(&b, "d"), PIN_XATTR).expect("it was pinned");
+    b.removexattr(&Caller::ROOT, ino(&b, "d"), PIN_XATTR).expect("it was pinned");
     b.getxattr(ino(&b, "d"), PIN_XATTR).expect_err("it is not any more");
-    b.removexattr(ino(&b, "d"), PIN_XATTR).expect_err("it is not any more");
+    b.removexattr(&Caller::ROOT, ino(&b, "d"), PIN_XATTR).expect_err("it is not any more");
 }
 
 #[test]
@@ -299,7 +303,7 @@ fn a_client_that_is_forgotten_is_replaced() {
     let (a, b) = (join(&cell, "a", u64::MAX), join(&cell, "b", u64::MAX));
     set_policy(&a, "", "copies=1 fsync=1");
     Walker::new(&a).write_file(b"/file", &content(1, 100_000), 0o644).expect("written");
-    a.fsync(ino(&a, "file"), false).expect("on b");
+    a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on b");
     let text = attribute(&b, "", STORE_XATTR);
     let client = text.lines().find_map(|line| line.strip_prefix("client\t")).expect("a number");
     let client = weft_ringer::ClientId(client.parse().expect("a number"));

@@ -43,7 +43,7 @@ fn attribute(fs: &RingerFs, path: &str, name: &[u8]) -> String {
 }
 
 fn set(fs: &RingerFs, path: &str, name: &[u8], value: &str) -> weft_vfs::Result<()> {
-    fs.setxattr(ino(fs, path), name, value.as_bytes(), XattrSet::Any)
+    fs.setxattr(&Caller::ROOT, ino(fs, path), name, value.as_bytes(), XattrSet::Any)
 }
 
 /// A directory `/d`, encrypted by a client that everybody else hears of it from.
@@ -104,7 +104,7 @@ fn nobody_else_has_what_is_encrypted_and_nothing_of_it_is_on_a_disk() {
     write(&a, "/d/small", &pattern(400));
     // In the middle, by the other that has the key.
     let large = ino(&c, "d/large");
-    c.write(large, Handle::NONE, 100_000, &NEEDLE[3..]).expect("written");
+    c.write(&Caller::ROOT, large, Handle::NONE, 100_000, &NEEDLE[3..]).expect("written");
     let mut changed = content;
     changed[100_000..100_000 + NEEDLE.len() - 3].copy_from_slice(&NEEDLE[3..]);
     assert!(read(&a, "/d/large").expect("it has the key") == changed);
@@ -116,7 +116,7 @@ fn nobody_else_has_what_is_encrypted_and_nothing_of_it_is_on_a_disk() {
         })
     });
     // In the journal of one that has died, and in what its block was.
-    c.write(large, Handle::NONE, 200_000, NEEDLE).expect("written");
+    c.write(&Caller::ROOT, large, Handle::NONE, 200_000, NEEDLE).expect("written");
     c.vanish();
     let secrets = std::fs::read_to_string(cell.path("a").join("keys")).expect("keys");
     let secret = secrets.split('.').nth(3).expect("a key").to_owned();
@@ -147,15 +147,28 @@ fn who_has_no_key_sees_names_and_lengths_and_may_remove() {
     let file = ino(&b, "d/file");
     assert_eq!(b.getattr(file).expect("there").size_bytes, 70_000);
     let set_size = |bytes| SetAttr { size_bytes: Some(bytes), ..SetAttr::default() };
-    let caller = Caller { uid: 0, gid: 0, ..Caller::default() };
+    let caller = Caller { uid: 0, gid: 0, ..Caller::ROOT };
     let dir = ino(&b, "d");
     for (what, error) in [
-        ("open", b.open(file, OpenFlags::READ).expect_err("no key").errno()),
-        ("cut", b.open(file, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect_err("no key").errno()),
+        ("open", b.open(&Caller::ROOT, file, OpenFlags::READ).expect_err("no key").errno()),
+        (
+            "cut",
+            b.open(&Caller::ROOT, file, OpenFlags::WRITE | OpenFlags::TRUNCATE)
+                .expect_err("no key")
+                .errno(),
+        ),
         ("read", b.read(file, Handle::NONE, 0, &mut [0; 10]).expect_err("no key").errno()),
-        ("write", b.write(file, Handle::NONE, 0, b"words").expect_err("no key").errno()),
-        ("shorten", b.setattr(file, &set_size(5)).expect_err("no key").errno()),
-        ("punch", b.fallocate(file, FallocateMode::PunchHole, 0, 10).expect_err("no key").errno()),
+        (
+            "write",
+            b.write(&Caller::ROOT, file, Handle::NONE, 0, b"words").expect_err("no key").errno(),
+        ),
+        ("shorten", b.setattr(&Caller::ROOT, file, &set_size(5)).expect_err("no key").errno()),
+        (
+            "punch",
+            b.fallocate(&Caller::ROOT, file, FallocateMode::PunchHole, 0, 10)
+                .expect_err("no key")
+                .errno(),
+        ),
         ("make", b.create(&caller, dir, b"new", 0o644, OpenFlags::WRITE).expect_err("no").errno()),
     ] {
         assert_eq!(error, ENOKEY, "{what}");
@@ -166,7 +179,7 @@ fn who_has_no_key_sees_names_and_lengths_and_may_remove() {
     walker.rename(b"/d/file", b"/d/e/other", RenameFlags::empty()).expect("moved");
     walker.link(b"/d/e/other", b"/d/link").expect("linked");
     let mode = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-    assert_eq!(b.setattr(file, &mode).expect("changed").perm, 0o600);
+    assert_eq!(b.setattr(&Caller::ROOT, file, &mode).expect("changed").perm, 0o600);
     assert!(read(&a, "/d/e/other").expect("it has the key") == pattern(70_000));
     write(&a, "/d/e/more", b"inherited");
     read(&b, "/d/e/more").expect_err("no key");
@@ -224,15 +237,18 @@ fn nothing_moves_between_keys_and_no_directory_loses_its_own() {
     assert_eq!(read(&a, "/dir/moved/nested/file").expect("read"), b"/d/nested/file");
 
     let dir = ino(&a, "dir/moved");
-    let again = a.setxattr(dir, ENCRYPTION_XATTR, b"new", XattrSet::Any);
+    let again = a.setxattr(&Caller::ROOT, dir, ENCRYPTION_XATTR, b"new", XattrSet::Any);
     assert_eq!(again.expect_err("it is not empty").errno(), 39);
     let file = ino(&a, "dir/moved/again");
     for (ino, value) in [(dir, &b"v1 00"[..]), (dir, b""), (file, ids[1].as_bytes())] {
-        let set = a.setxattr(ino, ENCRYPTION_XATTR, value, XattrSet::Any);
+        let set = a.setxattr(&Caller::ROOT, ino, ENCRYPTION_XATTR, value, XattrSet::Any);
         assert_eq!(set.expect_err("not so").errno(), 1);
-        assert_eq!(a.removexattr(ino, ENCRYPTION_XATTR).expect_err("not so").errno(), 1);
+        assert_eq!(
+            a.removexattr(&Caller::ROOT, ino, ENCRYPTION_XATTR).expect_err("not so").errno(),
+            1
+        );
     }
-    let on_file = a.setxattr(file, ENCRYPTION_XATTR, b"new", XattrSet::Any);
+    let on_file = a.setxattr(&Caller::ROOT, file, ENCRYPTION_XATTR, b"new", XattrSet::Any);
     assert_eq!(on_file.expect_err("of directories").errno(), 20);
     // It would be copied with a file.
     assert!(a.listxattr(dir).expect("a list").is_empty());
@@ -241,16 +257,17 @@ fn nothing_moves_between_keys_and_no_directory_loses_its_own() {
     let (inner, there) = (Cell::new(EPOCH), walker.mkdir(b"/there", 0o755).expect("made").ino());
     let junction = junction_to(&inner);
     let below = walker.mkdir(b"/dir/moved/cell", 0o755).expect("made").ino();
-    let set_junction = |dir| a.setxattr(dir, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any);
+    let set_junction =
+        |dir| a.setxattr(&Caller::ROOT, dir, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any);
     assert_eq!(set_junction(below).expect_err("it is encrypted").errno(), 22);
     set_junction(there).expect("a junction");
-    let both = a.setxattr(there, ENCRYPTION_XATTR, b"new", XattrSet::Any);
+    let both = a.setxattr(&Caller::ROOT, there, ENCRYPTION_XATTR, b"new", XattrSet::Any);
     assert_eq!(both.expect_err("it is a junction").errno(), 22);
-    let made = a.create(&Caller::default(), there, b"file", 0o644, OpenFlags::WRITE);
+    let made = a.create(&Caller::ROOT, there, b"file", 0o644, OpenFlags::WRITE);
     assert_eq!(made.expect_err("it is a junction").errno(), 16);
     let twice = Walker::new(&a).mkdir(b"/e", 0o755).expect("made").ino();
     encrypt(&a, twice);
-    let twice = a.setxattr(twice, ENCRYPTION_XATTR, b"new", XattrSet::Any);
+    let twice = a.setxattr(&Caller::ROOT, twice, ENCRYPTION_XATTR, b"new", XattrSet::Any);
     assert!(matches!(twice, Err(Error::Exists)), "{twice:?}");
 }
 
@@ -263,9 +280,9 @@ fn a_file_made_while_its_directory_is_encrypted_is_encrypted_or_not_there() {
         Walker::new(&a).mkdir(path.as_bytes(), 0o755).expect("made");
         let (of_a, of_b) = (ino(&a, &path), ino(&b, &path));
         let (encrypted, made) = std::thread::scope(|scope| {
-            let encrypts =
-                scope.spawn(|| a.setxattr(of_a, ENCRYPTION_XATTR, b"new", XattrSet::Any));
-            let caller = Caller::default();
+            let encrypts = scope
+                .spawn(|| a.setxattr(&Caller::ROOT, of_a, ENCRYPTION_XATTR, b"new", XattrSet::Any));
+            let caller = Caller::ROOT;
             let made = b.create(&caller, of_b, b"file", 0o644, OpenFlags::WRITE);
             (encrypts.join().expect("no panic"), made)
         });
@@ -292,7 +309,7 @@ fn a_key_without_its_mark_is_used_when_it_is_asked_for_again() {
     let sum = blake3::hash(said.as_bytes()).to_hex();
     set(&a, "", KEYS_XATTR, &format!("{said}.{}", &sum[..16])).expect("a key of that directory");
     // Plain is not what it was to be.
-    let made = a.create(&Caller::default(), dir, b"file", 0o644, OpenFlags::WRITE);
+    let made = a.create(&Caller::ROOT, dir, b"file", 0o644, OpenFlags::WRITE);
     assert_eq!(made.expect_err("not yet").errno(), 129);
     encrypt(&a, dir);
     assert!(attribute(&a, "d", ENCRYPTION_XATTR).ends_with(&key.id().to_string()));
@@ -308,7 +325,9 @@ fn two_that_encrypt_one_directory_at_once_have_one_key() {
         let path = format!("/d{round}");
         let dir = Walker::new(&a).mkdir(path.as_bytes(), 0o755).expect("made").ino();
         assert_eq!(ino(&b, &path), dir);
-        let new = |fs: &RingerFs| fs.setxattr(dir, ENCRYPTION_XATTR, b"new", XattrSet::Any);
+        let new = |fs: &RingerFs| {
+            fs.setxattr(&Caller::ROOT, dir, ENCRYPTION_XATTR, b"new", XattrSet::Any)
+        };
         let done = std::thread::scope(|scope| {
             let other = scope.spawn(|| new(&b));
             [new(&a), other.join().expect("no panic")]
@@ -336,8 +355,8 @@ fn holes_stay_holes_and_blocks_of_all_sizes_are_cut() {
         let file = ino(&a, "d/file");
         // A whole block, and the first bytes of one three blocks on.
         let whole = pattern(block_bytes as usize);
-        a.write(file, Handle::NONE, 0, &whole).expect("written");
-        a.write(file, Handle::NONE, 3 * block, NEEDLE).expect("written");
+        a.write(&Caller::ROOT, file, Handle::NONE, 0, &whole).expect("written");
+        a.write(&Caller::ROOT, file, Handle::NONE, 3 * block, NEEDLE).expect("written");
         let end = 3 * block + NEEDLE.len() as u64;
         let mut model = whole;
         model.resize(3 * block as usize, 0);
@@ -348,11 +367,11 @@ fn holes_stay_holes_and_blocks_of_all_sizes_are_cut() {
         // Cut in the middle of a block, and grown again: what was cut is zeroes.
         for size in [end - 7, end + 9, block / 2 + 1, end] {
             let set = SetAttr { size_bytes: Some(size), ..SetAttr::default() };
-            b.setattr(file, &set).expect("cut");
+            b.setattr(&Caller::ROOT, file, &set).expect("cut");
             model.resize(size as usize, 0);
             assert!(read(&a, "/d/file").expect("read") == model, "{block_bytes}: {size}");
         }
-        a.write(file, Handle::NONE, block / 2 - 3, NEEDLE).expect("written");
+        a.write(&Caller::ROOT, file, Handle::NONE, block / 2 - 3, NEEDLE).expect("written");
         let at = (block / 2 - 3) as usize;
         model[at..at + NEEDLE.len()].copy_from_slice(NEEDLE);
         assert!(read(&b, "/d/file").expect("read") == model);
@@ -416,10 +435,10 @@ fn conflicts_are_settled_and_both_sides_stay_encrypted() {
         let a = cell.join("a");
         give_keys(&cell, "b", &a);
         let file = ino(&a, "d/file");
-        a.write(file, Handle::NONE, 66_000, b"a's words").expect("written");
+        a.write(&Caller::ROOT, file, Handle::NONE, 66_000, b"a's words").expect("written");
         a.vanish();
         drop(a);
-        b.write(file, Handle::NONE, 0, b"b's words").expect("written");
+        b.write(&Caller::ROOT, file, Handle::NONE, 0, b"b's words").expect("written");
         if how == "gone" {
             Walker::new(&b).remove(b"/d/file").expect("removed");
         }
@@ -526,7 +545,7 @@ fn a_store_without_its_keys_does_not_lose_what_was_written() {
     let a = RingerFs::join(options).expect("it joins");
     encrypted_dir(&a);
     write(&a, "/d/file", b"");
-    a.write(ino(&a, "d/file"), Handle::NONE, 0, b"words").expect("written");
+    a.write(&Caller::ROOT, ino(&a, "d/file"), Handle::NONE, 0, b"words").expect("written");
     a.vanish();
     drop(a);
     let (keys, aside) = (cell.path("a").join("keys"), cell.path("a").join("keys.aside"));

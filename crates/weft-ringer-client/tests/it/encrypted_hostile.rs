@@ -218,7 +218,7 @@ fn a_server_that_takes_the_attribute_away_gets_nothing_plain() {
                 });
             }
             let b = attacked.cell.join("b");
-            let made = b.create(&Caller::default(), below, b"new", 0o644, OpenFlags::WRITE);
+            let made = b.create(&Caller::ROOT, below, b"new", 0o644, OpenFlags::WRITE);
             let errno = made.expect_err("it should be encrypted").errno();
             let is_unknown_key = mark == Some(KeyId([7; 16]).mark()) && dirs.len() == 1;
             assert_eq!(errno, if is_unknown_key { 126 } else { EKEYREJECTED }, "{mark:?}");
@@ -237,13 +237,15 @@ fn an_open_file_stays_encrypted_as_it_was() {
     let mut attacked = Attacked::new();
     let (a, b) = (attacked.cell.join("a"), attacked.cell.join("b"));
     let one = ino(&b, "d/one");
-    let opened = b.open(one, OpenFlags::WRITE).expect("opened");
-    b.write(one, opened.handle, 0, b"words").expect("written");
+    let opened = b.open(&Caller::ROOT, one, OpenFlags::WRITE).expect("opened");
+    b.write(&Caller::ROOT, one, opened.handle, 0, b"words").expect("written");
     b.sync().expect("durable");
     tamper(&mut attacked.cell, one, |rnode| drop(rnode.xattrs.remove(&name())));
     // Its lease was claimed again; another client takes it, and it is told anew.
-    a.setattr(one, &weft_vfs::SetAttr { perm: Some(0o600), ..Default::default() }).expect("set");
-    let error = b.write(one, opened.handle, 0, b"plain").expect_err("it was encrypted");
+    a.setattr(&Caller::ROOT, one, &weft_vfs::SetAttr { perm: Some(0o600), ..Default::default() })
+        .expect("set");
+    let error =
+        b.write(&Caller::ROOT, one, opened.handle, 0, b"plain").expect_err("it was encrypted");
     assert!(
         error.errno() == EKEYREJECTED && error.to_string().contains("encryption mark was changed"),
         "{error}"

@@ -78,8 +78,7 @@ fn flip_byte_of(file: &fs::File, at: u64) {
 
 fn make(fs: &RingerFs, name: &[u8]) -> (weft_vfs::Ino, Handle) {
     let flags = OpenFlags::READ | OpenFlags::WRITE;
-    let (entry, opened) =
-        fs.create(&Caller::default(), fs.root(), name, 0o644, flags).expect("made");
+    let (entry, opened) = fs.create(&Caller::ROOT, fs.root(), name, 0o644, flags).expect("made");
     (entry.attr.ino, opened.handle)
 }
 
@@ -95,7 +94,7 @@ fn a_client_whose_disk_is_full_gives_up_its_leases() {
         .map(|n| {
             let (ino, handle) = make(&a, format!("file{n}").as_bytes());
             // Not a whole block, so it is open in memory for now.
-            a.write(ino, handle, 0, &content(n)).expect("there is room");
+            a.write(&Caller::ROOT, ino, handle, 0, &content(n)).expect("there is room");
             (ino, handle)
         })
         .collect();
@@ -107,7 +106,7 @@ fn a_client_whose_disk_is_full_gives_up_its_leases() {
     // No more is taken than there is room for, and what was taken is everybody's.
     let mut taken = 0;
     let refused = (0..1_000_000_u64).find_map(|at| {
-        let written = a.write(made[0].0, made[0].1, at * 10_000, &[9; 10_000]);
+        let written = a.write(&Caller::ROOT, made[0].0, made[0].1, at * 10_000, &[9; 10_000]);
         taken += u64::from(written.is_ok());
         written.err()
     });
@@ -220,8 +219,7 @@ fn others_are_asked_before_one_that_says_nothing_is_given_up() {
 fn the_shared_memory_of_a_database_is_refused() {
     let cell = Cell::new(LONG);
     let a = cell.join("a");
-    let mknod =
-        |name: &[u8]| a.mknod(&Caller::default(), a.root(), name, FileKind::Regular, 0o644, 0);
+    let mknod = |name: &[u8]| a.mknod(&Caller::ROOT, a.root(), name, FileKind::Regular, 0o644, 0);
     mknod(b"base").expect("made");
     mknod(b"base-wal").expect("made");
     let refused = mknod(b"base-shm").map(|_| ());
@@ -229,11 +227,18 @@ fn the_shared_memory_of_a_database_is_refused() {
     // Any other file may have such a name.
     mknod(b"other-shm").expect("made");
     // One that came otherwise is not written.
-    a.rename(a.root(), b"other-shm", a.root(), b"base-shm", weft_vfs::RenameFlags::empty())
-        .expect("renamed");
+    a.rename(
+        &Caller::ROOT,
+        a.root(),
+        b"other-shm",
+        a.root(),
+        b"base-shm",
+        weft_vfs::RenameFlags::empty(),
+    )
+    .expect("renamed");
     let ino = a.lookup(a.root(), b"base-shm").expect("there").attr.ino;
-    a.open(ino, OpenFlags::READ).expect("read");
-    let refused = a.open(ino, OpenFlags::READ | OpenFlags::WRITE).map(|_| ());
+    a.open(&Caller::ROOT, ino, OpenFlags::READ).expect("read");
+    let refused = a.open(&Caller::ROOT, ino, OpenFlags::READ | OpenFlags::WRITE).map(|_| ());
     assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
 }
 
@@ -276,10 +281,10 @@ fn a_cell_that_was_rolled_back_is_refused() {
 fn a_cell_is_copied_while_it_is_served() {
     let mut cell = Cell::new(Duration::from_secs(2));
     let a = cell.join("a");
-    let dir = a.mkdir(&Caller::default(), a.root(), b"dir", 0o755).expect("made").attr.ino;
+    let dir = a.mkdir(&Caller::ROOT, a.root(), b"dir", 0o755).expect("made").attr.ino;
     let make = |n: u32| {
         let leaf = format!("name{n:04}");
-        let made = a.mknod(&Caller::default(), dir, leaf.as_bytes(), FileKind::Regular, 0o644, 0);
+        let made = a.mknod(&Caller::ROOT, dir, leaf.as_bytes(), FileKind::Regular, 0o644, 0);
         made.expect("made");
     };
     // More than one page of records.
@@ -292,7 +297,8 @@ fn a_cell_is_copied_while_it_is_served() {
             let mut made = 1500;
             while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
                 make(made);
-                a.unlink(dir, format!("name{:04}", made - 1500).as_bytes()).expect("removed");
+                a.unlink(&Caller::ROOT, dir, format!("name{:04}", made - 1500).as_bytes())
+                    .expect("removed");
                 a.sync().expect("with the server");
                 made += 1;
             }
@@ -393,7 +399,7 @@ fn lying_disks(seed: u64, steps: u64) {
                 let Some(content) = &mut model[n] else { continue };
                 let at = rng.index(content.len());
                 let ino = fs.lookup(fs.root(), &path.as_bytes()[1..]).expect("there").attr.ino;
-                match fs.write(ino, Handle::NONE, at as u64, &[step as u8]) {
+                match fs.write(&Caller::ROOT, ino, Handle::NONE, at as u64, &[step as u8]) {
                     Ok(_) => content[at] = step as u8,
                     Err(e) => assert!(is_honest(&e), "seed {seed}, step {step}: {e}"),
                 }

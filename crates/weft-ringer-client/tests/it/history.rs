@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weft_ringer::POLICY_XATTR;
 use weft_ringer_client::{HISTORY_XATTR, RESTORE_XATTR, RingerFs};
-use weft_vfs::{FileSystem, Ino, RenameFlags, Walker, XattrSet};
+use weft_vfs::{Caller, FileSystem, Ino, RenameFlags, Walker, XattrSet};
 
 use super::Cell;
 use weft_testing::wait_until;
@@ -36,7 +36,8 @@ fn read(fs: &RingerFs, path: &str) -> Vec<u8> {
 }
 
 fn policy(fs: &RingerFs, dir: &str, text: &str) {
-    fs.setxattr(ino(fs, dir), POLICY_XATTR, text.as_bytes(), XattrSet::Any).expect("a policy");
+    fs.setxattr(&Caller::ROOT, ino(fs, dir), POLICY_XATTR, text.as_bytes(), XattrSet::Any)
+        .expect("a policy");
 }
 
 /// Each version or removed file, newest first: number, length, and the path of a removed one.
@@ -52,7 +53,7 @@ fn history(fs: &RingerFs, path: &str) -> Vec<(u64, u64, String)> {
 }
 
 fn restore(fs: &RingerFs, path: &str, text: &str) -> weft_vfs::Result<()> {
-    fs.setxattr(ino(fs, path), RESTORE_XATTR, text.as_bytes(), XattrSet::Any)
+    fs.setxattr(&Caller::ROOT, ino(fs, path), RESTORE_XATTR, text.as_bytes(), XattrSet::Any)
 }
 
 fn content(seed: u8, len: usize) -> Vec<u8> {
@@ -70,9 +71,9 @@ fn what_was_left_is_kept_and_made_again_and_not_every_write() {
     }
     // Many writes through one handle are one.
     let file = ino(&a, "file");
-    let opened = a.open(file, weft_vfs::OpenFlags::WRITE).expect("open");
+    let opened = a.open(&Caller::ROOT, file, weft_vfs::OpenFlags::WRITE).expect("open");
     for n in 0..20 {
-        a.write(file, opened.handle, n * 1000, &[9; 500]).expect("written");
+        a.write(&Caller::ROOT, file, opened.handle, n * 1000, &[9; 500]).expect("written");
     }
     a.release(file, opened.handle).expect("closed");
     let found = history(&b, "file");

@@ -28,7 +28,7 @@ use weft_net::Address;
 use weft_ringer::ENCRYPTION_XATTR;
 use weft_ringer_client::{ENCRYPT, KEYS_XATTR, RingerFs, RingerFsOptions};
 use weft_ringer_server::{ServeOptions, Server};
-use weft_vfs::{FileSystem, Ino, XattrSet};
+use weft_vfs::{Caller, FileSystem, Ino, XattrSet};
 
 /// A cell on a Unix socket in a directory of its own.
 #[derive(Debug)]
@@ -84,13 +84,14 @@ pub fn options(server: Address, store: &Path) -> RingerFsOptions {
 
 /// Encrypts an empty directory.
 pub fn encrypt(fs: &RingerFs, dir: Ino) {
-    fs.setxattr(dir, ENCRYPTION_XATTR, ENCRYPT, XattrSet::Any).expect("encrypted");
+    fs.setxattr(&Caller::ROOT, dir, ENCRYPTION_XATTR, ENCRYPT, XattrSet::Any).expect("encrypted");
 }
 
 /// Gives a client the keys that the one called `from` has.
 pub fn give_keys(cell: &Cell, from: &str, to: &RingerFs) {
     let keys = std::fs::read_to_string(cell.path(from).join("keys")).expect("keys");
     for key in keys.lines() {
-        to.setxattr(to.root(), KEYS_XATTR, key.as_bytes(), XattrSet::Any).expect("taken");
+        to.setxattr(&Caller::ROOT, to.root(), KEYS_XATTR, key.as_bytes(), XattrSet::Any)
+            .expect("taken");
     }
 }

@@ -8,7 +8,7 @@ use weft_ringer::{Bytes, ClientId, POLICY_XATTR};
 use weft_ringer_client::RingerFs;
 use weft_ringer_net::{Answer, Ask, Conversation, Rendezvous};
 use weft_ringer_server::{ProxyServeOptions, ServeOptions, Server};
-use weft_vfs::{FileSystem, Walker, XattrSet};
+use weft_vfs::{Caller, FileSystem, Walker, XattrSet};
 
 use super::Cell;
 
@@ -48,10 +48,11 @@ fn who_does_not_reach_another_talks_through_the_server() {
         }
     });
     // Copies are asked for on the same way.
-    a.setxattr(a.root(), POLICY_XATTR, b"copies=1 fsync=1", XattrSet::Any).expect("set");
+    a.setxattr(&Caller::ROOT, a.root(), POLICY_XATTR, b"copies=1 fsync=1", XattrSet::Any)
+        .expect("set");
     Walker::new(&a).write_file(b"/copied", &content(3, 300_000), 0o644).expect("written");
     let copied = a.lookup(a.root(), b"copied").expect("there").attr.ino;
-    a.fsync(copied, false).expect("on b");
+    a.fsync(&Caller::ROOT, copied, false).expect("on b");
     // The server that all passed through is another one now.
     cell.stop();
     cell.start();

@@ -85,30 +85,44 @@ fn change(fs: &RingerFs, rng: &mut Rng) {
         tags.join(",").into_bytes()
     };
     let made = match rng.below(8) {
-        0 | 1 => fs.mknod(&Caller::default(), dir, &name(rng), FileKind::Regular, 0o644, 0),
-        2 => fs.mkdir(&Caller::default(), fs.root(), &name(rng), 0o755),
+        0 | 1 => fs.mknod(&Caller::ROOT, dir, &name(rng), FileKind::Regular, 0o644, 0),
+        2 => fs.mkdir(&Caller::ROOT, fs.root(), &name(rng), 0o755),
         3 => {
-            let _ = fs.unlink(dir, &name(rng));
-            let _ = fs.rmdir(fs.root(), &name(rng));
+            let _ = fs.unlink(&Caller::ROOT, dir, &name(rng));
+            let _ = fs.rmdir(&Caller::ROOT, fs.root(), &name(rng));
             return;
         }
         4 => {
             let to = dirs[rng.index(dirs.len())];
-            let _ = fs.rename(dir, &name(rng), to, &name(rng), RenameFlags::empty());
+            let _ = fs.rename(&Caller::ROOT, dir, &name(rng), to, &name(rng), RenameFlags::empty());
             return;
         }
-        5 if !files.is_empty() => fs.link(files[rng.index(files.len())], dir, &name(rng)),
+        5 if !files.is_empty() => {
+            fs.link(&Caller::ROOT, files[rng.index(files.len())], dir, &name(rng))
+        }
         6 if !files.is_empty() => {
             let len = rng.index(300);
-            let _ = fs.write(files[rng.index(files.len())], Handle::NONE, 0, &vec![1; len]);
+            let _ = fs.write(
+                &Caller::ROOT,
+                files[rng.index(files.len())],
+                Handle::NONE,
+                0,
+                &vec![1; len],
+            );
             return;
         }
         _ => {
             let ino = files.first().copied().unwrap_or(dir);
-            let _ = fs.setxattr(ino, TAGS_XATTR, &tags(rng), XattrSet::Any);
-            let _ = fs.setxattr(dir, b"user.project", name(rng).as_slice(), XattrSet::Any);
+            let _ = fs.setxattr(&Caller::ROOT, ino, TAGS_XATTR, &tags(rng), XattrSet::Any);
+            let _ = fs.setxattr(
+                &Caller::ROOT,
+                dir,
+                b"user.project",
+                name(rng).as_slice(),
+                XattrSet::Any,
+            );
             if rng.below(4) == 0 {
-                let _ = fs.removexattr(ino, TAGS_XATTR);
+                let _ = fs.removexattr(&Caller::ROOT, ino, TAGS_XATTR);
             }
             return;
         }

@@ -8,7 +8,7 @@ use weft_ringer::{Bytes, ENCRYPTION_XATTR, Rnode, SHARES_XATTR};
 use weft_ringer_client::{
     KEYS_XATTR, MEMBER_XATTR, MemberId, RingerFs, SHARED_KEYS_XATTR, Shares, TRUSTED_XATTR,
 };
-use weft_vfs::{Error, FileSystem, Ino, RenameFlags, Result, Walker, XattrSet};
+use weft_vfs::{Caller, Error, FileSystem, Ino, RenameFlags, Result, Walker, XattrSet};
 
 use super::encrypted::{encrypted_dir, ino, read, write};
 use super::encrypted_hostile::tamper;
@@ -25,12 +25,13 @@ pub fn id(fs: &RingerFs) -> MemberId {
 
 pub fn share(fs: &RingerFs, dir: Ino, with: &[MemberId]) -> Result<()> {
     let ids: String = with.iter().map(|id| format!(" {id}")).collect();
-    fs.setxattr(dir, SHARES_XATTR, format!("share{ids}").as_bytes(), XattrSet::Any)
+    fs.setxattr(&Caller::ROOT, dir, SHARES_XATTR, format!("share{ids}").as_bytes(), XattrSet::Any)
 }
 
 pub fn trust(fs: &RingerFs, whom: &MemberId) {
     let text = format!("{whom}\n");
-    fs.setxattr(fs.root(), TRUSTED_XATTR, text.as_bytes(), XattrSet::Any).expect("trusted");
+    fs.setxattr(&Caller::ROOT, fs.root(), TRUSTED_XATTR, text.as_bytes(), XattrSet::Any)
+        .expect("trusted");
 }
 
 fn told(fs: &RingerFs, ino: Ino, name: &[u8]) -> String {
@@ -96,7 +97,7 @@ fn a_member_who_trusts_the_giver_has_the_key_by_coming_there() {
 
     // What the cell has tells no key, and is not copied with the directory.
     assert!(!a.listxattr(dir).expect("listed").contains(&SHARES_XATTR.to_vec()));
-    assert_eq!(errno(a.removexattr(dir, SHARES_XATTR)), 1);
+    assert_eq!(errno(a.removexattr(&Caller::ROOT, dir, SHARES_XATTR)), 1);
     let secret = secret_in(&cell.path("a").join("keys"));
     let bytes = from_hex(&secret);
     drop((a, b, c));
@@ -141,11 +142,11 @@ fn what_is_shared_survives_moves_and_is_bounded() {
     assert_eq!(members.lines().count(), 64);
     assert!(members.contains(&own));
     for bad in ["", "share weftid1.00.00", "unknown", "share\u{0}"] {
-        let set = a.setxattr(dir, SHARES_XATTR, bad.as_bytes(), XattrSet::Any);
+        let set = a.setxattr(&Caller::ROOT, dir, SHARES_XATTR, bad.as_bytes(), XattrSet::Any);
         assert_eq!(errno(set), 22, "{bad:?}");
     }
     for bad in ["weftid1", "-x", &own[..40]] {
-        let set = a.setxattr(a.root(), TRUSTED_XATTR, bad.as_bytes(), XattrSet::Any);
+        let set = a.setxattr(&Caller::ROOT, a.root(), TRUSTED_XATTR, bad.as_bytes(), XattrSet::Any);
         assert_eq!(errno(set), 22, "{bad:?}");
     }
 }

@@ -38,7 +38,9 @@ fn what_one_writes_the_other_reads_at_once() {
     assert_eq!(b.lookup(b.root(), b"file").expect("there").attr.ino, ino);
     for i in 0..30_u64 {
         let writer = if i % 2 == 0 { &a } else { &b };
-        writer.write(ino, Handle::NONE, i * 10, &[i as u8 + 100; 10]).expect("written");
+        writer
+            .write(&Caller::ROOT, ino, Handle::NONE, i * 10, &[i as u8 + 100; 10])
+            .expect("written");
     }
     let content = read(&a, b"/file");
     assert!(content == read(&b, b"/file"));
@@ -58,11 +60,12 @@ fn appends_of_many_do_not_overlap() {
             std::thread::spawn(move || {
                 let ino = fs.lookup(fs.root(), b"log").expect("there").attr.ino;
                 let flags = OpenFlags::WRITE | OpenFlags::APPEND;
-                let opened = fs.open(ino, flags).expect("opened");
+                let opened = fs.open(&Caller::ROOT, ino, flags).expect("opened");
                 for i in 0..20 {
                     let line = format!("{n} {i:02}\n");
                     assert_eq!(
-                        fs.write(ino, opened.handle, 0, line.as_bytes()).expect("written"),
+                        fs.write(&Caller::ROOT, ino, opened.handle, 0, line.as_bytes())
+                            .expect("written"),
                         5
                     );
                 }
@@ -91,16 +94,16 @@ fn names_move_for_everybody_at_once() {
     write(&a, b"/d/e/f", b"content");
     assert_eq!(read(&b, b"/d/e/f"), b"content");
     let d = b.lookup(b.root(), b"d").expect("there").attr.ino;
-    b.rename(d, b"e", b.root(), b"moved", RenameFlags::empty()).expect("moved");
+    b.rename(&Caller::ROOT, d, b"e", b.root(), b"moved", RenameFlags::empty()).expect("moved");
     assert_eq!(read(&a, b"/moved/f"), b"content");
     assert!(matches!(a.lookup(d, b"e"), Err(Error::NotFound)));
     // What only the server can tell: not into itself.
     let moved = a.lookup(a.root(), b"moved").expect("there").attr.ino;
     assert!(matches!(
-        a.rename(a.root(), b"moved", moved, b"x", RenameFlags::empty()),
+        a.rename(&Caller::ROOT, a.root(), b"moved", moved, b"x", RenameFlags::empty()),
         Err(Error::Invalid(_))
     ));
-    a.unlink(moved, b"f").expect("removed");
+    a.unlink(&Caller::ROOT, moved, b"f").expect("removed");
     assert!(matches!(b.lookup(moved, b"f"), Err(Error::NotFound)));
 }
 
@@ -111,7 +114,7 @@ fn an_open_file_outlives_its_name() {
     write(&a, b"/file", &[7; 200_000]);
     let entry = b.lookup(b.root(), b"file").expect("there");
     let ino = entry.attr.ino;
-    a.unlink(a.root(), b"file").expect("removed");
+    a.unlink(&Caller::ROOT, a.root(), b"file").expect("removed");
     assert!(matches!(b.lookup(b.root(), b"file"), Err(Error::NotFound)));
     assert_eq!(b.getattr(ino).expect("open still").nlink, 0);
     let mut buf = vec![0; 200_000];
@@ -134,9 +137,9 @@ fn blocks_that_were_written_over_are_given_up() {
     write(&a, b"/file", &[0; 64 << 10]);
     let ino = a.lookup(a.root(), b"file").expect("there").attr.ino;
     for i in 1..100_u8 {
-        a.write(ino, Handle::NONE, u64::from(i), &[i]).expect("written");
+        a.write(&Caller::ROOT, ino, Handle::NONE, u64::from(i), &[i]).expect("written");
     }
-    a.fsync(ino, false).expect("durable");
+    a.fsync(&Caller::ROOT, ino, false).expect("durable");
     let dir = std::fs::read_dir(cell.path("a").join("own")).expect("blocks");
     let dir = dir.map(|e| e.expect("an entry").path()).next().expect("one file's");
     let count = || std::fs::read_dir(&dir).expect("blocks").count();
@@ -228,7 +231,7 @@ fn a_change_that_came_too_late_is_kept_as_a_conflict() {
         text.lines().filter_map(|l| l.split('\t').next()?.parse().ok()).collect::<Vec<u64>>()
     };
     let settle = |fs: &RingerFs, how: &str| {
-        fs.setxattr(fs.root(), CONFLICTS_XATTR, how.as_bytes(), XattrSet::Any)
+        fs.setxattr(&Caller::ROOT, fs.root(), CONFLICTS_XATTR, how.as_bytes(), XattrSet::Any)
     };
     let [number] = list(&a)[..] else { panic!("one conflict: {:?}", list(&a)) };
     for nonsense in ["", "mine", "mine x", "ours 1", &format!("both {number}"), "theirs 999"] {
@@ -260,7 +263,8 @@ fn a_conflict_is_settled_for_one_side_or_the_other() {
         let number = String::from_utf8(text).expect("text");
         let number = number.split('\t').next().expect("a number").to_owned();
         let set = format!("{how} {number}");
-        a.setxattr(a.root(), CONFLICTS_XATTR, set.as_bytes(), XattrSet::Any).expect("settled");
+        a.setxattr(&Caller::ROOT, a.root(), CONFLICTS_XATTR, set.as_bytes(), XattrSet::Any)
+            .expect("settled");
         assert_eq!(read(&b, b"/file"), left, "{how}");
         a.unmount().expect("it ends");
     }
@@ -342,8 +346,8 @@ fn who_leaves_is_not_waited_for() {
     let b = ends("it does not wait for who has left", move || {
         let entry = b.lookup(b.root(), b"file").expect("there");
         let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-        b.setattr(entry.attr.ino, &set).expect("changed");
-        b.mkdir(&Caller::default(), b.root(), b"d", 0o755).expect("made");
+        b.setattr(&Caller::ROOT, entry.attr.ino, &set).expect("changed");
+        b.mkdir(&Caller::ROOT, b.root(), b"d", 0o755).expect("made");
         b
     });
     b.unmount().expect("it ends");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weft_block::Rng;
 use weft_ringer_client::{RingerFs, RingerFsOptions};
-use weft_vfs::{FallocateMode, FileSystem, Handle, Ino, SetAttr, Walker};
+use weft_vfs::{Caller, FallocateMode, FileSystem, Handle, Ino, SetAttr, Walker};
 
 use super::{Cell, encrypt, give_keys};
 
@@ -48,14 +48,16 @@ impl Change {
 
     fn make(&self, fs: &RingerFs, ino: Ino) -> weft_vfs::Result<()> {
         match self {
-            Self::Write(at, data) => {
-                fs.write(ino, Handle::NONE, *at, data).map(|n| assert_eq!(n, data.len()))
-            }
+            Self::Write(at, data) => fs
+                .write(&Caller::ROOT, ino, Handle::NONE, *at, data)
+                .map(|n| assert_eq!(n, data.len())),
             Self::Cut(size) => {
                 let set = SetAttr { size_bytes: Some(*size), ..SetAttr::default() };
-                fs.setattr(ino, &set).map(drop)
+                fs.setattr(&Caller::ROOT, ino, &set).map(drop)
             }
-            Self::Punch(at, len) => fs.fallocate(ino, FallocateMode::PunchHole, *at, *len),
+            Self::Punch(at, len) => {
+                fs.fallocate(&Caller::ROOT, ino, FallocateMode::PunchHole, *at, *len)
+            }
         }
     }
 
@@ -186,7 +188,7 @@ fn a_power_cut_leaves_what_was_at_some_moment() {
         }
         Walker::new(&a).write_file(b"/file", &[7; 100_000], 0o644).expect("made");
         let ino = find(&a);
-        a.fsync(ino, false).expect("durable");
+        a.fsync(&Caller::ROOT, ino, false).expect("durable");
         let journal = cell.path("a").join("journal");
         let durable = fs::metadata(&journal).expect("a journal").len();
         let mut model = vec![7; 100_000];
@@ -251,7 +253,8 @@ fn a_small_write_costs_what_it_is_long() {
         let total = 4 << 20;
         let (before, _) = written();
         for at in (0..total).step_by(WRITE) {
-            a.write(ino, Handle::NONE, at, &at.to_le_bytes().repeat(WRITE / 8)).expect("written");
+            a.write(&Caller::ROOT, ino, Handle::NONE, at, &at.to_le_bytes().repeat(WRITE / 8))
+                .expect("written");
         }
         let (after, stored) = written();
         assert_eq!(stored, 0, "blocks of {block_bytes} are stored when they are sealed");
@@ -263,7 +266,8 @@ fn a_small_write_costs_what_it_is_long() {
         let rounds: u64 = 200;
         for round in 0..rounds {
             let at = (round % 5) * 3 * WRITE as u64 / 2;
-            a.write(ino, Handle::NONE, at, &[!(round as u8); WRITE]).expect("written");
+            a.write(&Caller::ROOT, ino, Handle::NONE, at, &[!(round as u8); WRITE])
+                .expect("written");
         }
         let (after, stored) = written();
         let long = rounds * WRITE as u64;
@@ -283,7 +287,8 @@ fn the_journal_does_not_grow_for_ever() {
     let mut longest = 0;
     // A file that is never left alone.
     for at in (0..160 << 20).step_by(100_000) {
-        a.write(ino, Handle::NONE, at % (2 << 20), &[(at / 1000) as u8; 100_000]).expect("written");
+        a.write(&Caller::ROOT, ino, Handle::NONE, at % (2 << 20), &[(at / 1000) as u8; 100_000])
+            .expect("written");
         longest = longest.max(fs::metadata(&journal).expect("a journal").len());
     }
     assert!(longest < 100 << 20, "{longest} bytes");

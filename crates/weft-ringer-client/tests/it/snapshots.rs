@@ -39,7 +39,7 @@ fn ino(fs: &RingerFs, path: &str) -> Ino {
 }
 
 fn tell(fs: &RingerFs, dir: &str, what: &str) -> Result<()> {
-    fs.setxattr(ino(fs, dir), SNAPSHOTS_XATTR, what.as_bytes(), XattrSet::Any)
+    fs.setxattr(&Caller::ROOT, ino(fs, dir), SNAPSHOTS_XATTR, what.as_bytes(), XattrSet::Any)
 }
 
 /// What there is, path by path.
@@ -84,9 +84,9 @@ fn a_snapshot_is_what_there_was_and_never_changes() {
         let mut rng = Rng::new(seed);
         let clients = [join(&cell, "a"), join(&cell, "b")];
         let root = clients[0].root();
-        let d = clients[0].mkdir(&Caller::default(), root, b"d", 0o755).expect("made").attr.ino;
+        let d = clients[0].mkdir(&Caller::ROOT, root, b"d", 0o755).expect("made").attr.ino;
         for (at, name) in [(d, &b"deep"[..]), (root, b"other")] {
-            clients[0].mkdir(&Caller::default(), at, name, 0o755).expect("made");
+            clients[0].mkdir(&Caller::ROOT, at, name, 0o755).expect("made");
         }
         let mut made: Vec<(&str, String, Tree)> = Vec::new();
         for round in 0..6 {
@@ -195,7 +195,7 @@ fn a_snapshot_cannot_be_changed_and_is_in_no_listing() {
     assert_eq!(tree(&a, "d/.snapshots/one"), tree(&a, "d"));
 
     let (top, dir) = (ino(&a, "d/.snapshots"), ino(&a, "d/.snapshots/one"));
-    let (file, caller) = (ino(&a, "d/.snapshots/one/file"), Caller::default());
+    let (file, caller) = (ino(&a, "d/.snapshots/one/file"), Caller::ROOT);
     let live = ino(&a, "d");
     assert_eq!(a.lookup(dir, b"..").expect("there").attr.ino, live);
     assert_eq!(a.lookup(top, b"..").expect("there").attr.ino, live);
@@ -203,21 +203,24 @@ fn a_snapshot_cannot_be_changed_and_is_in_no_listing() {
     let size = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
     let none = RenameFlags::empty();
     for (what, done) in [
-        ("write", a.write(file, Handle::NONE, 0, b"x").map(drop)),
-        ("open", a.open(file, OpenFlags::READ | OpenFlags::WRITE).map(drop)),
-        ("truncate", a.open(file, OpenFlags::READ | OpenFlags::TRUNCATE).map(drop)),
-        ("setattr", a.setattr(file, &size).map(drop)),
+        ("write", a.write(&Caller::ROOT, file, Handle::NONE, 0, b"x").map(drop)),
+        ("open", a.open(&Caller::ROOT, file, OpenFlags::READ | OpenFlags::WRITE).map(drop)),
+        ("truncate", a.open(&Caller::ROOT, file, OpenFlags::READ | OpenFlags::TRUNCATE).map(drop)),
+        ("setattr", a.setattr(&Caller::ROOT, file, &size).map(drop)),
         ("mkdir", a.mkdir(&caller, dir, b"new", 0o755).map(drop)),
         ("mkdir in the folder", a.mkdir(&caller, top, b"new", 0o755).map(drop)),
-        ("link to it", a.link(file, live, b"new").map(drop)),
-        ("unlink", a.unlink(dir, b"file")),
-        ("rmdir", a.rmdir(dir, b"e")),
-        ("remove it", a.rmdir(top, b"one")),
-        ("rename in it", a.rename(dir, b"file", dir, b"new", none)),
-        ("rename out of it", a.rename(dir, b"file", live, b"new", none)),
-        ("setxattr", a.setxattr(file, b"user.x", b"1", XattrSet::Any)),
-        ("snapshot of it", a.setxattr(dir, SNAPSHOTS_XATTR, b"create x", XattrSet::Any)),
-        ("pin", a.setxattr(file, b"user.weft.pin", b"1", XattrSet::Any)),
+        ("link to it", a.link(&Caller::ROOT, file, live, b"new").map(drop)),
+        ("unlink", a.unlink(&Caller::ROOT, dir, b"file")),
+        ("rmdir", a.rmdir(&Caller::ROOT, dir, b"e")),
+        ("remove it", a.rmdir(&Caller::ROOT, top, b"one")),
+        ("rename in it", a.rename(&Caller::ROOT, dir, b"file", dir, b"new", none)),
+        ("rename out of it", a.rename(&Caller::ROOT, dir, b"file", live, b"new", none)),
+        ("setxattr", a.setxattr(&Caller::ROOT, file, b"user.x", b"1", XattrSet::Any)),
+        (
+            "snapshot of it",
+            a.setxattr(&Caller::ROOT, dir, SNAPSHOTS_XATTR, b"create x", XattrSet::Any),
+        ),
+        ("pin", a.setxattr(&Caller::ROOT, file, b"user.weft.pin", b"1", XattrSet::Any)),
     ] {
         assert_eq!(done.expect_err(what).errno(), 30, "{what}");
     }

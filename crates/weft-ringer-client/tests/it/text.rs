@@ -116,37 +116,47 @@ pub fn change(fs: &RingerFs, rng: &mut Rng) {
     let file = file.map(|e| e.attr.ino);
     match (rng.below(12), file) {
         (0..=3, None) => {
-            let made = fs.mknod(&Caller::default(), dir, from, FileKind::Regular, 0o644, 0);
+            let made = fs.mknod(&Caller::ROOT, dir, from, FileKind::Regular, 0o644, 0);
             if let Ok(made) = made {
-                let _ = fs.write(made.attr.ino, Handle::NONE, 0, &content(rng));
+                let _ = fs.write(&Caller::ROOT, made.attr.ino, Handle::NONE, 0, &content(rng));
             }
         }
         (0..=4, Some(file)) => {
             let at = rng.below(30);
-            let _ = fs.write(file, Handle::NONE, at, &content(rng));
+            let _ = fs.write(&Caller::ROOT, file, Handle::NONE, at, &content(rng));
         }
         (5, Some(file)) => {
             let size_bytes = Some(rng.below(60));
-            let _ = fs.setattr(file, &SetAttr { size_bytes, ..SetAttr::default() });
+            let _ = fs.setattr(&Caller::ROOT, file, &SetAttr { size_bytes, ..SetAttr::default() });
         }
-        (6, Some(_)) => drop(fs.unlink(dir, from)),
-        (7 | 8, Some(_)) => drop(fs.rename(dir, from, to, other, RenameFlags::empty())),
-        (9, Some(file)) => drop(fs.link(file, to, other)),
+        (6, Some(_)) => drop(fs.unlink(&Caller::ROOT, dir, from)),
+        (7 | 8, Some(_)) => {
+            drop(fs.rename(&Caller::ROOT, dir, from, to, other, RenameFlags::empty()));
+        }
+        (9, Some(file)) => drop(fs.link(&Caller::ROOT, file, to, other)),
         (10, _) => {
             // A directory goes elsewhere, or comes back.
             let (d, o) = (fs.lookup(fs.root(), b"d"), fs.lookup(fs.root(), b"other"));
             if let (Ok(d), Ok(o)) = (d, o) {
                 let (d, o) = (d.attr.ino, o.attr.ino);
                 let ends = if rng.below(2) == 0 { (d, o) } else { (o, d) };
-                let _ = fs.rename(ends.0, b"deep", ends.1, b"deep", RenameFlags::empty());
+                let _ = fs.rename(
+                    &Caller::ROOT,
+                    ends.0,
+                    b"deep",
+                    ends.1,
+                    b"deep",
+                    RenameFlags::empty(),
+                );
             }
         }
         (11, _) => {
             let policy = ["text=none", "text=40", "text=1K", ""][rng.index(4)];
             if policy.is_empty() {
-                let _ = fs.removexattr(dir, POLICY_XATTR);
+                let _ = fs.removexattr(&Caller::ROOT, dir, POLICY_XATTR);
             } else {
-                let _ = fs.setxattr(dir, POLICY_XATTR, policy.as_bytes(), XattrSet::Any);
+                let _ =
+                    fs.setxattr(&Caller::ROOT, dir, POLICY_XATTR, policy.as_bytes(), XattrSet::Any);
             }
         }
         _ => {}
@@ -180,11 +190,13 @@ fn texts_are_found_as_a_walk_finds_them() {
         let mut rng = Rng::new(seed);
         let clients = [join(&cell, "a"), join(&cell, "b")];
         let root = clients[0].root();
-        let d = clients[0].mkdir(&Caller::default(), root, b"d", 0o755).expect("made").attr.ino;
+        let d = clients[0].mkdir(&Caller::ROOT, root, b"d", 0o755).expect("made").attr.ino;
         for (at, name) in [(d, &b"deep"[..]), (root, b"other")] {
-            clients[0].mkdir(&Caller::default(), at, name, 0o755).expect("made");
+            clients[0].mkdir(&Caller::ROOT, at, name, 0o755).expect("made");
         }
-        clients[0].setxattr(d, POLICY_XATTR, b"text=1K", XattrSet::Any).expect("a policy");
+        clients[0]
+            .setxattr(&Caller::ROOT, d, POLICY_XATTR, b"text=1K", XattrSet::Any)
+            .expect("a policy");
         for round in 0..5 {
             for _ in 0..60 {
                 change(&clients[rng.index(2)], &mut rng);
@@ -231,14 +243,16 @@ fn a_sync_tells_what_was_written_and_a_crash_only_delays_it() {
         RingerFs::join(options).expect("it joins")
     };
     let a = quick("a");
-    a.setxattr(a.root(), POLICY_XATTR, b"text=64K", XattrSet::Any).expect("a policy");
+    a.setxattr(&Caller::ROOT, a.root(), POLICY_XATTR, b"text=64K", XattrSet::Any)
+        .expect("a policy");
     let walker = weft_vfs::Walker::new(&a);
     walker.write_file(b"/file", b"some words", 0o644).expect("written");
     a.sync().expect("durable");
     let file: BTreeSet<String> = ["/file".to_owned()].into();
     assert_eq!(found(&cell, "text:words"), file);
     walker.write_file(b"/later", b"words again", 0o644).expect("written");
-    a.fsync(walker.resolve(b"/later").expect("there").ino(), false).expect("durable");
+    a.fsync(&Caller::ROOT, walker.resolve(b"/later").expect("there").ino(), false)
+        .expect("durable");
     a.vanish();
     drop(a);
     assert_eq!(found(&cell, "text:words"), file, "what is not told is not found");

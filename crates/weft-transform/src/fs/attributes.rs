@@ -1,6 +1,6 @@
 //! Extended attributes, and the three that attach, convert and explain networks.
 
-use weft_vfs::{Error, FileKind, Ino, Result, XattrSet};
+use weft_vfs::{Caller, Error, FileKind, Ino, Result, XattrSet};
 
 use super::access::ACCESS_LIST;
 use super::explanation::{Explanation, Source};
@@ -90,16 +90,17 @@ impl TransformFs {
     /// Sets an attribute, or executes one of weft's own.
     pub(super) fn set_attribute(
         &self,
+        caller: &Caller,
         inode: &Inode,
         name: &[u8],
         value: &[u8],
         how: XattrSet,
     ) -> Result<()> {
         if name == NETWORK_ATTRIBUTE {
-            return self.set_network(inode, value, how);
+            return self.set_network(caller, inode, value, how);
         }
         if name == CONVERT_ATTRIBUTE {
-            return self.convert_network(inode, value);
+            return self.convert_network(caller, inode, value);
         }
         // A link has the permissions of its base.
         if inode.view_name.is_some() || name == ACCESS_LIST && locked(&inode.file).is_view() {
@@ -108,13 +109,18 @@ impl TransformFs {
         if name == ACCESS_LIST {
             Self::permissions_change(inode);
         }
-        let set = self.mount.below.setxattr(inode.below(), name, value, how);
+        let set = self.mount.below.setxattr(caller, inode.below(), name, value, how);
         self.rules_may_differ(inode);
         set
     }
 
     /// Removes an attribute; without the network attribute, the rules apply.
-    pub(super) fn remove_attribute(&self, inode: &Inode, name: &[u8]) -> Result<()> {
+    pub(super) fn remove_attribute(
+        &self,
+        caller: &Caller,
+        inode: &Inode,
+        name: &[u8],
+    ) -> Result<()> {
         if inode.view_name.is_some() || name == ACCESS_LIST && locked(&inode.file).is_view() {
             return Err(Error::ReadOnly);
         }
@@ -122,7 +128,7 @@ impl TransformFs {
             Self::permissions_change(inode);
         }
         if name != NETWORK_ATTRIBUTE || inode.kind != FileKind::Regular {
-            let removed = self.mount.below.removexattr(inode.below(), name);
+            let removed = self.mount.below.removexattr(caller, inode.below(), name);
             self.rules_may_differ(inode);
             return removed;
         }
@@ -133,7 +139,7 @@ impl TransformFs {
         let mut file = self.mount.file(inode);
         self.check_no_passthrough(inode.ino)?;
         file.attach(attached)?;
-        self.mount.below.removexattr(file.below(), name)?;
+        self.mount.below.removexattr(caller, file.below(), name)?;
         drop(file);
         self.mount.release_base(&old);
         self.reattached(inode);
@@ -172,7 +178,13 @@ impl TransformFs {
     }
 
     /// Attaches a network; the stored content must be valid for it.
-    fn set_network(&self, inode: &Inode, value: &[u8], how: XattrSet) -> Result<()> {
+    fn set_network(
+        &self,
+        caller: &Caller,
+        inode: &Inode,
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
         let (attached, text) = self.checked_network(inode, value)?;
         let old = locked(&inode.file).attached.clone();
         let stays_plain = matches!((&old, &attached), (Attached::Plain, Attached::Plain));
@@ -186,7 +198,7 @@ impl TransformFs {
                 self.check_no_passthrough(inode.ino)?;
             }
             file.attach(attached.clone())?;
-            self.mount.below.setxattr(file.below(), NETWORK_ATTRIBUTE, text.as_bytes(), how)
+            self.mount.below.setxattr(caller, file.below(), NETWORK_ATTRIBUTE, text.as_bytes(), how)
         });
         drop(linking);
         self.mount.release_base(if result.is_ok() { &old } else { &attached });
@@ -195,7 +207,7 @@ impl TransformFs {
     }
 
     /// Attaches a network and keeps the content: the stored file is rewritten.
-    fn convert_network(&self, inode: &Inode, value: &[u8]) -> Result<()> {
+    fn convert_network(&self, caller: &Caller, inode: &Inode, value: &[u8]) -> Result<()> {
         if value == LINK {
             return Err(Error::Invalid("a link is attached, not written anew"));
         }
@@ -209,7 +221,7 @@ impl TransformFs {
         self.check_no_passthrough(inode.ino)?;
         file.convert(attached)?;
         let how = XattrSet::Any;
-        self.mount.below.setxattr(file.below(), NETWORK_ATTRIBUTE, text.as_bytes(), how)?;
+        self.mount.below.setxattr(caller, file.below(), NETWORK_ATTRIBUTE, text.as_bytes(), how)?;
         drop(file);
         self.reattached(inode);
         Ok(())

@@ -78,6 +78,7 @@ impl TransformFs {
     /// Writes to a file; `cached` is true for [`FileSystem::write_cached`].
     fn write_file(
         &self,
+        caller: &Caller,
         ino: Ino,
         handle: Handle,
         offset: u64,
@@ -90,9 +91,9 @@ impl TransformFs {
         if inode.is_plain() {
             let (below, fs) = (self.below_handle(handle), &self.mount.below);
             return if cached {
-                fs.write_cached(inode.below(), below, offset, data)
+                fs.write_cached(caller, inode.below(), below, offset, data)
             } else {
-                fs.write(inode.below(), below, offset, data)
+                fs.write(caller, inode.below(), below, offset, data)
             };
         }
         if data.is_empty() {
@@ -103,7 +104,7 @@ impl TransformFs {
         let taken = self.mount.file(&inode).write(offset, data)?;
         let durable = OpenFlags::SYNC | OpenFlags::DSYNC;
         if open.is_some_and(|open| open.flags.intersects(durable)) {
-            self.fsync(inode.ino, false)?;
+            self.fsync(caller, inode.ino, false)?;
         }
         Ok(taken)
     }
@@ -167,7 +168,7 @@ impl FileSystem for TransformFs {
         self.attr(&*self.inode(ino)?)
     }
 
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         if is_synthetic(ino) {
             return self.synthetic_attr(ino).and(Err(Error::ReadOnly));
         }
@@ -182,7 +183,7 @@ impl FileSystem for TransformFs {
             Self::permissions_change(&inode);
         }
         let mut attr = if inode.is_plain() {
-            self.mount.below.setattr(inode.below(), set)?
+            self.mount.below.setattr(caller, inode.below(), set)?
         } else {
             self.mount.file(&inode).setattr(set)?.0
         };
@@ -234,31 +235,32 @@ impl FileSystem for TransformFs {
         self.found(&parent, name, made, true)
     }
 
-    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
-        self.add_name(ino, new_parent, new_name)
+    fn link(&self, caller: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+        self.add_name(caller, ino, new_parent, new_name)
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.remove_name(parent, name)
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        self.remove_name(caller, parent, name)
     }
 
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.remove_directory(parent, name)
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        self.remove_directory(caller, parent, name)
     }
 
     fn rename(
         &self,
+        caller: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        self.change_name(parent, name, new_parent, new_name, flags)
+        self.change_name(caller, parent, name, new_parent, new_name, flags)
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        self.open_file(ino, flags)
+    fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        self.open_file(caller, ino, flags)
     }
 
     fn create(
@@ -324,15 +326,29 @@ impl FileSystem for TransformFs {
         read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        self.write_file(ino, handle, offset, data, false)
+    fn write(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        self.write_file(caller, ino, handle, offset, data, false)
     }
 
-    fn write_cached(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
-        self.write_file(ino, handle, offset, data, true)
+    fn write_cached(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        self.write_file(caller, ino, handle, offset, data, true)
     }
 
-    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+    fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> Result<()> {
         if is_synthetic(ino) {
             return self.synthetic_attr(ino).map(drop);
         }
@@ -341,14 +357,14 @@ impl FileSystem for TransformFs {
             return Ok(());
         }
         self.mount.commit(&inode)?;
-        self.mount.below.fsync(inode.below(), data_only)
+        self.mount.below.fsync(caller, inode.below(), data_only)
     }
 
-    fn fsync_dir(&self, ino: Ino) -> Result<()> {
+    fn fsync_dir(&self, caller: &Caller, ino: Ino) -> Result<()> {
         if is_synthetic(ino) {
             return self.synthetic_attr(ino).map(drop);
         }
-        self.mount.below.fsync_dir(self.inode(ino)?.below())
+        self.mount.below.fsync_dir(caller, self.inode(ino)?.below())
     }
 
     fn sync(&self) -> Result<()> {
@@ -392,12 +408,19 @@ impl FileSystem for TransformFs {
         self.attributes(&*self.inode(ino)?)
     }
 
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
-        self.set_attribute(&*self.inode(ino)?, name, value, how)
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
+        self.set_attribute(caller, &*self.inode(ino)?, name, value, how)
     }
 
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.remove_attribute(&*self.inode(ino)?, name)
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        self.remove_attribute(caller, &*self.inode(ino)?, name)
     }
 
     fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
@@ -416,11 +439,18 @@ impl FileSystem for TransformFs {
             || self.inode_below(ino).is_some_and(below)
     }
 
-    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
         let inode = self.inode(ino)?;
         self.touched(&inode);
         if inode.is_plain() {
-            return self.mount.below.fallocate(inode.below(), mode, offset, len_bytes);
+            return self.mount.below.fallocate(caller, inode.below(), mode, offset, len_bytes);
         }
         let end = offset.checked_add(len_bytes).ok_or(Error::TooLarge)?;
         if len_bytes == 0 {
@@ -439,6 +469,7 @@ impl FileSystem for TransformFs {
 
     fn copy_range(
         &self,
+        caller: &Caller,
         from: Ino,
         from_offset: u64,
         to: Ino,
@@ -451,10 +482,17 @@ impl FileSystem for TransformFs {
             let source = self.inode(from)?;
             if source.is_plain() {
                 let (from, to) = (source.below(), target.below());
-                return self.mount.below.copy_range(from, from_offset, to, to_offset, len_bytes);
+                return self.mount.below.copy_range(
+                    caller,
+                    from,
+                    from_offset,
+                    to,
+                    to_offset,
+                    len_bytes,
+                );
             }
         }
-        copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
+        copy_by_reading(self, caller, (from, from_offset), (to, to_offset), len_bytes)
     }
 
     fn trim(&self, range: &TrimRange) -> Result<u64> {
@@ -465,8 +503,8 @@ impl FileSystem for TransformFs {
         self.mount.below.file_flags(self.flagged(ino)?)
     }
 
-    fn set_file_flags(&self, ino: Ino, flags: FileFlags) -> Result<()> {
-        self.mount.below.set_file_flags(self.flagged(ino)?, flags)
+    fn set_file_flags(&self, caller: &Caller, ino: Ino, flags: FileFlags) -> Result<()> {
+        self.mount.below.set_file_flags(caller, self.flagged(ino)?, flags)
     }
 
     fn command(

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use weft_vfs::{Error, Handle, Ino, Result, XattrSet};
+use weft_vfs::{Caller, Error, Handle, Ino, Result, XattrSet};
 
 use super::explanation::Source;
 use super::inode::{Attached, again};
@@ -292,7 +292,13 @@ impl TransformFs {
     /// attributes.
     pub(super) fn pin(&self, below: Ino, text: &Text) {
         let text = text.to_string();
-        match self.mount.below.setxattr(below, NETWORK_ATTRIBUTE, text.as_bytes(), XattrSet::Any) {
+        match self.mount.below.setxattr(
+            &Caller::ROOT,
+            below,
+            NETWORK_ATTRIBUTE,
+            text.as_bytes(),
+            XattrSet::Any,
+        ) {
             Ok(()) | Err(Error::Unsupported(_)) => {}
             Err(e) => tracing::warn!("the network of a new file is not written down: {e}"),
         }

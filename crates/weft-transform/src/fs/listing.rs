@@ -1,7 +1,7 @@
 //! Directory listing: temporary files are skipped, inode numbers and sizes are those of this file
 //! system.
 
-use weft_vfs::{Attr, DirCursor, DirEntry, Entry, Error, FileSystem, Ino, Result};
+use weft_vfs::{Attr, Caller, DirCursor, DirEntry, Entry, Error, FileSystem, Ino, Result};
 
 use super::inodes::is_synthetic;
 use super::path::FRESH_PREFIX;
@@ -80,7 +80,7 @@ impl TransformFs {
         for name in names {
             let of = &name[FRESH_PREFIX.len()..];
             if !of.starts_with(ours.as_bytes()) {
-                match self.mount.below.unlink(directory, &name) {
+                match self.mount.below.unlink(&Caller::ROOT, directory, &name) {
                     Ok(()) => tracing::info!("removed what a commit cut short left behind"),
                     Err(e) => tracing::warn!("what a commit cut short left behind stays: {e}"),
                 }

@@ -4,7 +4,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use weft_vfs::{Attr, Error as Fault, Handle, Ino, Result as FsResult, SetAttr, SetTime, Time};
+use weft_vfs::{
+    Attr, Caller, Error as Fault, Handle, Ino, Result as FsResult, SetAttr, SetTime, Time,
+};
 
 use super::derived::read_only;
 use super::inode::{Attached, FileState, Inode, View, again};
@@ -264,7 +266,7 @@ impl LockedFile<'_> {
             self.store()?.set_len(size)?;
             below.mtime = Some(set.mtime.unwrap_or(SetTime::Now));
         }
-        let attr = self.mount.below.setattr(self.below(), &below)?;
+        let attr = self.mount.below.setattr(&Caller::ROOT, self.below(), &below)?;
         if self.is_dirty() {
             let (mtime, ctime) = self.stamp.unwrap_or((attr.mtime, attr.ctime));
             self.stamp = Some((
@@ -302,7 +304,7 @@ impl LockedFile<'_> {
                 ctime: Some(ctime),
                 ..SetAttr::default()
             };
-            self.mount.below.setattr(self.below(), &set)?;
+            self.mount.below.setattr(&Caller::ROOT, self.below(), &set)?;
         }
         self.seen = Some(self.look()?.1);
         Ok(())

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use weft_vfs::{DirCursor, Entry, Error, FileKind, FileSystem, Ino, RenameFlags, Result};
+use weft_vfs::{Caller, DirCursor, Entry, Error, FileKind, FileSystem, Ino, RenameFlags, Result};
 
 use super::inode::{Attached, Inode, again};
 use super::locks::locked;
@@ -70,7 +70,14 @@ impl TransformFs {
     /// mount that names another network than the file's. A directory moves if the rules of the
     /// mount give all files in it the same networks as before; otherwise the client gets
     /// [`Error::CrossDevice`], and copies.
-    fn convert_for(&self, parent: &Inode, name: &[u8], to: &Inode, new_name: &[u8]) -> Result<()> {
+    fn convert_for(
+        &self,
+        caller: &Caller,
+        parent: &Inode,
+        name: &[u8],
+        to: &Inode,
+        new_name: &[u8],
+    ) -> Result<()> {
         if name == new_name && parent.ino == to.ino {
             return Ok(());
         }
@@ -88,7 +95,7 @@ impl TransformFs {
             }
             FileKind::Regular if ruled => {
                 let (attached, text) = self.of_rules(&path, Some(inode.below()));
-                self.convert_as_ruled(&inode, attached, text.as_ref())
+                self.convert_as_ruled(caller, &inode, attached, text.as_ref())
             }
             FileKind::Regular if !is_rules_file(&path) => {
                 let (attached, text) = self.of_rules(&path, Some(inode.below()));
@@ -130,7 +137,13 @@ impl TransformFs {
         self.convert_to(inode, attached, text)
     }
 
-    fn convert_as_ruled(&self, inode: &Inode, ruled: Attached, text: Option<&Text>) -> Result<()> {
+    fn convert_as_ruled(
+        &self,
+        caller: &Caller,
+        inode: &Inode,
+        ruled: Attached,
+        text: Option<&Text>,
+    ) -> Result<()> {
         let same = match (&locked(&inode.file).attached, &ruled) {
             (Attached::Plain, Attached::Plain) => true,
             (Attached::Network(one), Attached::Network(other)) => {
@@ -150,7 +163,7 @@ impl TransformFs {
             self.convert_to(inode, ruled, text)?;
         }
         if text.is_none() {
-            match self.mount.below.removexattr(inode.below(), NETWORK_ATTRIBUTE) {
+            match self.mount.below.removexattr(caller, inode.below(), NETWORK_ATTRIBUTE) {
                 Ok(()) | Err(Error::NoAttribute | Error::Unsupported(_)) => {}
                 Err(e) => return Err(e),
             }
@@ -231,7 +244,13 @@ impl TransformFs {
         }
     }
 
-    pub(super) fn add_name(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+    pub(super) fn add_name(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        new_parent: Ino,
+        new_name: &[u8],
+    ) -> Result<Entry> {
         let (inode, parent) = (self.inode(ino)?, self.inode(new_parent)?);
         check_visible(new_name)?;
         if inode.view_name.is_some() {
@@ -253,7 +272,7 @@ impl TransformFs {
         }
         let entry = {
             let _names = locked(&self.mount.names);
-            self.mount.below.link(inode.below(), parent.below(), new_name)?
+            self.mount.below.link(caller, inode.below(), parent.below(), new_name)?
         };
         self.named(new_name);
         self.mount.below.forget(entry.attr.ino, 1);
@@ -261,12 +280,12 @@ impl TransformFs {
         Ok(Entry { attr: self.attr(&inode)?, ..entry })
     }
 
-    pub(super) fn remove_name(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    pub(super) fn remove_name(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         let parent = self.inode(parent)?;
         check_visible(name).map_err(|_| Error::NotFound)?;
         let names = locked(&self.mount.names);
         let inode = self.known(&parent, name);
-        let result = self.mount.below.unlink(parent.below(), name);
+        let result = self.mount.below.unlink(caller, parent.below(), name);
         self.lost_name(inode.as_ref());
         drop(names);
         self.views_lose_names(inode.as_ref(), &parent);
@@ -275,10 +294,10 @@ impl TransformFs {
         result
     }
 
-    pub(super) fn remove_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    pub(super) fn remove_directory(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         let parent = self.inode(parent)?;
         let inode = self.known(&parent, name);
-        let mut result = self.mount.below.rmdir(parent.below(), name);
+        let mut result = self.mount.below.rmdir(caller, parent.below(), name);
         if matches!(result, Err(Error::NotEmpty)) && name != b".." {
             // The directory may contain only temporary files of interrupted commits, which listing
             // removes.
@@ -290,7 +309,7 @@ impl TransformFs {
                 })?;
                 self.forget(entry.attr.ino, 1);
                 if names <= 2 {
-                    result = self.mount.below.rmdir(parent.below(), name);
+                    result = self.mount.below.rmdir(caller, parent.below(), name);
                 }
             }
         }
@@ -302,6 +321,7 @@ impl TransformFs {
 
     pub(super) fn change_name(
         &self,
+        caller: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -311,16 +331,22 @@ impl TransformFs {
         let (parent, new_parent) = (self.inode(parent)?, self.inode(new_parent)?);
         check_visible(name).map_err(|_| Error::NotFound)?;
         check_visible(new_name)?;
-        self.convert_for(&parent, name, &new_parent, new_name)?;
+        self.convert_for(caller, &parent, name, &new_parent, new_name)?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if exchange {
-            self.convert_for(&new_parent, new_name, &parent, name)?;
+            self.convert_for(caller, &new_parent, new_name, &parent, name)?;
         }
         let names = locked(&self.mount.names);
         let moving = self.known(&parent, name);
         let there = self.known(&new_parent, new_name);
-        let result =
-            self.mount.below.rename(parent.below(), name, new_parent.below(), new_name, flags);
+        let result = self.mount.below.rename(
+            caller,
+            parent.below(),
+            name,
+            new_parent.below(),
+            new_name,
+            flags,
+        );
         let same = moving.as_ref().zip(there.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
         if result.is_ok() && !same {
             self.moved(moving.as_ref(), &new_parent, new_name);

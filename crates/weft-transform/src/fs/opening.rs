@@ -29,7 +29,7 @@ impl TransformFs {
         below.map_or(Handle::NONE, |(_, handle)| handle)
     }
 
-    pub(super) fn open_file(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+    pub(super) fn open_file(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         if is_synthetic(ino) {
             return self.synthetic_open(ino, flags);
         }
@@ -47,7 +47,7 @@ impl TransformFs {
             self.touched(&inode);
         }
         if inode.is_plain() {
-            let below = self.mount.below.open(inode.below(), flags)?;
+            let below = self.mount.below.open(caller, inode.below(), flags)?;
             self.mount.inodes().add_use(&inode);
             // A program that opens the file with this flag may push stages on it, for which the
             // kernel must request the bytes here.
@@ -81,7 +81,7 @@ impl TransformFs {
             self.mount.file(&inode).check_writable()?;
         }
         if flags.contains(OpenFlags::TRUNCATE) {
-            self.setattr(ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })?;
+            self.setattr(caller, ino, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })?;
         }
         if !is_damaged {
             self.look_for_output(&inode);
@@ -210,7 +210,7 @@ impl TransformFs {
                 Err(e) => return Err(e),
             };
             let ino = entry.attr.ino;
-            let opened = self.open(ino, flags).and_then(|opened| {
+            let opened = self.open(caller, ino, flags).and_then(|opened| {
                 let attr = self.getattr(ino)?;
                 Ok((Entry { attr, ..entry }, opened))
             });

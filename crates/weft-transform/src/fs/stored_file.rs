@@ -34,7 +34,13 @@ impl Store for InodeStore {
     fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < data.len() {
-            match self.fs.write(self.ino, Handle::NONE, offset + done as u64, &data[done..])? {
+            match self.fs.write(
+                &Caller::ROOT,
+                self.ino,
+                Handle::NONE,
+                offset + done as u64,
+                &data[done..],
+            )? {
                 0 => return Err(Fault::NoSpace.into()),
                 taken => done += taken,
             }
@@ -44,12 +50,12 @@ impl Store for InodeStore {
 
     fn set_len(&mut self, len_bytes: u64) -> Result<()> {
         let set = SetAttr { size_bytes: Some(len_bytes), ..SetAttr::default() };
-        self.fs.setattr(self.ino, &set)?;
+        self.fs.setattr(&Caller::ROOT, self.ino, &set)?;
         Ok(())
     }
 
     fn commit(&mut self) -> Result<()> {
-        Ok(self.fs.fsync(self.ino, true)?)
+        Ok(self.fs.fsync(&Caller::ROOT, self.ino, true)?)
     }
 
     // Never dirty: writes go directly to the file system below.
@@ -87,7 +93,7 @@ impl StoredFile {
         let location = locked(&self.location).clone();
         if location.unlinked {
             // The file has no name: neither does its new content.
-            self.mount.below.unlink(fresh.parent, &fresh.name)?;
+            self.mount.below.unlink(&Caller::ROOT, fresh.parent, &fresh.name)?;
         } else {
             let there = self.mount.below.lookup(location.parent, &location.name)?;
             self.mount.below.forget(there.attr.ino, 1);
@@ -96,11 +102,12 @@ impl StoredFile {
                 return Err(Fault::Io { errno: 16, message }.into());
             }
             copy_attributes(&*self.mount.below, &there.attr, fresh.ino)?;
-            self.mount.below.fsync(fresh.ino, false)?;
+            self.mount.below.fsync(&Caller::ROOT, fresh.ino, false)?;
             // A concurrent lookup of the name finds the same inode by either number below.
             self.mount.inodes().alias(location.ino, fresh.ino);
             let flags = RenameFlags::empty();
             let renamed = self.mount.below.rename(
+                &Caller::ROOT,
                 fresh.parent,
                 &fresh.name,
                 location.parent,
@@ -120,7 +127,7 @@ impl StoredFile {
         self.mount.below.forget(location.ino, 1);
         if !location.unlinked {
             // Until then a crash may restore the old file, intact.
-            if let Err(e) = self.mount.below.fsync_dir(location.parent) {
+            if let Err(e) = self.mount.below.fsync_dir(&Caller::ROOT, location.parent) {
                 tracing::warn!("the directory of a file written anew is not durable: {e}");
             }
         }
@@ -135,14 +142,14 @@ fn copy_attributes(fs: &dyn FileSystem, from: &Attr, to: Ino) -> Result<()> {
             // `to` may have inherited an access list from the directory that the file does not
             // have.
             if fs.has_acls() && !names.iter().any(|name| name == ACCESS_LIST) {
-                match fs.removexattr(to, ACCESS_LIST) {
+                match fs.removexattr(&Caller::ROOT, to, ACCESS_LIST) {
                     Ok(()) | Err(Fault::NoAttribute) => {}
                     Err(e) => return Err(e.into()),
                 }
             }
             for name in names {
                 let value = fs.getxattr(from.ino, &name)?;
-                fs.setxattr(to, &name, &value, XattrSet::Any)?;
+                fs.setxattr(&Caller::ROOT, to, &name, &value, XattrSet::Any)?;
             }
         }
         Err(Fault::Unsupported(_)) => {}
@@ -156,7 +163,7 @@ fn copy_attributes(fs: &dyn FileSystem, from: &Attr, to: Ino) -> Result<()> {
         mtime: Some(SetTime::At(from.mtime)),
         ..SetAttr::default()
     };
-    fs.setattr(to, &set)?;
+    fs.setattr(&Caller::ROOT, to, &set)?;
     Ok(())
 }
 
@@ -172,7 +179,7 @@ impl Base for StoredFile {
         let id = self.mount.fresh_names.fetch_add(1, Ordering::Relaxed);
         let suffix = format!("{:08x}-{id:x}", self.mount.session);
         let name = [FRESH_PREFIX, suffix.as_bytes()].concat();
-        let caller = Caller { uid: old.uid, gid: old.gid, ..Caller::default() };
+        let caller = Caller { uid: old.uid, gid: old.gid, ..Caller::ROOT };
         let make =
             |parent| self.mount.below.mknod(&caller, parent, &name, FileKind::Regular, 0o600, 0);
         // The directory of a file without a name may have been removed too.
@@ -203,7 +210,7 @@ impl Base for StoredFile {
 
     fn discard(&mut self, fresh: FreshId) {
         if let Some(fresh) = self.take(fresh) {
-            if let Err(e) = self.mount.below.unlink(fresh.parent, &fresh.name) {
+            if let Err(e) = self.mount.below.unlink(&Caller::ROOT, fresh.parent, &fresh.name) {
                 tracing::warn!("a temporary file stays behind: {e}");
             }
             self.mount.below.forget(fresh.ino, 1);

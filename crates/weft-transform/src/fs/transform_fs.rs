@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_vfs::{
-    Attr, Entry, Error, FileKind, FileSystem, Handle, HandleTable, Ino, Invalidate, OpenFlags,
-    Result,
+    Attr, Caller, Entry, Error, FileKind, FileSystem, Handle, HandleTable, Ino, Invalidate,
+    OpenFlags, Result,
 };
 
 use super::archive_tree::Trees;
@@ -201,7 +201,7 @@ impl TransformFs {
         }
         let begun = self.mount.file(inode).begin();
         begun.inspect_err(|_| {
-            if self.mount.below.unlink(parent.below(), name).is_ok() {
+            if self.mount.below.unlink(&Caller::ROOT, parent.below(), name).is_ok() {
                 locked(&inode.location).unlinked = true;
             }
         })

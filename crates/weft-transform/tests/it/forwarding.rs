@@ -99,20 +99,20 @@ impl Layer for Asked {
 fn a_file_that_is_written_anew_is_asked_about_by_its_new_number() {
     let below = Arc::new(Asked::default());
     let fs = over(below.clone());
-    let caller = Caller::default();
+    let caller = Caller::ROOT;
     let made = fs.mknod(&caller, fs.root(), b"file", FileKind::Regular, 0o644, 0).unwrap();
     let ino = made.attr.ino;
-    let opened = fs.open(ino, OpenFlags::READ | OpenFlags::WRITE).unwrap();
+    let opened = fs.open(&Caller::ROOT, ino, OpenFlags::READ | OpenFlags::WRITE).unwrap();
 
     let answer = fs.command(&caller, ino, opened.handle, 7, b"data").unwrap();
     assert_eq!(answer.data, b"data");
     fs.release(ino, opened.handle).unwrap();
 
-    fs.setxattr(ino, NETWORK_ATTRIBUTE, b"zstd", XattrSet::Any).unwrap();
+    fs.setxattr(&Caller::ROOT, ino, NETWORK_ATTRIBUTE, b"zstd", XattrSet::Any).unwrap();
     let mut now = ino;
     for round in 0..4 {
-        fs.write(ino, Handle::NONE, round, b"what is compressed").unwrap();
-        fs.fsync(ino, false).unwrap();
+        fs.write(&Caller::ROOT, ino, Handle::NONE, round, b"what is compressed").unwrap();
+        fs.fsync(&Caller::ROOT, ino, false).unwrap();
         now = below.fs.lookup(below.fs.root(), b"file").unwrap().attr.ino;
         // A number may come back when its file is gone.
         if now != ino {

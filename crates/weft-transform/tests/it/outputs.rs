@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use weft_testing::Rng;
 use weft_transform::{Meters, OutputCache, Rules, TransformFs, TransformOptions};
-use weft_vfs::{FileSystem, Handle, MemFs, OpenFlags, Result, SetAttr, SetTime, Time, Walker};
+use weft_vfs::{
+    Caller, FileSystem, Handle, MemFs, OpenFlags, Result, SetAttr, SetTime, Time, Walker,
+};
 
 use crate::common::{lines, registry};
 use crate::hooked::Hooked;
@@ -48,7 +50,7 @@ impl Cached {
             SetAttr { mtime: Some(SetTime::At(then)), ctime: Some(then), ..SetAttr::default() };
         let walker = Walker::new(&*self.below);
         let node = walker.resolve(path).expect("there");
-        self.below.setattr(node.ino(), &set).expect("set");
+        self.below.setattr(&Caller::ROOT, node.ino(), &set).expect("set");
     }
 
     /// Opens and reads a file as the kernel does, in the order of `pieces` of 128 KiB.
@@ -56,7 +58,7 @@ impl Cached {
         const PIECE: usize = 128 << 10;
         let walker = Walker::new(&self.fs);
         let node = walker.resolve(path)?;
-        let opened = self.fs.open(node.ino(), OpenFlags::READ)?;
+        let opened = self.fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ)?;
         let mut all = Vec::new();
         if opened.direct_io {
             loop {
@@ -154,7 +156,7 @@ fn who_reads_once_and_fast_finds_all_of_it_kept() -> Result<()> {
     assert!(cached.read(b"/x@one", false)? == want);
     // From here on nothing is read, only opened.
     cached.until_kept(|| {
-        let opened = cached.fs.open(node.ino(), OpenFlags::READ).expect("opened");
+        let opened = cached.fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ).expect("opened");
         cached.fs.release(node.ino(), opened.handle).expect("closed");
     });
     assert!(cached.read(b"/x@one", true)? == want);
@@ -174,25 +176,29 @@ fn what_changes_is_made_anew() -> Result<()> {
     cached.read_until_kept(b"/x.log", &old);
     let node = walker.resolve(b"/x.log")?;
     // From above, also while it is not committed, and while somebody has it open.
-    let held = cached.fs.open(node.ino(), OpenFlags::READ)?;
-    node.write_at(100_000, b"written")?;
+    let held = cached.fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ)?;
+    node.write_at(&Caller::ROOT, 100_000, b"written")?;
     let mut new = old.clone();
     new[100_000..100_007].copy_from_slice(b"written");
     let mut piece = [0; 7];
     cached.fs.read(node.ino(), held.handle, 100_000, &mut piece)?;
     assert_eq!(&piece, b"written");
     assert!(cached.read(b"/x.log", false)? == new);
-    cached.fs.fsync(node.ino(), false)?;
+    cached.fs.fsync(&Caller::ROOT, node.ino(), false)?;
     assert!(cached.read(b"/x.log", false)? == new);
     cached.fs.release(node.ino(), held.handle)?;
     drop(node);
     // Cut off while it is read into the cache: neither the old nor half of the new is kept.
     cached.settle(b"/x.log");
     let node = walker.resolve(b"/x.log")?;
-    let opened = cached.fs.open(node.ino(), OpenFlags::READ)?;
+    let opened = cached.fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ)?;
     let mut half = vec![0; 150_000];
     cached.fs.read(node.ino(), opened.handle, 0, &mut half)?;
-    cached.fs.setattr(node.ino(), &SetAttr { size_bytes: Some(10), ..SetAttr::default() })?;
+    cached.fs.setattr(
+        &Caller::ROOT,
+        node.ino(),
+        &SetAttr { size_bytes: Some(10), ..SetAttr::default() },
+    )?;
     cached.fs.read(node.ino(), opened.handle, 150_000, &mut half)?;
     cached.fs.release(node.ino(), opened.handle)?;
     assert!(cached.read(b"/x.log", false)? == new[..10]);
@@ -211,7 +217,7 @@ fn views_of_unknown_length_get_one() -> Result<()> {
     assert!(json.starts_with(b"{\"a\":"));
     first.read_until_kept(b"/t.csv@json", &json);
     let node = Walker::new(&first.fs).resolve(b"/t.csv@json")?;
-    let opened = first.fs.open(node.ino(), OpenFlags::READ)?;
+    let opened = first.fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ)?;
     assert!(!opened.direct_io && opened.keep_cache);
     assert_eq!(first.fs.getattr(node.ino())?.size_bytes, json.len() as u64);
     first.fs.release(node.ino(), opened.handle)?;
@@ -262,7 +268,7 @@ fn damage_in_the_cache_is_nobodys_business() -> Result<()> {
     cached.settle(b"/x.log");
     cached.read_until_kept(b"/x.log", &text);
     let node = Walker::new(&cached.fs).resolve(b"/x.log")?;
-    let opened = cached.fs.open(node.ino(), OpenFlags::READ)?;
+    let opened = cached.fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ)?;
     let entry = std::fs::read_dir(cache.join("outputs")).expect("there").next().expect("one");
     let path = entry.expect("one").path();
     let file = std::fs::File::options().write(true).open(&path).expect("ours");
@@ -323,7 +329,7 @@ fn an_output_is_kept_although_it_was_read_here_and_there_at_first() -> Result<()
     cached.fs.sync()?;
     cached.settle(b"/x.log");
     let node = walker.resolve(b"/x.log")?;
-    let opened = cached.fs.open(node.ino(), OpenFlags::READ)?;
+    let opened = cached.fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ)?;
     for at in (0..text.len() - 10).step_by(500) {
         let mut piece = [0; 10];
         assert_eq!(cached.fs.read(node.ino(), opened.handle, at as u64, &mut piece)?, 10);
@@ -379,7 +385,7 @@ fn an_output_is_kept_although_its_file_is_forgotten_at_once() -> Result<()> {
     // From here on nothing is read, only opened.
     cached.until_kept(|| {
         let node = walker.resolve(b"/x.log").expect("there");
-        let opened = cached.fs.open(node.ino(), OpenFlags::READ).expect("opened");
+        let opened = cached.fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ).expect("opened");
         cached.fs.release(node.ino(), opened.handle).expect("closed");
     });
     Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weft_transform::{
     EXPLAIN_ATTRIBUTE, NETWORK_ATTRIBUTE, RULES_NAME, TransformFs, TransformOptions,
 };
-use weft_vfs::{FileSystem, Ino, MemFs, RenameFlags, SetAttr, Walker, XattrSet};
+use weft_vfs::{Caller, FileSystem, Ino, MemFs, RenameFlags, SetAttr, Walker, XattrSet};
 
 use crate::common::registry;
 
@@ -18,7 +18,7 @@ const OWNER: u32 = 1000;
 fn owned(below: &MemFs, path: &str, content: &[u8], perm: u16, uid: u32) -> Ino {
     let node = Walker::new(below).write_file(path.as_bytes(), content, perm).expect("written");
     let set = SetAttr { uid: Some(uid), perm: Some(perm), ..SetAttr::default() };
-    below.setattr(node.ino(), &set).expect("owned");
+    below.setattr(&Caller::ROOT, node.ino(), &set).expect("owned");
     node.ino()
 }
 
@@ -55,7 +55,7 @@ fn a_private_file_is_no_rules_file() {
     // Its owner makes it one, and it counts at once.
     let node = walker.resolve(&[b"/", RULES_NAME].concat()).expect("there");
     let set = |perm| SetAttr { perm: Some(perm), ..SetAttr::default() };
-    fs.setattr(node.ino(), &set(0o644)).expect("its owner's");
+    fs.setattr(&Caller::ROOT, node.ino(), &set(0o644)).expect("its owner's");
     assert_eq!(walker.read_file(b"/other").expect("under no rule"), b"4142");
     let said = explained(&fs, "/db_password");
     assert!(!said.contains("hunter2"), "an error quotes nothing: {said}");
@@ -63,7 +63,7 @@ fn a_private_file_is_no_rules_file() {
     // A single user's rules are read by that user.
     let fs = over(below.clone());
     fs.serve_one_user();
-    below.setattr(node.ino(), &set(0o600)).expect("below");
+    below.setattr(&Caller::ROOT, node.ino(), &set(0o600)).expect("below");
     assert_eq!(Walker::new(&fs).read_file(b"/other").expect("under no rule"), b"4142");
 }
 
@@ -96,6 +96,7 @@ fn rules_of_another_owner_are_no_oracle() {
         // Moving one under it neither.
         owned(&below, "/c", b"QUJD", 0o600, 0);
         let moved = fs.rename(
+            &Caller::ROOT,
             fs.root(),
             b"c",
             walker.resolve(b"/own").expect("own").ino(),
@@ -113,7 +114,7 @@ fn rules_of_another_owner_are_no_oracle() {
         // So is everything under rules of root's.
         let node = Walker::new(&*below).resolve(rules.as_bytes()).expect("there");
         let set = SetAttr { uid: Some(0), ..SetAttr::default() };
-        below.setattr(node.ino(), &set).expect("root's");
+        below.setattr(&Caller::ROOT, node.ino(), &set).expect("root's");
         if text.ends_with("base64") {
             let fs = over(below.clone());
             assert_eq!(Walker::new(&fs).read_file(b"/own/a").expect("root's"), b"ABC");
@@ -122,6 +123,8 @@ fn rules_of_another_owner_are_no_oracle() {
     // And what carries a network by its own attribute.
     owned(&below, &rules, b"* hex", 0o644, OWNER);
     let node = root.resolve(b"/own/a").expect("there");
-    below.setxattr(node.ino(), NETWORK_ATTRIBUTE, b"base64", XattrSet::Any).expect("attached");
+    below
+        .setxattr(&Caller::ROOT, node.ino(), NETWORK_ATTRIBUTE, b"base64", XattrSet::Any)
+        .expect("attached");
     assert_eq!(Walker::new(&over(below.clone())).read_file(b"/own/a").expect("its own"), b"ABC");
 }

@@ -146,7 +146,7 @@ fn private(below: &MemFs, contents: (&[u8], &[u8])) -> [Ino; 2] {
         let at = Time { secs: 1_000_000_000, nanos: 0 };
         let time = Some(SetTime::At(at));
         let set = SetAttr { atime: time, mtime: time, ctime: Some(at), ..SetAttr::default() };
-        below.setattr(node.ino(), &set).expect("times");
+        below.setattr(&Caller::ROOT, node.ino(), &set).expect("times");
         node.ino()
     })
 }
@@ -189,7 +189,7 @@ fn what_is_told_is_the_same_once_a_reader_has_looked() {
     assert!(read_path(&fs, b"/a@~gzip").expect("unpacked") == tarred());
     assert!(read_path(&fs, b"/a@~gzip@upper").expect("unpacked") == tarred().to_ascii_uppercase());
     let held = walker.resolve(b"/a@~gzip").expect("a view");
-    let opened = fs.open(held.ino(), OpenFlags::READ).expect("opened");
+    let opened = fs.open(&Caller::ROOT, held.ino(), OpenFlags::READ).expect("opened");
     assert!(opened.direct_io, "a kernel asks for what it has no length of");
     assert!(read_path(&fs, b"/a@~gzip").expect("unpacked") == tarred());
     let in_tree = walker.resolve(b"/a@tree/a").expect("inner");
@@ -226,7 +226,7 @@ fn lengths_are_told_where_all_may_read() {
         // And no more once that ends.
         let below_ino = raw.resolve(b"/a").expect("there").ino();
         let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-        fs.setattr(below_ino, &set).expect("its owner's");
+        fs.setattr(&Caller::ROOT, below_ino, &set).expect("its owner's");
         let told = walker.resolve(b"/a@~gzip").expect("a view").attr().size_bytes;
         assert_eq!(told > 0, one_user, "{told}");
     }
@@ -243,7 +243,10 @@ fn lengths_are_told_where_all_may_read() {
     ] {
         list.extend([&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat());
     }
-    if below.setxattr(node.ino(), b"system.posix_acl_access", &list, XattrSet::Any).is_ok() {
+    if below
+        .setxattr(&Caller::ROOT, node.ino(), b"system.posix_acl_access", &list, XattrSet::Any)
+        .is_ok()
+    {
         let fs = over(below.clone());
         let view = Walker::new(&fs).resolve(b"/a@~gzip").expect("a view");
         assert_eq!(view.attr().size_bytes, 0);
@@ -255,12 +258,12 @@ fn linked(fs: &TransformFs, base: &str) -> String {
     let content = link_content(base, &network("view: upper"));
     let link = Walker::new(fs).write_file(b"/own/l", content.as_bytes(), 0o644).expect("written");
     let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
-    fs.setattr(link.ino(), &owner).expect("given away");
-    let set = fs.setxattr(link.ino(), b"user.weft.network", b"link", XattrSet::Any);
+    fs.setattr(&Caller::ROOT, link.ino(), &owner).expect("given away");
+    let set = fs.setxattr(&Caller::ROOT, link.ino(), b"user.weft.network", b"link", XattrSet::Any);
     let told = fs.getattr(link.ino()).expect("there").size_bytes;
     assert!(set.is_ok() || told == content.len() as u64, "{base}: {told}");
     let own = Walker::new(fs).resolve(b"/own").expect("there");
-    fs.unlink(own.ino(), b"l").expect("removed");
+    fs.unlink(&Caller::ROOT, own.ino(), b"l").expect("removed");
     format!("{set:?}")
 }
 
@@ -302,7 +305,7 @@ fn a_link_tells_its_owner_nothing_of_what_is_private() {
 fn raw_own(fs: &TransformFs) {
     let mine = Walker::new(fs).write_file(b"/own/mine", b"mine", 0o600).expect("written");
     let owner = SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() };
-    fs.setattr(mine.ino(), &owner).expect("given away");
+    fs.setattr(&Caller::ROOT, mine.ino(), &owner).expect("given away");
 }
 
 /// A link that others may write would show what they choose with the permissions of its owner.
@@ -313,9 +316,10 @@ fn a_link_that_others_may_write_shows_nothing() {
     let fs = over(below);
     let content = link_content("a", &network("view: upper"));
     let link = Walker::new(&fs).write_file(b"/l", content.as_bytes(), 0o666).expect("written");
-    let set = |ino| fs.setxattr(ino, b"user.weft.network", b"link", XattrSet::Any);
+    let set = |ino| fs.setxattr(&Caller::ROOT, ino, b"user.weft.network", b"link", XattrSet::Any);
     assert!(matches!(set(link.ino()), Err(Error::Io { errno: 13, .. })));
-    fs.setattr(link.ino(), &SetAttr { perm: Some(0o644), ..SetAttr::default() }).expect("set");
+    fs.setattr(&Caller::ROOT, link.ino(), &SetAttr { perm: Some(0o644), ..SetAttr::default() })
+        .expect("set");
     set(link.ino()).expect("a link of root's");
 }
 
@@ -326,8 +330,7 @@ fn making_a_name_opens_nothing_that_is_made_from_another_file() {
     private(&below, (b"secret", b"secret"));
     let fs = over(below);
     for name in ["a@upper", "a@tree", "a@~gzip+tree"] {
-        let made =
-            fs.create(&Caller::default(), fs.root(), name.as_bytes(), 0o600, OpenFlags::READ);
+        let made = fs.create(&Caller::ROOT, fs.root(), name.as_bytes(), 0o600, OpenFlags::READ);
         assert!(matches!(made, Err(Error::Stale(_))), "{name}: {made:?}");
     }
 }

@@ -172,11 +172,13 @@ fn attributes_attach_and_detach() -> Result<()> {
     let fs = over(below.clone(), "");
     let walker = Walker::new(&fs);
     let node = walker.write_file(b"/f", b"Uryyb", 0o644)?;
-    let set = |text: &[u8]| fs.setxattr(node.ino(), NETWORK_ATTRIBUTE, text, XattrSet::Any);
+    let set = |text: &[u8]| {
+        fs.setxattr(&Caller::ROOT, node.ino(), NETWORK_ATTRIBUTE, text, XattrSet::Any)
+    };
     set(b"rot13|identity")?;
     assert_eq!(fs.getxattr(node.ino(), NETWORK_ATTRIBUTE)?, b"rot13 | identity", "canonical");
     assert_eq!(node.read_all()?, b"Hello");
-    node.write_at(0, b"J")?;
+    node.write_at(&Caller::ROOT, 0, b"J")?;
     assert_eq!(Walker::new(&*below).read_file(b"/f")?, b"Wryyb");
     for (text, errno) in [(&b"zsdt"[..], 22), (b"aead key=nobody", 126), (b"zstd", 5), (b"|", 22)] {
         let refused = set(text).expect_err("refused");
@@ -185,10 +187,10 @@ fn attributes_attach_and_detach() -> Result<()> {
     }
     set(b"view: upper")?;
     assert_eq!(node.read_all()?, b"WRYYB");
-    assert_eq!(node.write_at(0, b"x").expect_err("no inverse").errno(), 95);
-    let writing = fs.open(node.ino(), OpenFlags::WRITE);
+    assert_eq!(node.write_at(&Caller::ROOT, 0, b"x").expect_err("no inverse").errno(), 95);
+    let writing = fs.open(&Caller::ROOT, node.ino(), OpenFlags::WRITE);
     assert_eq!(writing.expect_err("no inverse").errno(), 95);
-    fs.removexattr(node.ino(), NETWORK_ATTRIBUTE)?;
+    fs.removexattr(&Caller::ROOT, node.ino(), NETWORK_ATTRIBUTE)?;
     assert_eq!(node.read_all()?, b"Wryyb");
     Ok(())
 }
@@ -201,6 +203,7 @@ fn unknown_sizes_are_not_guessed() -> Result<()> {
     let plain = walker.write_file(b"/log", b"fine\nerror 1\nfine\nerror 2\n", 0o644)?;
     drop(plain);
     fs.setxattr(
+        &Caller::ROOT,
         walker.resolve(b"/log")?.ino(),
         NETWORK_ATTRIBUTE,
         b"view: lines contains=error",
@@ -208,7 +211,7 @@ fn unknown_sizes_are_not_guessed() -> Result<()> {
     )?;
     let node = walker.resolve(b"/log")?;
     assert_eq!(node.stat()?.size_bytes, 0);
-    let opened = fs.open(node.ino(), OpenFlags::READ)?;
+    let opened = fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ)?;
     assert!(opened.direct_io && !opened.keep_cache);
     let mut buf = [0; 100];
     let got = fs.read(node.ino(), opened.handle, 0, &mut buf)?;
@@ -229,7 +232,7 @@ fn damage_is_an_error_at_its_offset() -> Result<()> {
     }
     let stored = Walker::new(&*below).resolve(b"/f")?;
     let at = 512 + 2 * (4096 + 40) + 1000;
-    stored.write_at(at, b"damage")?;
+    stored.write_at(&Caller::ROOT, at, b"damage")?;
     drop(stored);
     let fs = over(below, "* aead key=work");
     let node = Walker::new(&fs).resolve(b"/f")?;
@@ -249,28 +252,31 @@ fn damage_is_an_error_at_its_offset() -> Result<()> {
 fn close_and_fsync_commit_and_unlinked_files_live_on() -> Result<()> {
     let below = Arc::new(MemFs::new());
     let fs = over(below.clone(), "* zstd frame=4K");
-    let caller = Caller::default();
+    let caller = Caller::ROOT;
     let rw = OpenFlags::READ | OpenFlags::WRITE;
     let (entry, opened) = fs.create(&caller, fs.root(), b"f", 0o644, rw)?;
     let ino = entry.attr.ino;
     let stored = || Walker::new(&*below).read_file(b"/f");
-    fs.write(ino, opened.handle, 0, b"first")?;
+    fs.write(&Caller::ROOT, ino, opened.handle, 0, b"first")?;
     assert_eq!(stored()?, b"", "not before");
-    fs.fsync(ino, true)?;
+    fs.fsync(&Caller::ROOT, ino, true)?;
     let first = stored()?;
     assert!(!first.is_empty());
-    fs.write(ino, opened.handle, 0, b"again")?;
+    fs.write(&Caller::ROOT, ino, opened.handle, 0, b"again")?;
     assert_eq!(stored()?, first, "not before");
     fs.release(ino, opened.handle)?;
     assert_ne!(stored()?, first, "closing commits");
-    assert_eq!(fs.link(ino, fs.root(), b"g").expect_err("is written anew").errno(), 31);
+    assert_eq!(
+        fs.link(&Caller::ROOT, ino, fs.root(), b"g").expect_err("is written anew").errno(),
+        31
+    );
 
     // Without a name, much is written and read, and nothing is left in the end.
-    let opened = fs.open(ino, rw)?;
-    fs.unlink(fs.root(), b"f")?;
+    let opened = fs.open(&Caller::ROOT, ino, rw)?;
+    fs.unlink(&Caller::ROOT, fs.root(), b"f")?;
     let data = noise(&mut Rng::new(3), 900_000);
-    fs.write(ino, opened.handle, 100, &data)?;
-    fs.fsync(ino, false)?;
+    fs.write(&Caller::ROOT, ino, opened.handle, 100, &data)?;
+    fs.fsync(&Caller::ROOT, ino, false)?;
     let mut back = vec![0; data.len()];
     assert_eq!(fs.read(ino, opened.handle, 100, &mut back)?, data.len());
     assert!(back == data);
@@ -344,16 +350,16 @@ fn model(network: &str, seed: u64) -> Result<()> {
             0..=3 => {
                 let len = 1 + random.below(30_000) as usize;
                 let data = lines(&mut random, len);
-                node.write_at(at, &data)?;
+                node.write_at(&Caller::ROOT, at, &data)?;
                 model.resize(model.len().max(at as usize + len), 0);
                 model[at as usize..at as usize + len].copy_from_slice(&data);
             }
             4 => {
                 let set = SetAttr { size_bytes: Some(at), ..SetAttr::default() };
-                assert_eq!(fs.setattr(node.ino(), &set)?.size_bytes, at, "{what}");
+                assert_eq!(fs.setattr(&Caller::ROOT, node.ino(), &set)?.size_bytes, at, "{what}");
                 model.resize(at as usize, 0);
             }
-            5 => fs.fsync(node.ino(), false)?,
+            5 => fs.fsync(&Caller::ROOT, node.ino(), false)?,
             6 => {
                 // The last reference goes, and the file is looked up again.
                 drop(node);

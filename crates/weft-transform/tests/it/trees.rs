@@ -145,7 +145,7 @@ fn archives_are_directories() -> Result<()> {
     }
     // Nobody writes.
     let file = walker.resolve(b"/x.tar@tree/d/a")?;
-    assert!(matches!(fs.open(file.ino(), OpenFlags::WRITE), Err(Error::ReadOnly)));
+    assert!(matches!(fs.open(&Caller::ROOT, file.ino(), OpenFlags::WRITE), Err(Error::ReadOnly)));
     assert!(walker.write_file(b"/x.tar@tree/new", b"", 0o644).is_err());
     assert!(walker.remove(b"/x.tar@tree/d/a").is_err());
     Ok(())
@@ -162,39 +162,40 @@ fn a_tree_is_a_read_only_file_system() -> Result<()> {
     walker.write_file(b"/outside", b"", 0o644)?;
     let (root, dir) = (fs.root(), walker.resolve(b"/x.tar@tree/d")?);
     let (dir, file) = (dir.ino(), walker.resolve(b"/x.tar@tree/d/a")?);
-    let (file, caller) = (file.ino(), Caller::default());
+    let (file, caller) = (file.ino(), Caller::ROOT);
     let none = RenameFlags::empty();
     let refused = [
         fs.mknod(&caller, dir, b"new", FileKind::Regular, 0o644, 0).map(drop),
         fs.mkdir(&caller, dir, b"new", 0o755).map(drop),
         fs.symlink(&caller, dir, b"new", b"a").map(drop),
-        fs.link(file, dir, b"new").map(drop),
-        fs.link(file, root, b"new").map(drop),
-        fs.unlink(dir, b"a"),
-        fs.rmdir(dir, b"a"),
-        fs.rename(dir, b"a", dir, b"new", none),
-        fs.rename(dir, b"a", root, b"new", none),
-        fs.rename(root, b"outside", dir, b"new", none),
-        fs.write(file, Handle::NONE, 0, b"x").map(drop),
-        fs.setattr(file, &SetAttr { size_bytes: Some(0), ..SetAttr::default() }).map(drop),
-        fs.setxattr(file, b"user.x", b"x", XattrSet::Any),
-        fs.removexattr(file, b"user.x"),
-        fs.fallocate(file, FallocateMode::PunchHole, 0, 1),
+        fs.link(&Caller::ROOT, file, dir, b"new").map(drop),
+        fs.link(&Caller::ROOT, file, root, b"new").map(drop),
+        fs.unlink(&Caller::ROOT, dir, b"a"),
+        fs.rmdir(&Caller::ROOT, dir, b"a"),
+        fs.rename(&Caller::ROOT, dir, b"a", dir, b"new", none),
+        fs.rename(&Caller::ROOT, dir, b"a", root, b"new", none),
+        fs.rename(&Caller::ROOT, root, b"outside", dir, b"new", none),
+        fs.write(&Caller::ROOT, file, Handle::NONE, 0, b"x").map(drop),
+        fs.setattr(&Caller::ROOT, file, &SetAttr { size_bytes: Some(0), ..SetAttr::default() })
+            .map(drop),
+        fs.setxattr(&Caller::ROOT, file, b"user.x", b"x", XattrSet::Any),
+        fs.removexattr(&Caller::ROOT, file, b"user.x"),
+        fs.fallocate(&Caller::ROOT, file, FallocateMode::PunchHole, 0, 1),
     ];
     for (nr, refused) in refused.into_iter().enumerate() {
         assert!(matches!(refused, Err(Error::ReadOnly)), "change {nr}: {refused:?}");
     }
-    fs.fsync(file, false)?;
-    fs.fsync_dir(dir)?;
+    fs.fsync(&Caller::ROOT, file, false)?;
+    fs.fsync_dir(&Caller::ROOT, dir)?;
     let len = data.len() as u64;
     assert_eq!((fs.seek(file, SeekFrom::Data(7))?, fs.seek(file, SeekFrom::Hole(7))?), (7, len));
     assert!(matches!(fs.seek(file, SeekFrom::Data(len)), Err(Error::NoAddress)));
     for name in ["copy", "copy.z"] {
         let to = fs.mknod(&caller, root, name.as_bytes(), FileKind::Regular, 0o644, 0)?.attr.ino;
-        assert_eq!(fs.copy_range(file, 0, to, 0, len + 100)?, len, "{name}");
+        assert_eq!(fs.copy_range(&Caller::ROOT, file, 0, to, 0, len + 100)?, len, "{name}");
         assert_eq!(walker.read_file(format!("/{name}").as_bytes())?, data, "{name}");
     }
-    assert!(matches!(fs.copy_range(file, 0, file, len, 1), Err(Error::ReadOnly)));
+    assert!(matches!(fs.copy_range(&Caller::ROOT, file, 0, file, len, 1), Err(Error::ReadOnly)));
     Ok(())
 }
 
@@ -395,7 +396,7 @@ fn a_tree_outlives_a_change_of_who_may_read_it() -> Result<()> {
     let file = walker.resolve(b"/x.tar@tree/a")?;
     for (perm, seen) in [(0o600, 0o500), (0o640, 0o550)] {
         let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
-        fs.setattr(archive.ino(), &set)?;
+        fs.setattr(&Caller::ROOT, archive.ino(), &set)?;
         assert_eq!(root.stat()?.perm, seen);
         assert!(names(&fs, root.ino()).contains(&"a".to_owned()));
         assert_eq!(file.read_all()?, b"alpha");

@@ -10,8 +10,8 @@ use weft_transform::{
     TransformFs, TransformOptions, link_content,
 };
 use weft_vfs::{
-    DirCursor, Error, FileSystem, Ino, Invalidate, MemFs, OpenFlags, RenameFlags, Result, SetAttr,
-    Walker, XattrSet,
+    Caller, DirCursor, Error, FileSystem, Ino, Invalidate, MemFs, OpenFlags, RenameFlags, Result,
+    SetAttr, Walker, XattrSet,
 };
 
 use crate::common::{lines, network, registry};
@@ -75,12 +75,12 @@ fn views_by_name_show_and_hide() -> Result<()> {
     assert_eq!((attr.perm, attr.size_bytes, attr.nlink), (0o440, 11, 1));
     assert_ne!(attr.ino, walker.resolve(b"/a.txt")?.ino());
     // Nobody writes, moves or removes it.
-    assert!(matches!(view.write_at(0, b"x"), Err(Error::ReadOnly)));
-    assert!(matches!(fs.open(view.ino(), OpenFlags::WRITE), Err(Error::ReadOnly)));
+    assert!(matches!(view.write_at(&Caller::ROOT, 0, b"x"), Err(Error::ReadOnly)));
+    assert!(matches!(fs.open(&Caller::ROOT, view.ino(), OpenFlags::WRITE), Err(Error::ReadOnly)));
     assert!(matches!(walker.remove(b"/a.txt@loud"), Err(Error::NotFound)));
-    let set = fs.setxattr(view.ino(), NETWORK_ATTRIBUTE, b"rot13", XattrSet::Any);
+    let set = fs.setxattr(&Caller::ROOT, view.ino(), NETWORK_ATTRIBUTE, b"rot13", XattrSet::Any);
     assert!(matches!(set, Err(Error::ReadOnly)));
-    assert!(fs.link(view.ino(), fs.root(), b"other").is_err());
+    assert!(fs.link(&Caller::ROOT, view.ino(), fs.root(), b"other").is_err());
     // A real file of that name goes before it.
     Walker::new(&*below).write_file(b"/b.log@upper", b"real", 0o644)?;
     assert_eq!(walker.read_file(b"/b.log@upper")?, b"real");
@@ -101,11 +101,11 @@ fn views_follow_what_they_show() -> Result<()> {
         assert_eq!(view.read_all()?, b"ONE");
         for round in 0..20 {
             let content = format!("number {round}");
-            node.write_at(0, content.as_bytes())?;
+            node.write_at(&Caller::ROOT, 0, content.as_bytes())?;
             // Before it is committed, too.
             assert_eq!(view.read_all()?, content.to_uppercase().into_bytes(), "{name}");
             if round % 3 == 0 {
-                fs.fsync(node.ino(), false)?;
+                fs.fsync(&Caller::ROOT, node.ino(), false)?;
             }
             assert!(announced.0.lock().expect("announced").0.contains(&view.ino()));
         }
@@ -138,8 +138,8 @@ fn attributes_of_views_are_kept_while_nothing_changes() -> Result<()> {
     assert_eq!(fs.attr_lifetime(again.ino()), Some(moment));
     let data = walker.resolve(b"/data")?;
     assert_eq!(fs.attr_lifetime(data.ino()), None);
-    let opened = fs.open(data.ino(), OpenFlags::WRITE)?;
-    fs.write(data.ino(), opened.handle, 10, b" more")?;
+    let opened = fs.open(&Caller::ROOT, data.ino(), OpenFlags::WRITE)?;
+    fs.write(&Caller::ROOT, data.ino(), opened.handle, 10, b" more")?;
     for view in [&view, &again] {
         assert_eq!(fs.attr_lifetime(view.ino()), Some(Duration::ZERO));
         assert_eq!(view.stat()?.size_bytes, 15);
@@ -156,7 +156,7 @@ fn views_of_unknown_length() -> Result<()> {
     let view = walker.resolve(b"/data@hex")?;
     assert_eq!(view.stat()?.size_bytes, 0);
     assert_eq!(fs.attr_lifetime(view.ino()), Some(Duration::ZERO));
-    let opened = fs.open(view.ino(), OpenFlags::READ)?;
+    let opened = fs.open(&Caller::ROOT, view.ino(), OpenFlags::READ)?;
     assert!(opened.direct_io);
     let mut buf = [0; 64];
     let got = fs.read(view.ino(), opened.handle, 0, &mut buf)?;
@@ -179,7 +179,7 @@ fn links_lead_to_their_base() -> Result<()> {
             link_content(base, &network("view: upper")).as_bytes(),
             0o644,
         )?;
-        fs.setxattr(node.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)
+        fs.setxattr(&Caller::ROOT, node.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)
     };
     make(b"/links/up", "../data/words")?;
     assert_eq!(walker.read_file(b"/links/up")?, b"HELLO");
@@ -202,12 +202,12 @@ fn links_lead_to_their_base() -> Result<()> {
     let of_dangling = walker.resolve(b"/links/up@lower")?;
     assert_eq!(of_dangling.read_all().expect_err("no base").errno(), 2);
     walker.write_file(b"/data/words", b"again", 0o644)?;
-    let opened = fs.open(of_dangling.ino(), OpenFlags::READ);
+    let opened = fs.open(&Caller::ROOT, of_dangling.ino(), OpenFlags::READ);
     assert!(matches!(opened, Err(Error::Stale(_))), "it may be reached by others now");
     assert_eq!(of_dangling.read_all()?, b"again", "there again");
-    let opened = fs.open(dangling.ino(), OpenFlags::READ);
+    let opened = fs.open(&Caller::ROOT, dangling.ino(), OpenFlags::READ);
     assert!(matches!(opened, Err(Error::Stale(_))), "its permissions are others now");
-    let opened = fs.open(dangling.ino(), OpenFlags::READ)?;
+    let opened = fs.open(&Caller::ROOT, dangling.ino(), OpenFlags::READ)?;
     fs.release(dangling.ino(), opened.handle)?;
     assert_eq!(dangling.read_all()?, b"AGAIN", "there again");
     // A circle is an error, not an endless search.
@@ -300,14 +300,14 @@ fn a_link_does_not_lead_around_permissions() -> Result<()> {
         0o644,
     )?;
     let set = weft_vfs::SetAttr { uid: Some(1000), ..weft_vfs::SetAttr::default() };
-    below.setattr(link.ino(), &set)?;
-    below.setxattr(link.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
+    below.setattr(&Caller::ROOT, link.ino(), &set)?;
+    below.setxattr(&Caller::ROOT, link.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
     let fs = over(&below, "");
     let refused = Walker::new(&fs).read_file(b"/mine").expect_err("of another owner");
     assert_eq!(refused.errno(), 13);
     // One of the owner's own has the permissions of its base.
     let set = weft_vfs::SetAttr { uid: Some(0), ..weft_vfs::SetAttr::default() };
-    below.setattr(link.ino(), &set)?;
+    below.setattr(&Caller::ROOT, link.ino(), &set)?;
     let fs = over(&below, "");
     let shown = Walker::new(&fs).resolve(b"/mine")?;
     assert_eq!(shown.stat()?.perm, 0o400);
@@ -323,17 +323,17 @@ fn a_link_to_nothing_is_not_opened_by_its_own_mode_once_there_is_something() -> 
         let raw = Walker::new(&*below);
         let content = link_content("secret", &network("view: upper"));
         let link = raw.write_file(b"/link", content.as_bytes(), 0o644)?;
-        below.setxattr(link.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
+        below.setxattr(&Caller::ROOT, link.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
         let fs = over(&below, "");
         let shown = Walker::new(&fs).resolve(name)?;
         // The kernel asks who may read it, lets a reader in, and opens it for the reader.
         assert_eq!(shown.stat()?.perm & 0o444, 0o444, "to nothing yet");
         raw.write_file(b"/secret", b"secret", 0o600)?;
-        let opened = fs.open(shown.ino(), OpenFlags::READ);
+        let opened = fs.open(&Caller::ROOT, shown.ino(), OpenFlags::READ);
         assert!(matches!(opened, Err(Error::Stale(_))), "asked about nothing");
         // A reader who asks again learns what there is now.
         assert_eq!(shown.stat()?.perm, 0o400);
-        let opened = fs.open(shown.ino(), OpenFlags::READ)?;
+        let opened = fs.open(&Caller::ROOT, shown.ino(), OpenFlags::READ)?;
         fs.release(shown.ino(), opened.handle)?;
     }
     Ok(())
@@ -346,13 +346,15 @@ fn who_asks_for_the_permissions_of_a_link_gets_no_notice_with_them() -> Result<(
     let below = Arc::new(MemFs::new());
     let fs = over(&below, "");
     let walker = Walker::new(&fs);
-    let chmod =
-        |ino, perm| fs.setattr(ino, &SetAttr { perm: Some(perm), ..SetAttr::default() }).map(drop);
+    let chmod = |ino, perm| {
+        fs.setattr(&Caller::ROOT, ino, &SetAttr { perm: Some(perm), ..SetAttr::default() })
+            .map(drop)
+    };
     let shut = walker.mkdir(b"/shut", 0o755)?;
     walker.write_file(b"/shut/words", b"words", 0o644)?;
     let content = link_content("shut/words", &network("view: upper"));
     let link = walker.write_file(b"/link", content.as_bytes(), 0o644)?;
-    fs.setxattr(link.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
+    fs.setxattr(&Caller::ROOT, link.ino(), NETWORK_ATTRIBUTE, LINK, XattrSet::Any)?;
     let view = walker.resolve(b"/link@lower")?;
     let sink = Arc::new(Announced::default());
     fs.set_invalidate(sink.clone());
@@ -361,11 +363,11 @@ fn who_asks_for_the_permissions_of_a_link_gets_no_notice_with_them() -> Result<(
         assert_eq!((link.stat()?.perm, view.stat()?.perm), (seen, seen));
         assert_eq!(fs.attr_lifetime(link.ino()), Some(Duration::ZERO));
         assert_eq!(fs.attr_lifetime(view.ino()), Some(Duration::ZERO));
-        let opened = fs.open(link.ino(), OpenFlags::READ)?;
+        let opened = fs.open(&Caller::ROOT, link.ino(), OpenFlags::READ)?;
         fs.release(link.ino(), opened.handle)?;
         // Between asking who may read it and opening it.
         chmod(shut.ino(), if perm == 0o755 { 0o711 } else { 0o755 })?;
-        let opened = fs.open(link.ino(), OpenFlags::READ);
+        let opened = fs.open(&Caller::ROOT, link.ino(), OpenFlags::READ);
         assert_eq!(matches!(opened, Err(Error::Stale(_))), perm != 0o755);
     }
     assert_eq!(sink.0.lock().expect("announced").0, []);
@@ -379,8 +381,9 @@ fn content_is_kept_when_a_network_is_attached_and_taken() -> Result<()> {
     let walker = Walker::new(&fs);
     let text = lines(&mut Rng::new(3), 200_000);
     let node = walker.write_file(b"/f", &text, 0o600)?;
-    let convert =
-        |network: &[u8]| fs.setxattr(node.ino(), CONVERT_ATTRIBUTE, network, XattrSet::Any);
+    let convert = |network: &[u8]| {
+        fs.setxattr(&Caller::ROOT, node.ino(), CONVERT_ATTRIBUTE, network, XattrSet::Any)
+    };
     for network in [&b"zstd"[..], b"aead key=work", b"lz4 | aead key=rotated", b""] {
         convert(network)?;
         assert!(node.read_all()? == text, "{network:?}");
@@ -425,7 +428,7 @@ fn explanations_name_the_rule() -> Result<()> {
     let stages: Vec<_> = pinned.stages.iter().map(|s| (&*s.stage, &*s.direction)).collect();
     assert_eq!(stages, [("aead", "inverse"), ("rot13", "inverse")], "from the stored file up");
     assert!(pinned.stages[0].guards && !pinned.stages[0].deterministic);
-    fs.removexattr(walker.resolve(b"/d/x.txt")?.ino(), NETWORK_ATTRIBUTE)?;
+    fs.removexattr(&Caller::ROOT, walker.resolve(b"/d/x.txt")?.ino(), NETWORK_ATTRIBUTE)?;
     let directory = "d".to_owned();
     assert_eq!(explain(b"/d/x.txt")?.source, Source::RulesFile { directory, line: 1 });
     assert_eq!(explain(b"/d/y")?.source, Source::Nothing);
@@ -446,9 +449,9 @@ fn changes_from_behind_are_seen() -> Result<()> {
     let fs = TransformFs::new(below.clone(), registry(), options)?;
     let walker = Walker::new(&fs);
     let node = walker.write_file(b"/f", b"first", 0o644)?;
-    fs.fsync(node.ino(), false)?;
+    fs.fsync(&Caller::ROOT, node.ino(), false)?;
     let open = || -> Result<bool> {
-        let opened = fs.open(node.ino(), OpenFlags::READ)?;
+        let opened = fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ)?;
         fs.release(node.ino(), opened.handle)?;
         Ok(opened.keep_cache)
     };
@@ -462,7 +465,7 @@ fn changes_from_behind_are_seen() -> Result<()> {
     };
     // The times of files differ by then: a certain lower bound.
     std::thread::sleep(std::time::Duration::from_millis(20));
-    Walker::new(&*below).resolve(b"/f")?.write_at(0, &other)?;
+    Walker::new(&*below).resolve(b"/f")?.write_at(&Caller::ROOT, 0, &other)?;
     assert!(!open()?, "what the kernel has counts no more");
     assert_eq!(node.read_all()?, b"from behind");
     assert!(open()?);

@@ -51,7 +51,7 @@ impl Bench<'_> {
     }
 
     fn chmod(&self, ino: Ino, perm: u16) -> Result<Attr> {
-        self.fs.setattr(ino, &SetAttr { perm: Some(perm), ..SetAttr::default() })
+        self.fs.setattr(&Caller::ROOT, ino, &SetAttr { perm: Some(perm), ..SetAttr::default() })
     }
 }
 
@@ -59,7 +59,7 @@ impl Bench<'_> {
 /// impossible.
 pub(super) fn never_a_silent_yes(bench: &Bench<'_>) -> Result<()> {
     let node = bench.root().create(&caller(), b"file", 0o600)?;
-    match bench.fs.setxattr(node.ino(), ACCESS, &plain(7, 5, 5), XattrSet::Any) {
+    match bench.fs.setxattr(&Caller::ROOT, node.ino(), ACCESS, &plain(7, 5, 5), XattrSet::Any) {
         Ok(()) => assert_eq!(bench.perm(node.ino())?, 0o755, "kept, but not obeyed"),
         Err(Error::Unsupported(_)) => assert!(!bench.fs.has_acls(), "promised, but refused"),
         Err(other) => panic!("failed with {other:?} in place of Unsupported"),
@@ -78,28 +78,31 @@ pub(super) fn mode_and_list_follow_each_other(bench: &Bench<'_>) -> Result<()> {
     ] {
         let ino = node.ino();
         // An ACL equivalent to a mode is stored as the mode alone.
-        fs.setxattr(ino, ACCESS, &plain(7, 5, 4), XattrSet::Any)?;
+        fs.setxattr(&Caller::ROOT, ino, ACCESS, &plain(7, 5, 4), XattrSet::Any)?;
         assert_eq!((bench.perm(ino)?, bench.acl(ino, ACCESS)?), (0o4754, None));
         assert!(fs.listxattr(ino)?.is_empty());
         // With a mask, the group bits of the mode are the mask.
-        fs.setxattr(ino, ACCESS, &named(6, 7, 0, 5, 1), XattrSet::Any)?;
+        fs.setxattr(&Caller::ROOT, ino, ACCESS, &named(6, 7, 0, 5, 1), XattrSet::Any)?;
         assert_eq!(bench.perm(ino)?, 0o4651);
         assert_eq!(bench.acl(ino, ACCESS)?, Some(named(6, 7, 0, 5, 1)));
         assert_eq!(fs.listxattr(ino)?, [ACCESS.to_vec()]);
         assert_eq!(bench.chmod(ino, 0o2714)?.perm, 0o2714);
         assert_eq!(bench.acl(ino, ACCESS)?, Some(named(7, 7, 0, 1, 4)));
-        refused!(fs.setxattr(ino, ACCESS, &plain(7, 5, 4), XattrSet::Create), Exists);
+        refused!(
+            fs.setxattr(&Caller::ROOT, ino, ACCESS, &plain(7, 5, 4), XattrSet::Create),
+            Exists
+        );
         // Removing the ACL leaves the mode unchanged; setting a list without entries removes it
         // too.
-        fs.removexattr(ino, ACCESS)?;
+        fs.removexattr(&Caller::ROOT, ino, ACCESS)?;
         assert_eq!((bench.perm(ino)?, bench.acl(ino, ACCESS)?), (0o2714, None));
-        refused!(fs.removexattr(ino, ACCESS), NoAttribute);
-        fs.setxattr(ino, ACCESS, &named(6, 7, 0, 5, 1), XattrSet::Any)?;
-        fs.setxattr(ino, ACCESS, &list(&[]), XattrSet::Any)?;
+        refused!(fs.removexattr(&Caller::ROOT, ino, ACCESS), NoAttribute);
+        fs.setxattr(&Caller::ROOT, ino, ACCESS, &named(6, 7, 0, 5, 1), XattrSet::Any)?;
+        fs.setxattr(&Caller::ROOT, ino, ACCESS, &list(&[]), XattrSet::Any)?;
         assert_eq!((bench.perm(ino)?, bench.acl(ino, ACCESS)?), (0o2651, None));
         // Beside other attributes.
-        fs.setxattr(ino, b"user.a", &[7; 40], XattrSet::Any)?;
-        fs.setxattr(ino, ACCESS, &named(6, 7, 0, 5, 1), XattrSet::Any)?;
+        fs.setxattr(&Caller::ROOT, ino, b"user.a", &[7; 40], XattrSet::Any)?;
+        fs.setxattr(&Caller::ROOT, ino, ACCESS, &named(6, 7, 0, 5, 1), XattrSet::Any)?;
         bench.chmod(ino, 0o777)?;
         assert_eq!(bench.acl(ino, ACCESS)?, Some(named(7, 7, 0, 7, 7)));
         assert_eq!(fs.getxattr(ino, b"user.a")?, [7; 40]);
@@ -116,14 +119,20 @@ pub(super) fn what_makes_no_sense_is_refused(bench: &Bench<'_>) -> Result<()> {
     let without_mask =
         list(&[(OWNER, 7, NO_ID), (USER, 7, 1001), (OWNING_GROUP, 7, NO_ID), (OTHERS, 7, NO_ID)]);
     for bad in [&b"nonsense"[..], &[], &without_mask, &plain(7, 7, 7)[..12], &plain(7, 8, 7)] {
-        refused!(fs.setxattr(file.ino(), ACCESS, bad, XattrSet::Any), Invalid(_));
+        refused!(fs.setxattr(&Caller::ROOT, file.ino(), ACCESS, bad, XattrSet::Any), Invalid(_));
     }
-    refused!(fs.setxattr(file.ino(), DEFAULT, &plain(7, 7, 7), XattrSet::Any), Access);
+    refused!(
+        fs.setxattr(&Caller::ROOT, file.ino(), DEFAULT, &plain(7, 7, 7), XattrSet::Any),
+        Access
+    );
     assert_eq!(bench.perm(file.ino())?, 0o640);
     assert!(fs.listxattr(file.ino())?.is_empty());
     if bench.limits.symlinks {
         let link = bench.root().symlink(&caller(), b"link", b"file")?;
-        refused!(fs.setxattr(link.ino(), ACCESS, &plain(7, 7, 7), XattrSet::Any), Unsupported(_));
+        refused!(
+            fs.setxattr(&Caller::ROOT, link.ino(), ACCESS, &plain(7, 7, 7), XattrSet::Any),
+            Unsupported(_)
+        );
     }
     Ok(())
 }
@@ -141,7 +150,7 @@ pub(super) fn inherited_in_place_of_the_umask(bench: &Bench<'_>) -> Result<()> {
     fs.forget(file.ino, 1);
 
     let default = named(7, 6, 5, 7, 0);
-    fs.setxattr(dir.ino(), DEFAULT, &default, XattrSet::Any)?;
+    fs.setxattr(&Caller::ROOT, dir.ino(), DEFAULT, &default, XattrSet::Any)?;
     assert_eq!((bench.perm(dir.ino())?, bench.acl(dir.ino(), ACCESS)?), (0o750, None));
     let file = fs.mknod(&masked, dir.ino(), b"file", FileKind::Regular, 0o664, 0)?.attr;
     assert_eq!(file.perm, 0o660);
@@ -167,12 +176,12 @@ pub(super) fn inherited_in_place_of_the_umask(bench: &Bench<'_>) -> Result<()> {
         fs.forget(link.ino, 1);
     }
     // A default ACL equivalent to a mode is kept, and inherited as a mode.
-    fs.setxattr(dir.ino(), DEFAULT, &plain(7, 5, 5), XattrSet::Any)?;
+    fs.setxattr(&Caller::ROOT, dir.ino(), DEFAULT, &plain(7, 5, 5), XattrSet::Any)?;
     assert_eq!(bench.acl(dir.ino(), DEFAULT)?, Some(plain(7, 5, 5)));
     let file = fs.mknod(&masked, dir.ino(), b"plain", FileKind::Regular, 0o666, 0)?.attr;
     assert_eq!((file.perm, bench.acl(file.ino, ACCESS)?), (0o644, None));
     fs.forget(file.ino, 1);
-    fs.removexattr(dir.ino(), DEFAULT)?;
+    fs.removexattr(&Caller::ROOT, dir.ino(), DEFAULT)?;
     let file = fs.mknod(&masked, dir.ino(), b"again", FileKind::Regular, 0o666, 0)?.attr;
     assert_eq!(file.perm, 0o640);
     fs.forget(file.ino, 1);
@@ -190,7 +199,7 @@ pub(super) fn long_lists_are_inherited(bench: &Bench<'_>) -> Result<()> {
     entries.extend([(OWNING_GROUP, 5, NO_ID), (MASK, 7, NO_ID), (OTHERS, 5, NO_ID)]);
     let default = list(&entries);
     let dir = bench.root().mkdir(&caller(), b"dir", 0o777)?;
-    fs.setxattr(dir.ino(), DEFAULT, &default, XattrSet::Any)?;
+    fs.setxattr(&Caller::ROOT, dir.ino(), DEFAULT, &default, XattrSet::Any)?;
     fs.sync()?;
     let free = fs.statfs()?.blocks_free;
     for name in [&b"one"[..], b"two"] {
@@ -204,7 +213,7 @@ pub(super) fn long_lists_are_inherited(bench: &Bench<'_>) -> Result<()> {
         fs.forget(below.ino, 1);
     }
     for name in [&b"one"[..], b"two"] {
-        fs.rmdir(dir.ino(), name)?;
+        fs.rmdir(&Caller::ROOT, dir.ino(), name)?;
     }
     fs.sync()?;
     assert!(!bench.limits.counts_space || fs.statfs()?.blocks_free >= free, "space leaked");

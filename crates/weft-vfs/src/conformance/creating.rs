@@ -75,10 +75,10 @@ pub(super) fn parent_must_be_a_directory(bench: &Bench<'_>) -> Result<()> {
         if bench.limits.symlinks {
             refused!(parent.symlink(&caller(), b"x", b"y"), NotADirectory);
         }
-        refused!(bench.fs.unlink(parent.ino(), b"x"), NotADirectory);
-        refused!(bench.fs.rmdir(parent.ino(), b"x"), NotADirectory);
+        refused!(bench.fs.unlink(&Caller::ROOT, parent.ino(), b"x"), NotADirectory);
+        refused!(bench.fs.rmdir(&Caller::ROOT, parent.ino(), b"x"), NotADirectory);
         if bench.limits.hard_links {
-            refused!(file.link_as(parent, b"x"), NotADirectory);
+            refused!(file.link_as(&Caller::ROOT, parent, b"x"), NotADirectory);
         }
     }
     Ok(())
@@ -87,12 +87,12 @@ pub(super) fn parent_must_be_a_directory(bench: &Bench<'_>) -> Result<()> {
 pub(super) fn owner_and_group(bench: &Bench<'_>) -> Result<()> {
     let root = bench.root();
     // Past 16 bits, which old inodes kept apart.
-    let who = Caller { uid: 70_001, gid: 80_002, pid: 1, ..Caller::default() };
+    let who = Caller { uid: 70_001, gid: 80_002, pid: 1, ..Caller::ROOT };
     let file = root.create(&who, b"file", 0o644)?;
     assert_eq!((file.attr().uid, file.attr().gid), (70_001, 80_002));
     let dir = root.mkdir(&who, b"dir", 0o775)?;
     let setgid = SetAttr { gid: Some(55), perm: Some(0o2775), ..SetAttr::default() };
-    bench.fs.setattr(dir.ino(), &setgid)?;
+    bench.fs.setattr(&Caller::ROOT, dir.ino(), &setgid)?;
     let inner = dir.create(&who, b"file", 0o640)?;
     assert_eq!((inner.attr().uid, inner.attr().gid, inner.attr().perm), (70_001, 55, 0o640));
     let sub = dir.mkdir(&who, b"sub", 0o700)?;
@@ -115,7 +115,7 @@ pub(super) fn symlink_targets(bench: &Bench<'_>) -> Result<()> {
         assert_eq!(made.readlink()?, target);
         assert_eq!(made.stat()?.size_bytes, len as u64);
         assert_eq!(root.lookup(name.as_bytes())?.readlink()?, target);
-        root.remove(name.as_bytes())?;
+        root.remove(&Caller::ROOT, name.as_bytes())?;
     }
     refused!(root.symlink(&caller(), b"long", &vec![b'x'; 4096]), NameTooLong);
     refused!(root.symlink(&caller(), b"empty", b""), NotFound | Invalid(_));
@@ -133,7 +133,7 @@ pub(super) fn create_opens(bench: &Bench<'_>) -> Result<()> {
     let kept = bench.limits.owners_and_modes;
     assert!((made.attr.perm, made.attr.uid) == (0o640, 1000) || !kept);
     assert_eq!(made.attr.size_bytes, 0);
-    assert_eq!(fs.write(ino, first.handle, 0, b"content")?, 7);
+    assert_eq!(fs.write(&Caller::ROOT, ino, first.handle, 0, b"content")?, 7);
     refused!(fs.create(&caller(), root.ino(), b"file", 0o600, rw | OpenFlags::EXCLUSIVE), Exists);
     let (again, second) = fs.create(&caller(), root.ino(), b"file", 0o600, rw)?;
     assert_eq!((again.attr.ino, again.attr.size_bytes), (ino, 7));
@@ -158,7 +158,10 @@ pub(super) fn unknown_inode_is_stale(bench: &Bench<'_>) -> Result<()> {
         refused!(bench.fs.getattr(ino), Stale(_));
         refused!(bench.fs.lookup(ino, b"x"), Stale(_));
         refused!(bench.fs.read(ino, Handle::NONE, 0, &mut [0]), Stale(_));
-        refused!(bench.fs.setattr(ino, &SetAttr { perm: Some(0), ..SetAttr::default() }), Stale(_));
+        refused!(
+            bench.fs.setattr(&Caller::ROOT, ino, &SetAttr { perm: Some(0), ..SetAttr::default() }),
+            Stale(_)
+        );
     }
     Ok(())
 }

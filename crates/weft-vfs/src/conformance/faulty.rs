@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Limits, run};
 use crate::{
-    DirCursor, DirEntry, Entry, FileSystem, Handle, Ino, Layer, MemFs, RenameFlags, Result,
+    Caller, DirCursor, DirEntry, Entry, FileSystem, Handle, Ino, Layer, MemFs, RenameFlags, Result,
     SetAttr, SetTime,
 };
 
@@ -59,22 +59,30 @@ impl Layer for Faulty {
         }
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         let handle = if self.has(Fault::NoAppend) { Handle::NONE } else { handle };
         let before = self.fs.getattr(ino)?;
         let nth = self.writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let loses = self.has(Fault::LosesBytes) && nth % 16 == 15 && data.len() > 1;
         let kept = if loses { &data[..data.len() - 1] } else { data };
-        let written = self.fs.write(ino, handle, offset, kept)?;
+        let written = self.fs.write(caller, ino, handle, offset, kept)?;
         if self.has(Fault::WriteKeepsMtime) {
             let set = SetAttr { mtime: Some(SetTime::At(before.mtime)), ..SetAttr::default() };
-            self.fs.setattr(ino, &set)?;
+            self.fs.setattr(caller, ino, &set)?;
         }
         Ok(if loses { written + 1 } else { written })
     }
 
     fn rename(
         &self,
+        caller: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -92,10 +100,10 @@ impl Layer for Faulty {
             };
             let (from, to) = (find(parent, name), find(new_parent, new_name));
             if from.is_ok_and(|from| to.is_ok_and(|to| from == to)) {
-                return self.fs.unlink(parent, name);
+                return self.fs.unlink(caller, parent, name);
             }
         }
-        self.fs.rename(parent, name, new_parent, new_name, flags)
+        self.fs.rename(caller, parent, name, new_parent, new_name, flags)
     }
 
     fn readdir(

@@ -1,4 +1,5 @@
-//! A test of stacked file systems: it finds the calls that do not reach the file system below.
+//! A test of stacked file systems: it finds the calls that do not reach the file system below, or
+//! reach it on behalf of another caller.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,10 +28,19 @@ use crate::{
     RenameFlags, Result, SeekFrom, SetAttr, StatFs, TrimRange, XattrSet,
 };
 
-/// A file system that records the name of every call and passes it to another.
+/// A call: the name of the method, and the caller, if it has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// The name of the method.
+    pub name: &'static str,
+    /// The caller.
+    pub caller: Option<Caller>,
+}
+
+/// A file system that records every call and passes it to another.
 pub struct Recorder {
     below: Arc<dyn FileSystem>,
-    calls: Mutex<Vec<&'static str>>,
+    calls: Mutex<Vec<Call>>,
 }
 
 impl std::fmt::Debug for Recorder {
@@ -46,23 +56,42 @@ impl Recorder {
         Self { below, calls: Mutex::default() }
     }
 
-    /// Returns the names of the calls since the last call of this method.
+    /// Returns the calls since the last call of this method.
     #[must_use]
-    pub fn take_calls(&self) -> Vec<&'static str> {
+    pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn record(&self, call: &'static str) {
+    fn record(&self, name: &'static str, caller: Option<Caller>) {
+        let call = Call { name, caller };
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
     }
 }
+
+/// An argument of a call. The method of the type itself goes before that of the trait.
+struct Argument<T>(T);
+
+impl Argument<&&Caller> {
+    fn caller(&self) -> Option<Caller> {
+        Some((**self.0).clone())
+    }
+}
+
+trait NoCaller {
+    fn caller(&self) -> Option<Caller> {
+        None
+    }
+}
+
+impl<T> NoCaller for Argument<T> {}
 
 macro_rules! record_calls {
     ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $out:ty;)*) => {
         #[deny(clippy::missing_trait_methods, reason = "a default would record another call")]
         impl FileSystem for Recorder {
             $(fn $name(&self $(, $arg: $type)*) -> $out {
-                self.record(stringify!($name));
+                let callers: &[Option<Caller>] = &[$(Argument(&$arg).caller()),*];
+                self.record(stringify!($name), callers.iter().flatten().next().cloned());
                 self.below.$name($($arg),*)
             })*
         }
@@ -75,7 +104,8 @@ macro_rules! record_calls {
 with_calls!(record_calls);
 
 /// Makes every call of the plug to `above` and returns the names of those that did not reach
-/// `below` under their own name, in the order of [`FileSystem`]. Ignores the results of the calls.
+/// `below` under their own name and on behalf of their caller, in the order of [`FileSystem`].
+/// Ignores the results of the calls.
 /// The file system must not be used afterwards: the last call is [`unmount`](FileSystem::unmount).
 ///
 /// The calls name a regular file, an open handle of it, a directory and a symbolic link, all made
@@ -90,7 +120,10 @@ pub fn not_forwarded(above: &dyn FileSystem, below: &Recorder) -> Vec<&'static s
     for (name, call) in CALLS {
         drop(below.take_calls());
         call(above, &inodes);
-        if !below.take_calls().contains(name) {
+        let is_it = |below: &Call| {
+            below.name == *name && below.caller.as_ref().is_none_or(|caller| *caller == CALLER)
+        };
+        if !below.take_calls().iter().any(is_it) {
             missing.push(*name);
         }
     }
@@ -108,10 +141,10 @@ struct Inodes {
 
 impl Inodes {
     fn make(fs: &dyn FileSystem) -> Result<Self> {
-        let (root, caller) = (fs.root(), Caller::default());
+        let (root, caller) = (fs.root(), Caller::ROOT);
         let flags = OpenFlags::READ | OpenFlags::WRITE;
         let (file, opened) = fs.create(&caller, root, b"file", 0o644, flags)?;
-        fs.write(file.attr.ino, opened.handle, 0, b"some content")?;
+        fs.write(&Caller::ROOT, file.attr.ino, opened.handle, 0, b"some content")?;
         fs.mknod(&caller, root, b"to remove", FileKind::Regular, 0o644, 0)?;
         fs.mkdir(&caller, root, b"dir to remove", 0o755)?;
         Ok(Self {
@@ -133,6 +166,8 @@ impl Invalidate for NoSink {
 
 const LOCK: FileLock =
     FileLock { style: LockStyle::Posix, owner: 1, exclusive: true, first: 0, last: 9, pid: 1 };
+/// Whom the calls are for. Without a process, which would be asked for its groups.
+const CALLER: Caller = Caller { uid: 1000, gid: 1001, groups: Vec::new(), pid: 0, umask: 0o022 };
 const XATTR: &[u8] = b"user.weft";
 const TRIM: TrimRange = TrimRange { start: 0, len_bytes: u64::MAX, min_len_bytes: 0 };
 const SETATTR: SetAttr = SetAttr {
@@ -172,48 +207,48 @@ calls! {
     seek(fs, on) { fs.seek(on.file, SeekFrom::Data(0)) }
     statfs(fs, on) { fs.statfs() }
     time_unit_nanos(fs, on) { fs.time_unit_nanos() }
-    setattr(fs, on) { fs.setattr(on.file, &SETATTR) }
-    mknod(fs, on) { fs.mknod(&Caller::default(), on.root, b"node", FileKind::Regular, 0o644, 0) }
-    mkdir(fs, on) { fs.mkdir(&Caller::default(), on.root, b"made", 0o755) }
-    symlink(fs, on) { fs.symlink(&Caller::default(), on.root, b"to file", b"file") }
-    link(fs, on) { fs.link(on.file, on.root, b"other name") }
-    unlink(fs, on) { fs.unlink(on.root, b"to remove") }
-    rmdir(fs, on) { fs.rmdir(on.root, b"dir to remove") }
-    rename(fs, on) { fs.rename(on.root, b"node", on.root, b"renamed", RenameFlags::empty()) }
-    create_unnamed(fs, on) { fs.create_unnamed(&Caller::default(), on.root, 0o644) }
+    setattr(fs, on) { fs.setattr(&CALLER, on.file, &SETATTR) }
+    mknod(fs, on) { fs.mknod(&CALLER, on.root, b"node", FileKind::Regular, 0o644, 0) }
+    mkdir(fs, on) { fs.mkdir(&CALLER, on.root, b"made", 0o755) }
+    symlink(fs, on) { fs.symlink(&CALLER, on.root, b"to file", b"file") }
+    link(fs, on) { fs.link(&CALLER, on.file, on.root, b"other name") }
+    unlink(fs, on) { fs.unlink(&CALLER, on.root, b"to remove") }
+    rmdir(fs, on) { fs.rmdir(&CALLER, on.root, b"dir to remove") }
+    rename(fs, on) { fs.rename(&CALLER, on.root, b"node", on.root, b"renamed", RenameFlags::empty()) }
+    create_unnamed(fs, on) { fs.create_unnamed(&CALLER, on.root, 0o644) }
     is_stateful(fs, on) { fs.is_stateful() }
-    open(fs, on) { fs.open(on.file, OpenFlags::READ) }
+    open(fs, on) { fs.open(&CALLER, on.file, OpenFlags::READ) }
     create(fs, on) {
-        fs.create(&Caller::default(), on.root, b"created", 0o644, OpenFlags::WRITE)
+        fs.create(&CALLER, on.root, b"created", 0o644, OpenFlags::WRITE)
     }
     flush(fs, on) { fs.flush(on.file, on.handle) }
-    release(fs, on) { fs.open(on.file, OpenFlags::READ).map(|o| fs.release(on.file, o.handle)) }
+    release(fs, on) { fs.open(&CALLER, on.file, OpenFlags::READ).map(|o| fs.release(on.file, o.handle)) }
     backing(fs, on) { fs.backing(on.file, on.handle) }
     attr_lifetime(fs, on) { fs.attr_lifetime(on.file) }
     name_lifetime(fs, on) { fs.name_lifetime(on.file) }
-    write(fs, on) { fs.write(on.file, on.handle, 0, b"data") }
-    write_cached(fs, on) { fs.write_cached(on.file, on.handle, 0, b"data") }
+    write(fs, on) { fs.write(&CALLER, on.file, on.handle, 0, b"data") }
+    write_cached(fs, on) { fs.write_cached(&CALLER, on.file, on.handle, 0, b"data") }
     fallocate(fs, on) {
-        fs.fallocate(on.file, FallocateMode::Allocate { keep_size: false }, 0, 8)
+        fs.fallocate(&CALLER, on.file, FallocateMode::Allocate { keep_size: false }, 0, 8)
     }
-    copy_range(fs, on) { fs.copy_range(on.file, 0, on.file, 4, 4) }
+    copy_range(fs, on) { fs.copy_range(&CALLER, on.file, 0, on.file, 4, 4) }
     getxattr(fs, on) { fs.getxattr(on.file, XATTR) }
     listxattr(fs, on) { fs.listxattr(on.file) }
-    setxattr(fs, on) { fs.setxattr(on.file, XATTR, b"value", XattrSet::Any) }
-    removexattr(fs, on) { fs.removexattr(on.file, XATTR) }
+    setxattr(fs, on) { fs.setxattr(&CALLER, on.file, XATTR, b"value", XattrSet::Any) }
+    removexattr(fs, on) { fs.removexattr(&CALLER, on.file, XATTR) }
     has_acls(fs, on) { fs.has_acls() }
     is_for_owner(fs, on) { fs.is_for_owner(0, on.file, XATTR, None) }
     is_owners_to_set(fs, on) { fs.is_owners_to_set(on.file, XATTR) }
     file_flags(fs, on) { fs.file_flags(on.file) }
-    set_file_flags(fs, on) { fs.set_file_flags(on.file, FileFlags::NODUMP) }
-    command(fs, on) { fs.command(&Caller::default(), on.file, on.handle, 0, b"") }
+    set_file_flags(fs, on) { fs.set_file_flags(&CALLER, on.file, FileFlags::NODUMP) }
+    command(fs, on) { fs.command(&CALLER, on.file, on.handle, 0, b"") }
     has_locks(fs, on) { fs.has_locks() }
     lock(fs, on) { fs.lock(on.file, on.handle, &LOCK, None) }
     unlock(fs, on) { fs.unlock(on.file, on.handle, LockStyle::Posix, 1, 0, 9) }
     find_lock(fs, on) { fs.find_lock(on.file, &LOCK) }
     set_invalidate(fs, on) { fs.set_invalidate(Arc::new(NoSink)) }
-    fsync(fs, on) { fs.fsync(on.file, false) }
-    fsync_dir(fs, on) { fs.fsync_dir(on.dir) }
+    fsync(fs, on) { fs.fsync(&CALLER, on.file, false) }
+    fsync_dir(fs, on) { fs.fsync_dir(&CALLER, on.dir) }
     trim(fs, on) { fs.trim(&TRIM) }
     unmount(fs, on) { fs.unmount() }
 }

@@ -1,27 +1,27 @@
 //! Link counts.
 
 use super::{Bench, caller, refused};
-use crate::{Error, Result};
+use crate::{Caller, Error, Result};
 
 pub(super) fn names_of_one_file(bench: &Bench<'_>) -> Result<()> {
     let root = bench.root();
     let dir = root.mkdir(&caller(), b"dir", 0o755)?;
     let file = root.create(&caller(), b"one", 0o644)?;
-    file.write_at(0, b"shared")?;
-    file.link_as(&root, b"two")?;
-    file.link_as(&dir, b"three")?;
+    file.write_at(&Caller::ROOT, 0, b"shared")?;
+    file.link_as(&Caller::ROOT, &root, b"two")?;
+    file.link_as(&Caller::ROOT, &dir, b"three")?;
     assert_eq!(file.stat()?.nlink, 3);
     assert_eq!(dir.lookup(b"three")?.ino(), file.ino());
-    root.lookup(b"two")?.write_at(0, b"SH")?;
-    root.remove(b"one")?;
+    root.lookup(b"two")?.write_at(&Caller::ROOT, 0, b"SH")?;
+    root.remove(&Caller::ROOT, b"one")?;
     assert_eq!(file.stat()?.nlink, 2);
     refused!(root.lookup(b"one"), NotFound);
     assert_eq!(dir.lookup(b"three")?.read_all()?, b"SHared");
-    root.remove(b"two")?;
-    dir.remove(b"three")?;
+    root.remove(&Caller::ROOT, b"two")?;
+    dir.remove(&Caller::ROOT, b"three")?;
     assert_eq!(file.stat()?.nlink, 0);
     let link = root.symlink(&caller(), b"symlink", b"dir")?;
-    link.link_as(&root, b"symlink2")?;
+    link.link_as(&Caller::ROOT, &root, b"symlink2")?;
     assert_eq!(link.stat()?.nlink, 2, "a symbolic link may have two names");
     Ok(())
 }
@@ -38,18 +38,18 @@ pub(super) fn directories_count_their_children(bench: &Bench<'_>) -> Result<()> 
     }
     bench.assert_directory_links(&dir, 7);
     for at in 0..5 {
-        dir.remove(format!("sub{at}").as_bytes())?;
+        dir.remove(&Caller::ROOT, format!("sub{at}").as_bytes())?;
     }
     bench.assert_directory_links(&dir, 2);
-    refused!(bench.fs.rmdir(root.ino(), b"dir"), NotEmpty);
-    refused!(bench.fs.unlink(root.ino(), b"dir"), IsADirectory);
-    refused!(bench.fs.rmdir(dir.ino(), b"file0"), NotADirectory);
-    refused!(bench.fs.rmdir(dir.ino(), b"none"), NotFound);
-    refused!(bench.fs.unlink(dir.ino(), b"none"), NotFound);
+    refused!(bench.fs.rmdir(&Caller::ROOT, root.ino(), b"dir"), NotEmpty);
+    refused!(bench.fs.unlink(&Caller::ROOT, root.ino(), b"dir"), IsADirectory);
+    refused!(bench.fs.rmdir(&Caller::ROOT, dir.ino(), b"file0"), NotADirectory);
+    refused!(bench.fs.rmdir(&Caller::ROOT, dir.ino(), b"none"), NotFound);
+    refused!(bench.fs.unlink(&Caller::ROOT, dir.ino(), b"none"), NotFound);
     for at in 0..5 {
-        dir.remove(format!("file{at}").as_bytes())?;
+        dir.remove(&Caller::ROOT, format!("file{at}").as_bytes())?;
     }
-    root.remove(b"dir")?;
+    root.remove(&Caller::ROOT, b"dir")?;
     assert_eq!(root.stat()?.nlink, before);
     Ok(())
 }
@@ -58,10 +58,10 @@ pub(super) fn refused_links(bench: &Bench<'_>) -> Result<()> {
     let root = bench.root();
     let dir = root.mkdir(&caller(), b"dir", 0o755)?;
     let file = root.create(&caller(), b"file", 0o644)?;
-    refused!(dir.link_as(&root, b"dir2"), NotPermitted);
-    refused!(file.link_as(&root, b"dir"), Exists);
-    refused!(file.link_as(&root, b"file"), Exists);
-    refused!(file.link_as(&dir, b"."), Exists);
+    refused!(dir.link_as(&Caller::ROOT, &root, b"dir2"), NotPermitted);
+    refused!(file.link_as(&Caller::ROOT, &root, b"dir"), Exists);
+    refused!(file.link_as(&Caller::ROOT, &root, b"file"), Exists);
+    refused!(file.link_as(&Caller::ROOT, &dir, b"."), Exists);
     assert_eq!((file.stat()?.nlink, dir.stat()?.nlink), (1, 2));
     Ok(())
 }
@@ -77,7 +77,7 @@ pub(super) fn most_names_of_a_file(bench: &Bench<'_>) -> Result<()> {
         at += 1;
         // Short directories: looking for a free name may take a pass over all of them.
         for name in 0..500 {
-            match file.link_as(&dir, format!("name{name}").as_bytes()) {
+            match file.link_as(&Caller::ROOT, &dir, format!("name{name}").as_bytes()) {
                 Ok(()) => names += 1,
                 Err(e) => break 'fill e,
             }
@@ -86,8 +86,8 @@ pub(super) fn most_names_of_a_file(bench: &Bench<'_>) -> Result<()> {
     };
     assert!(matches!(refusal, Error::TooManyLinks), "{refusal}");
     assert_eq!((names, file.stat()?.nlink), (most, most));
-    root.remove(b"file")?;
-    file.link_as(&root, b"file")?;
+    root.remove(&Caller::ROOT, b"file")?;
+    file.link_as(&Caller::ROOT, &root, b"file")?;
     Ok(())
 }
 
@@ -102,10 +102,13 @@ pub(super) fn most_subdirectories(bench: &Bench<'_>) -> Result<()> {
     let other = bench.root().mkdir(&caller(), b"other", 0o755)?;
     let flags = crate::RenameFlags::empty();
     let root = bench.root().ino();
-    refused!(bench.fs.rename(root, b"other", dir.ino(), b"more", flags), TooManyLinks);
-    bench.fs.rename(root, b"other", dir.ino(), b"2", flags)?;
+    refused!(
+        bench.fs.rename(&Caller::ROOT, root, b"other", dir.ino(), b"more", flags),
+        TooManyLinks
+    );
+    bench.fs.rename(&Caller::ROOT, root, b"other", dir.ino(), b"2", flags)?;
     assert_eq!((dir.stat()?.nlink, dir.lookup(b"2")?.ino()), (most, other.ino()));
-    dir.remove(b"3")?;
+    dir.remove(&Caller::ROOT, b"3")?;
     dir.mkdir(&caller(), b"more", 0o755)?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Bench, caller, refused};
 use crate::path::Listed;
-use crate::{DirCursor, FileKind, Node, Result};
+use crate::{Caller, DirCursor, FileKind, Node, Result};
 
 fn fill<'a>(bench: &Bench<'a>, dir: &Node<'_>, prefix: &str) -> Result<HashSet<Vec<u8>>> {
     let mut names = HashSet::new();
@@ -124,12 +124,12 @@ pub(super) fn removing_while_listing(bench: &Bench<'_>) -> Result<()> {
     let seen = list_with(&dir, 10, |brought| {
         // The entries just listed (the one before the cursor among them), and some others.
         for l in brought.iter().skip(7) {
-            dir.remove(&l.name)?;
+            dir.remove(&Caller::ROOT, &l.name)?;
             stayed.remove(&l.name);
         }
         for name in victims.by_ref().take(2) {
             if stayed.remove(&name) {
-                dir.remove(&name)?;
+                dir.remove(&Caller::ROOT, &name)?;
             }
         }
         Ok(())
@@ -148,7 +148,7 @@ pub(super) fn adding_while_listing(bench: &Bench<'_>) -> Result<()> {
     let seen = list_with(&dir, 10, |brought| {
         // Removing and adding of longer names moves entries where the format packs them.
         if let Some(l) = brought.first() {
-            dir.remove(&l.name)?;
+            dir.remove(&Caller::ROOT, &l.name)?;
             stayed.remove(&l.name);
         }
         // Fewer than are listed, or a listing that shows new names would never end.
@@ -171,11 +171,11 @@ pub(super) fn removing_everything_in_batches(bench: &Bench<'_>) -> Result<()> {
     let names = fill(bench, &dir, "n")?;
     // The sequence of `rm -r`.
     let seen = list_with(&dir, 64, |brought| {
-        brought.iter().try_for_each(|l| bench.fs.unlink(dir.ino(), &l.name))
+        brought.iter().try_for_each(|l| bench.fs.unlink(&Caller::ROOT, dir.ino(), &l.name))
     })?;
     check_seen(&seen, &names);
     assert!(dir.list()?.is_empty());
-    root.remove(b"dir")
+    root.remove(&Caller::ROOT, b"dir")
 }
 
 pub(super) fn plus_takes_references(bench: &Bench<'_>) -> Result<()> {
@@ -199,7 +199,7 @@ pub(super) fn plus_takes_references(bench: &Bench<'_>) -> Result<()> {
     assert_eq!(entries.len(), 5);
     for (name, entry) in &entries {
         assert_eq!(fs.getattr(entry.attr.ino)?, entry.attr);
-        dir.remove(name)?;
+        dir.remove(&Caller::ROOT, name)?;
         // The reference of the listing keeps the inode.
         assert_eq!(fs.getattr(entry.attr.ino)?.nlink, 0);
     }
@@ -210,7 +210,7 @@ pub(super) fn plus_takes_references(bench: &Bench<'_>) -> Result<()> {
     // The refused entry carries no reference: its inode is freed with its name.
     let left = dir.list()?;
     for l in left {
-        dir.remove(&l.name)?;
+        dir.remove(&Caller::ROOT, &l.name)?;
         refused!(fs.getattr(l.ino), Stale(_));
     }
     Ok(())

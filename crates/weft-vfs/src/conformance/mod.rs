@@ -376,7 +376,7 @@ pub(crate) use refused;
 
 /// The caller of all operations.
 fn caller() -> Caller {
-    Caller { uid: 1000, gid: 1000, ..Caller::default() }
+    Caller { uid: 1000, gid: 1000, ..Caller::ROOT }
 }
 
 /// Returns pseudo-random bytes: the same for the same seed, and never all zero.

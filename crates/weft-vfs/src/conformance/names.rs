@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Bench, caller, refused};
-use crate::{RenameFlags, Result};
+use crate::{Caller, RenameFlags, Result};
 
 fn check_listed(bench: &Bench<'_>, want: &BTreeSet<Vec<u8>>) -> Result<()> {
     let listed: Vec<_> = bench.root().list()?.into_iter().map(|l| l.name).collect();
@@ -24,7 +24,7 @@ pub(super) fn every_length(bench: &Bench<'_>) -> Result<()> {
     }
     check_listed(bench, &want)?;
     for len in 1..=longest {
-        root.remove(&vec![b'n'; len])?;
+        root.remove(&Caller::ROOT, &vec![b'n'; len])?;
         refused!(root.lookup(&vec![b'n'; len]), NotFound);
     }
     Ok(())
@@ -56,13 +56,19 @@ pub(super) fn too_long_everywhere(bench: &Bench<'_>) -> Result<()> {
         refused!(root.symlink(&caller(), &long, b"file"), NameTooLong);
     }
     if bench.limits.hard_links {
-        refused!(file.link_as(&root, &long), NameTooLong);
+        refused!(file.link_as(&Caller::ROOT, &root, &long), NameTooLong);
     }
-    refused!(bench.fs.unlink(root.ino(), &long), NameTooLong);
-    refused!(bench.fs.rmdir(root.ino(), &long), NameTooLong);
+    refused!(bench.fs.unlink(&Caller::ROOT, root.ino(), &long), NameTooLong);
+    refused!(bench.fs.rmdir(&Caller::ROOT, root.ino(), &long), NameTooLong);
     let flags = RenameFlags::empty();
-    refused!(bench.fs.rename(root.ino(), b"file", root.ino(), &long, flags), NameTooLong);
-    refused!(bench.fs.rename(root.ino(), &long, root.ino(), b"file", flags), NameTooLong);
+    refused!(
+        bench.fs.rename(&Caller::ROOT, root.ino(), b"file", root.ino(), &long, flags),
+        NameTooLong
+    );
+    refused!(
+        bench.fs.rename(&Caller::ROOT, root.ino(), &long, root.ino(), b"file", flags),
+        NameTooLong
+    );
     Ok(())
 }
 
@@ -91,8 +97,8 @@ pub(super) fn dot_and_dot_dot(bench: &Bench<'_>) -> Result<()> {
     assert_eq!(lower.lookup(b"..")?.ino(), upper.ino());
     assert_eq!(upper.lookup(b"..")?.ino(), root.ino());
     assert_eq!(root.lookup(b"..")?.ino(), root.ino(), "the root is its own parent");
-    refused!(bench.fs.rmdir(lower.ino(), b"."), Invalid(_));
-    refused!(bench.fs.rmdir(lower.ino(), b".."), NotEmpty);
-    refused!(bench.fs.unlink(lower.ino(), b"."), IsADirectory);
+    refused!(bench.fs.rmdir(&Caller::ROOT, lower.ino(), b"."), Invalid(_));
+    refused!(bench.fs.rmdir(&Caller::ROOT, lower.ino(), b".."), NotEmpty);
+    refused!(bench.fs.unlink(&Caller::ROOT, lower.ino(), b"."), IsADirectory);
     Ok(())
 }

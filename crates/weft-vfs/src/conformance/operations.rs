@@ -167,7 +167,7 @@ impl<'a> Side<'a> {
 
     fn try_apply(&mut self, operation: &Operation) -> Result<Vec<u8>> {
         let fs = self.fs;
-        let who = Caller { uid: 7, gid: 8, ..Caller::default() };
+        let who = Caller { uid: 7, gid: 8, ..Caller::ROOT };
         match operation {
             Operation::Make { at, kind, perm } => {
                 let (dir, name) = self.split(at)?;
@@ -184,71 +184,84 @@ impl<'a> Side<'a> {
             Operation::Link { from, to } => {
                 let node = self.node(from)?;
                 let (dir, name) = self.split(to)?;
-                node.link_as(&dir, name)?;
+                node.link_as(&Caller::ROOT, &dir, name)?;
             }
             Operation::Unlink { at } => {
                 let (dir, name) = self.split(at)?;
-                fs.unlink(dir.ino(), name)?;
+                fs.unlink(&Caller::ROOT, dir.ino(), name)?;
             }
             Operation::Rmdir { at } => {
                 let (dir, name) = self.split(at)?;
-                fs.rmdir(dir.ino(), name)?;
+                fs.rmdir(&Caller::ROOT, dir.ino(), name)?;
             }
             Operation::Rename { from, to, flags } => {
                 let ((dir, name), (to_dir, to_name)) = (self.split(from)?, self.split(to)?);
-                fs.rename(dir.ino(), name, to_dir.ino(), to_name, *flags)?;
+                fs.rename(&Caller::ROOT, dir.ino(), name, to_dir.ino(), to_name, *flags)?;
             }
             Operation::Write { at, offset, len, seed } => {
                 let node = self.node(at)?;
-                let taken = fs.write(node.ino(), Handle::NONE, *offset, &pattern(*seed, *len))?;
+                let taken = fs.write(
+                    &Caller::ROOT,
+                    node.ino(),
+                    Handle::NONE,
+                    *offset,
+                    &pattern(*seed, *len),
+                )?;
                 return Ok(taken.to_le_bytes().to_vec());
             }
             Operation::Resize { at, size } => {
                 let set = SetAttr { size_bytes: Some(*size), ..SetAttr::default() };
-                fs.setattr(self.node(at)?.ino(), &set)?;
+                fs.setattr(&Caller::ROOT, self.node(at)?.ino(), &set)?;
             }
             Operation::Chmod { at, perm } => {
                 let set = SetAttr { perm: Some(*perm), ..SetAttr::default() };
                 let node = self.node(at)?;
                 if self.special_attributes || node.kind() != FileKind::Symlink {
-                    fs.setattr(node.ino(), &set)?;
+                    fs.setattr(&Caller::ROOT, node.ino(), &set)?;
                 }
             }
             Operation::Chown { at, uid, gid } => {
                 let set = SetAttr { uid: Some(*uid), gid: Some(*gid), ..SetAttr::default() };
-                fs.setattr(self.node(at)?.ino(), &set)?;
+                fs.setattr(&Caller::ROOT, self.node(at)?.ino(), &set)?;
             }
             Operation::Touch { at, secs } => {
                 let time = Some(SetTime::At(Time { secs: *secs, nanos: 0 }));
                 let set = SetAttr { atime: time, mtime: time, ..SetAttr::default() };
-                let attr = fs.setattr(self.node(at)?.ino(), &set)?;
+                let attr = fs.setattr(&Caller::ROOT, self.node(at)?.ino(), &set)?;
                 return Ok([attr.atime.secs, attr.mtime.secs].map(i64::to_le_bytes).concat());
             }
             Operation::SetXattr { at, name, len, how } => {
                 let (name, value) = (xattr_name(*name), pattern(*len as u64, *len));
                 if let Some(node) = self.with_xattrs(at)? {
-                    fs.setxattr(node.ino(), &name, &value, *how)?;
+                    fs.setxattr(&Caller::ROOT, node.ino(), &name, &value, *how)?;
                 }
             }
             Operation::RemoveXattr { at, name } => {
                 if let Some(node) = self.with_xattrs(at)? {
-                    fs.removexattr(node.ino(), &xattr_name(*name))?;
+                    fs.removexattr(&Caller::ROOT, node.ino(), &xattr_name(*name))?;
                 }
             }
             Operation::Fallocate { at, mode, offset, len } => {
-                fs.fallocate(self.file(at)?.ino(), *mode, *offset, *len)?;
+                fs.fallocate(&Caller::ROOT, self.file(at)?.ino(), *mode, *offset, *len)?;
             }
             Operation::Copy { from, to, offset, len } => {
                 let (from, to) = (self.file(from)?, self.file(to)?);
                 if from.ino() != to.ino() {
-                    let done = fs.copy_range(from.ino(), *offset, to.ino(), offset / 2, *len)?;
+                    let done = fs.copy_range(
+                        &Caller::ROOT,
+                        from.ino(),
+                        *offset,
+                        to.ino(),
+                        offset / 2,
+                        *len,
+                    )?;
                     return Ok(done.to_le_bytes().to_vec());
                 }
             }
             Operation::Open { at, slot, append } => self.open(at, *slot, *append)?,
             Operation::WriteSlot { slot, offset, len, seed } => {
                 if let Some((ino, handle)) = self.slots[*slot] {
-                    fs.write(ino, handle, *offset, &pattern(*seed, *len))?;
+                    fs.write(&Caller::ROOT, ino, handle, *offset, &pattern(*seed, *len))?;
                 }
             }
             Operation::ReadSlot { slot, offset, len } => {
@@ -263,7 +276,7 @@ impl<'a> Side<'a> {
                 }
             }
             Operation::CloseSlot { slot } => self.close(*slot)?,
-            Operation::Fsync { at } => fs.fsync(self.node(at)?.ino(), false)?,
+            Operation::Fsync { at } => fs.fsync(&Caller::ROOT, self.node(at)?.ino(), false)?,
             Operation::Sync => fs.sync()?,
         }
         Ok(Vec::new())
@@ -280,7 +293,7 @@ impl<'a> Side<'a> {
         let node = self.file(at)?;
         let mut flags = OpenFlags::READ | OpenFlags::WRITE;
         flags.set(OpenFlags::APPEND, append);
-        let opened = self.fs.open(node.ino(), flags)?;
+        let opened = self.fs.open(&Caller::ROOT, node.ino(), flags)?;
         self.slots[slot] = Some((node.ino(), opened.handle));
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Every case of `renameat2(2)`.
 
 use super::{Bench, caller, refused};
-use crate::{Node, RenameFlags, Result};
+use crate::{Caller, Node, RenameFlags, Result};
 
 const PLAIN: RenameFlags = RenameFlags::empty();
 
@@ -11,12 +11,12 @@ fn rename(
     to: (&Node<'_>, &[u8]),
     flags: RenameFlags,
 ) -> Result<()> {
-    bench.fs.rename(from.0.ino(), from.1, to.0.ino(), to.1, flags)
+    bench.fs.rename(&Caller::ROOT, from.0.ino(), from.1, to.0.ino(), to.1, flags)
 }
 
 fn file<'a>(dir: &Node<'a>, name: &[u8]) -> Result<Node<'a>> {
     let node = dir.create(&caller(), name, 0o644)?;
-    node.write_at(0, name)?;
+    node.write_at(&Caller::ROOT, 0, name)?;
     Ok(node)
 }
 
@@ -38,7 +38,7 @@ pub(super) fn over_a_file(bench: &Bench<'_>) -> Result<()> {
     let root = bench.root();
     let (new, old) = (file(&root, b"new")?, file(&root, b"old")?);
     if bench.limits.hard_links {
-        old.link_as(&root, b"old2")?;
+        old.link_as(&Caller::ROOT, &root, b"old2")?;
     }
     rename(bench, (&root, b"new"), (&root, b"old"), PLAIN)?;
     refused!(root.lookup(b"new"), NotFound);
@@ -70,7 +70,7 @@ pub(super) fn over_itself(bench: &Bench<'_>) -> Result<()> {
 pub(super) fn two_names_of_one_inode(bench: &Bench<'_>) -> Result<()> {
     let root = bench.root();
     let node = file(&root, b"one")?;
-    node.link_as(&root, b"two")?;
+    node.link_as(&Caller::ROOT, &root, b"two")?;
     rename(bench, (&root, b"one"), (&root, b"two"), PLAIN)?;
     // POSIX: nothing happens, both names stay.
     assert_eq!(root.lookup(b"one")?.ino(), node.ino());
@@ -96,7 +96,7 @@ pub(super) fn directory_over_directory(bench: &Bench<'_>) -> Result<()> {
     let to = root.mkdir(&caller(), b"to", 0o755)?;
     file(&to, b"in the way")?;
     refused!(rename(bench, (&root, b"from"), (&root, b"to"), PLAIN), NotEmpty | Exists);
-    to.remove(b"in the way")?;
+    to.remove(&Caller::ROOT, b"in the way")?;
     rename(bench, (&root, b"from"), (&root, b"to"), PLAIN)?;
     refused!(root.lookup(b"from"), NotFound);
     assert_eq!(root.lookup(b"to")?.ino(), from.ino());
@@ -106,7 +106,7 @@ pub(super) fn directory_over_directory(bench: &Bench<'_>) -> Result<()> {
     let upper = root.mkdir(&caller(), b"upper", 0o755)?;
     let lower = upper.mkdir(&caller(), b"lower", 0o755)?;
     rename(bench, (&upper, b"lower"), (&root, b"to"), PLAIN).expect_err("not empty");
-    from.remove(b"inner")?;
+    from.remove(&Caller::ROOT, b"inner")?;
     rename(bench, (&upper, b"lower"), (&root, b"to"), PLAIN)?;
     assert_eq!(lower.lookup(b"..")?.ino(), root.ino());
     bench.assert_directory_links(&upper, 2);
@@ -129,8 +129,8 @@ pub(super) fn directory_across_parents(bench: &Bench<'_>) -> Result<()> {
     assert_eq!(child.lookup(b"..")?.ino(), moved.ino());
     rename(bench, (&b, b"arrived"), (&root, b"top"), PLAIN)?;
     assert_eq!(moved.lookup(b"..")?.ino(), root.ino());
-    root.remove(b"a")?;
-    root.remove(b"b")
+    root.remove(&Caller::ROOT, b"a")?;
+    root.remove(&Caller::ROOT, b"b")
 }
 
 pub(super) fn into_own_subtree(bench: &Bench<'_>) -> Result<()> {
@@ -175,7 +175,7 @@ pub(super) fn exchange_files(bench: &Bench<'_>) -> Result<()> {
     assert_eq!((one.stat()?.nlink, two.stat()?.nlink), (1, 1));
     refused!(rename(bench, (&root, b"one"), (&dir, b"none"), RenameFlags::EXCHANGE), NotFound);
     // Swapping two names of one inode changes nothing.
-    one.link_as(&dir, b"again")?;
+    one.link_as(&Caller::ROOT, &dir, b"again")?;
     rename(bench, (&dir, b"two"), (&dir, b"again"), RenameFlags::EXCHANGE)?;
     assert_eq!(one.stat()?.nlink, 2);
     Ok(())
@@ -205,8 +205,8 @@ pub(super) fn exchange_file_and_directory(bench: &Bench<'_>) -> Result<()> {
     assert_eq!((a.stat()?.nlink, b.stat()?.nlink), (2, 3));
     let kinds: Vec<_> = a.list()?.into_iter().map(|l| l.kind).collect();
     assert_eq!(kinds, [crate::FileKind::Regular], "the name's kind changed too");
-    a.remove(b"x")?;
-    b.remove(b"y")
+    a.remove(&Caller::ROOT, b"x")?;
+    b.remove(&Caller::ROOT, b"y")
 }
 
 pub(super) fn refused_renames(bench: &Bench<'_>) -> Result<()> {

@@ -1,26 +1,30 @@
 //! Space: allocation, freeing, seeking, and full volumes.
 
 use super::{Bench, caller, pattern, refused};
-use crate::{Error, FallocateMode, Handle, Result, SeekFrom};
+use crate::{Caller, Error, FallocateMode, Handle, Result, SeekFrom};
 
 pub(super) fn allocate(bench: &Bench<'_>) -> Result<()> {
     let (fs, root) = (&bench.fs, bench.root());
     let node = root.create(&caller(), b"file", 0o644)?;
     let ino = node.ino();
-    node.write_at(0, b"head")?;
-    fs.fallocate(ino, FallocateMode::Allocate { keep_size: false }, 0, 100_000)?;
+    node.write_at(&Caller::ROOT, 0, b"head")?;
+    fs.fallocate(&Caller::ROOT, ino, FallocateMode::Allocate { keep_size: false }, 0, 100_000)?;
     assert_eq!(node.stat()?.size_bytes, 100_000);
     assert!(node.stat()?.blocks_512 * 512 >= 100_000);
     let content = node.read_all()?;
     assert!(content.starts_with(b"head") && content[4..].iter().all(|&b| b == 0));
-    fs.fallocate(ino, FallocateMode::Allocate { keep_size: true }, 200_000, 50_000)?;
+    fs.fallocate(&Caller::ROOT, ino, FallocateMode::Allocate { keep_size: true }, 200_000, 50_000)?;
     assert_eq!(node.stat()?.size_bytes, 100_000);
     // Space allocated past the end reads as zeroes once the file grows over it.
-    node.write_at(300_000, b"tail")?;
+    node.write_at(&Caller::ROOT, 300_000, b"tail")?;
     assert!(node.read_all()?[4..300_000].iter().all(|&b| b == 0));
-    refused!(fs.fallocate(ino, FallocateMode::Allocate { keep_size: false }, 0, 0), Invalid(_));
+    refused!(
+        fs.fallocate(&Caller::ROOT, ino, FallocateMode::Allocate { keep_size: false }, 0, 0),
+        Invalid(_)
+    );
     let dir = root.mkdir(&caller(), b"dir", 0o755)?;
-    let on_dir = fs.fallocate(dir.ino(), FallocateMode::Allocate { keep_size: false }, 0, 1);
+    let on_dir =
+        fs.fallocate(&Caller::ROOT, dir.ino(), FallocateMode::Allocate { keep_size: false }, 0, 1);
     refused!(on_dir, IsADirectory | Invalid(_));
     Ok(())
 }
@@ -35,8 +39,8 @@ pub(super) fn punch_and_zero(bench: &Bench<'_>) -> Result<()> {
         ] {
             let node = root.create(&caller(), b"file", 0o644)?;
             let mut want = pattern(at as u64, 100_000);
-            node.write_at(0, &want)?;
-            bench.fs.fallocate(node.ino(), mode, at as u64, len as u64)?;
+            node.write_at(&Caller::ROOT, 0, &want)?;
+            bench.fs.fallocate(&Caller::ROOT, node.ino(), mode, at as u64, len as u64)?;
             if !keep && at + len > want.len() {
                 want.resize(at + len, 0);
             }
@@ -50,11 +54,11 @@ pub(super) fn punch_and_zero(bench: &Bench<'_>) -> Result<()> {
                 let blocks = 100_000_u64.div_ceil(512) + 64;
                 assert!(taken <= blocks - whole, "{taken} sectors left");
             }
-            node.write_at(at as u64, b"back")?;
+            node.write_at(&Caller::ROOT, at as u64, b"back")?;
             let mut four = [0; 4];
             node.read_at(at as u64, &mut four)?;
             assert_eq!(&four, b"back");
-            root.remove(b"file")?;
+            root.remove(&Caller::ROOT, b"file")?;
         }
     }
     Ok(())
@@ -65,8 +69,8 @@ pub(super) fn seek_data_and_holes(bench: &Bench<'_>) -> Result<()> {
     let node = bench.root().create(&caller(), b"file", 0o644)?;
     let ino = node.ino();
     refused!(fs.seek(ino, SeekFrom::Data(0)), NoAddress);
-    node.write_at(0, &[1; 4096])?;
-    node.write_at(1 << 20, &[2; 4096])?;
+    node.write_at(&Caller::ROOT, 0, &[1; 4096])?;
+    node.write_at(&Caller::ROOT, 1 << 20, &[2; 4096])?;
     let end = (1 << 20) + 4096;
     for past in [end, end + 1, 1 << 50] {
         refused!(fs.seek(ino, SeekFrom::Data(past)), NoAddress);
@@ -82,7 +86,7 @@ pub(super) fn seek_data_and_holes(bench: &Bench<'_>) -> Result<()> {
     assert_eq!(fs.seek(ino, SeekFrom::Data(5000))?, 1 << 20);
     let size_bytes = Some(bench.limits.file_bytes.min(1 << 30));
     let grow = crate::SetAttr { size_bytes, ..crate::SetAttr::default() };
-    fs.setattr(ino, &grow)?;
+    fs.setattr(&Caller::ROOT, ino, &grow)?;
     refused!(fs.seek(ino, SeekFrom::Data(end)), NoAddress);
     assert_eq!(fs.seek(ino, SeekFrom::Hole(1 << 20))?, end);
     Ok(())
@@ -95,13 +99,13 @@ pub(super) fn statfs_follows(bench: &Bench<'_>) -> Result<()> {
     assert!(before.inodes_free < before.inodes);
     assert!(before.name_max_bytes as usize >= bench.limits.name_bytes);
     let node = root.create(&caller(), b"file", 0o644)?;
-    node.write_at(0, &pattern(1, 500_000))?;
-    fs.fsync(node.ino(), false)?;
+    node.write_at(&Caller::ROOT, 0, &pattern(1, 500_000))?;
+    fs.fsync(&Caller::ROOT, node.ino(), false)?;
     let during = fs.statfs()?;
     let taken = (before.blocks_free - during.blocks_free) * u64::from(before.block_bytes);
     assert!((500_000..700_000).contains(&taken), "{taken} bytes taken for 500,000");
     assert_eq!(during.inodes_free, before.inodes_free - 1);
-    root.remove(b"file")?;
+    root.remove(&Caller::ROOT, b"file")?;
     drop(node);
     fs.sync()?;
     let after = fs.statfs()?;
@@ -116,13 +120,13 @@ pub(super) fn full_of_data(bench: &Bench<'_>) -> Result<()> {
     }
     let (fs, root) = (&bench.fs, bench.root());
     let small = root.create(&caller(), b"small", 0o644)?;
-    small.write_at(0, b"survives")?;
+    small.write_at(&Caller::ROOT, 0, b"survives")?;
     let before = fs.statfs()?.blocks_free;
     let node = root.create(&caller(), b"big", 0o644)?;
     let chunk = pattern(5, 64 << 10);
     let mut len = 0;
     let refusal = loop {
-        match fs.write(node.ino(), Handle::NONE, len, &chunk) {
+        match fs.write(&Caller::ROOT, node.ino(), Handle::NONE, len, &chunk) {
             Ok(0) => panic!("a write that takes nothing says why"),
             Ok(taken) => len += taken as u64,
             Err(e) => break e,
@@ -132,17 +136,17 @@ pub(super) fn full_of_data(bench: &Bench<'_>) -> Result<()> {
     assert!(matches!(refusal, Error::NoSpace), "{refusal}");
     assert_eq!(node.stat()?.size_bytes, len, "the length is that of what was taken");
     assert!(node.read_all()?.chunks(chunk.len()).all(|got| got == &chunk[..got.len()]));
-    refused!(fs.write(node.ino(), Handle::NONE, 1 << 29, b"x"), NoSpace);
+    refused!(fs.write(&Caller::ROOT, node.ino(), Handle::NONE, 1 << 29, b"x"), NoSpace);
     assert_eq!(small.read_all()?, b"survives");
     // Overwriting needs no space.
-    small.write_at(0, b"SURVIVES")?;
+    small.write_at(&Caller::ROOT, 0, b"SURVIVES")?;
     fs.sync()?;
-    root.remove(b"big")?;
+    root.remove(&Caller::ROOT, b"big")?;
     drop(node);
     fs.sync()?;
     assert!(before - fs.statfs()?.blocks_free <= 1);
     let again = root.create(&caller(), b"again", 0o644)?;
-    again.write_at(0, &chunk)?;
+    again.write_at(&Caller::ROOT, 0, &chunk)?;
     assert!(again.read_all()? == chunk);
     Ok(())
 }
@@ -182,5 +186,5 @@ pub(super) fn full_of_names(bench: &Bench<'_>) -> Result<()> {
     let lost = before.blocks_free - after.blocks_free;
     assert!(lost <= 1 || !bench.limits.names_give_back_space, "{lost} blocks are lost");
     let again = root.create(&caller(), b"again", 0o644)?;
-    if bench.limits.names_give_back_space { again.write_at(0, b"x") } else { Ok(()) }
+    if bench.limits.names_give_back_space { again.write_at(&Caller::ROOT, 0, b"x") } else { Ok(()) }
 }

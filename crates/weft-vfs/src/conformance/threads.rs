@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::thread;
 
 use super::{Bench, caller, pattern};
-use crate::{Error, FileSystem, Node, OpenFlags, RenameFlags, Result};
+use crate::{Caller, Error, FileSystem, Node, OpenFlags, RenameFlags, Result};
 
 const THREADS: u64 = 4;
 
@@ -33,13 +33,13 @@ pub(super) fn own_directories(bench: &Bench<'_>) -> Result<()> {
             let name = format!("file{at}");
             let node = dir.create(&caller(), name.as_bytes(), 0o644)?;
             let bytes = pattern(nr * 1000 + at, 5000);
-            node.write_at(0, &bytes)?;
+            node.write_at(&Caller::ROOT, 0, &bytes)?;
             assert!(node.read_all()? == bytes);
             if at % 3 == 0 {
-                dir.remove(name.as_bytes())?;
+                dir.remove(&Caller::ROOT, name.as_bytes())?;
             }
             if at % 10 == 9 {
-                fs.fsync(node.ino(), false)?;
+                fs.fsync(&Caller::ROOT, node.ino(), false)?;
             }
         }
         Ok(())
@@ -68,11 +68,18 @@ pub(super) fn one_directory(bench: &Bench<'_>) -> Result<()> {
                 Ok(_) | Err(Error::Exists) => {}
                 Err(e) => return Err(e),
             }
-            match fs.rename(ino, shared.as_bytes(), ino, mine.as_bytes(), RenameFlags::empty()) {
+            match fs.rename(
+                &Caller::ROOT,
+                ino,
+                shared.as_bytes(),
+                ino,
+                mine.as_bytes(),
+                RenameFlags::empty(),
+            ) {
                 Ok(()) | Err(Error::NotFound) => {}
                 Err(e) => return Err(e),
             }
-            match fs.unlink(ino, format!("shared{}", (at + nr) % 5).as_bytes()) {
+            match fs.unlink(&Caller::ROOT, ino, format!("shared{}", (at + nr) % 5).as_bytes()) {
                 Ok(()) | Err(Error::NotFound) => {}
                 Err(e) => return Err(e),
             }
@@ -85,19 +92,22 @@ pub(super) fn one_directory(bench: &Bench<'_>) -> Result<()> {
     assert_eq!(distinct.len(), listed.len());
     for l in &listed {
         assert_eq!(bench.nlink(fight.lookup(&l.name)?.ino()), 1);
-        fight.remove(&l.name)?;
+        fight.remove(&Caller::ROOT, &l.name)?;
     }
-    bench.root().remove(b"fight")
+    bench.root().remove(&Caller::ROOT, b"fight")
 }
 
 pub(super) fn one_file(bench: &Bench<'_>) -> Result<()> {
     let node = bench.root().create(&caller(), b"log", 0o644)?;
     let ino = node.ino();
     together(bench, |fs, nr| {
-        let opened = fs.open(ino, OpenFlags::WRITE | OpenFlags::APPEND)?;
+        let opened = fs.open(&Caller::ROOT, ino, OpenFlags::WRITE | OpenFlags::APPEND)?;
         for at in 0..100 {
             let line = format!("{nr} {at:05}\n");
-            assert_eq!(fs.write(ino, opened.handle, 0, line.as_bytes())?, line.len());
+            assert_eq!(
+                fs.write(&Caller::ROOT, ino, opened.handle, 0, line.as_bytes())?,
+                line.len()
+            );
         }
         fs.release(ino, opened.handle)
     })?;
@@ -123,16 +133,19 @@ pub(super) fn pieces_of_one_file(bench: &Bench<'_>) -> Result<()> {
     for step in [pieces + 1, 2 * pieces - 1] {
         let node = bench.root().create(&caller(), b"pieces", 0o644)?;
         together(bench, |fs, nr| {
-            let opened = fs.open(node.ino(), OpenFlags::WRITE)?;
+            let opened = fs.open(&Caller::ROOT, node.ino(), OpenFlags::WRITE)?;
             for n in (nr as usize..pieces).step_by(THREADS as usize) {
                 let at = (n * step + pieces / 2) % pieces * PIECE;
                 let piece = &want[at..at + PIECE];
-                assert_eq!(fs.write(node.ino(), opened.handle, at as u64, piece)?, PIECE);
+                assert_eq!(
+                    fs.write(&Caller::ROOT, node.ino(), opened.handle, at as u64, piece)?,
+                    PIECE
+                );
             }
             fs.release(node.ino(), opened.handle)
         })?;
         assert!(node.read_all()? == want, "in steps of {step}");
-        bench.root().remove(b"pieces")?;
+        bench.root().remove(&Caller::ROOT, b"pieces")?;
     }
     Ok(())
 }

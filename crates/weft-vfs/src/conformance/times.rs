@@ -2,7 +2,7 @@
 //! to wait.
 
 use super::{Bench, caller};
-use crate::{Ino, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time};
+use crate::{Caller, Ino, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time};
 
 const OLD: Time = Time { secs: 1_000_000_000, nanos: 0 };
 
@@ -13,7 +13,7 @@ fn age(bench: &Bench<'_>, ino: Ino) -> Result<()> {
         ctime: Some(OLD),
         ..SetAttr::default()
     };
-    let attr = bench.fs.setattr(ino, &set)?;
+    let attr = bench.fs.setattr(&Caller::ROOT, ino, &set)?;
     assert_eq!((attr.atime, attr.mtime), (OLD, OLD), "setattr sets every time");
     if bench.limits.sets_ctime {
         assert_eq!(attr.ctime, OLD, "setattr sets every time");
@@ -73,10 +73,10 @@ pub(super) fn of_content(bench: &Bench<'_>) -> Result<()> {
     let (fs, root) = (&bench.fs, bench.root());
     let node = root.create(&caller(), b"file", 0o644)?;
     let ino = node.ino();
-    let set = |set: SetAttr| move || fs.setattr(ino, &set).map(|_| ());
+    let set = |set: SetAttr| move || fs.setattr(&Caller::ROOT, ino, &set).map(|_| ());
     let size = |size| SetAttr { size_bytes: Some(size), ..SetAttr::default() };
-    assert_eq!(changed(bench, [ino], || node.write_at(0, b"x"))?, [BOTH], "write");
-    let nothing = || fs.write(ino, crate::Handle::NONE, 0, b"").map(|_| ());
+    assert_eq!(changed(bench, [ino], || node.write_at(&Caller::ROOT, 0, b"x"))?, [BOTH], "write");
+    let nothing = || fs.write(&Caller::ROOT, ino, crate::Handle::NONE, 0, b"").map(|_| ());
     assert_eq!(changed(bench, [ino], nothing)?, [NONE], "a write of nothing");
     assert_eq!(changed(bench, [ino], set(size(100)))?, [BOTH], "growing");
     assert_eq!(changed(bench, [ino], set(size(10)))?, [BOTH], "cutting");
@@ -85,7 +85,7 @@ pub(super) fn of_content(bench: &Bench<'_>) -> Result<()> {
     assert_eq!(changed(bench, [ino], read)?, [NONE], "reading");
     let open = |flags| {
         move || {
-            let opened = fs.open(ino, flags)?;
+            let opened = fs.open(&Caller::ROOT, ino, flags)?;
             fs.release(ino, opened.handle)
         }
     };
@@ -112,17 +112,25 @@ pub(super) fn of_names(bench: &Bench<'_>) -> Result<()> {
         assert_eq!(changed(bench, [d], symlink)?, [BOTH], "symlink");
     }
     if bench.limits.hard_links {
-        assert_eq!(changed(bench, [d, f], || file.link_as(&dir, b"l"))?, [BOTH, CTIME], "link");
-        assert_eq!(changed(bench, [d, f], || dir.remove(b"l"))?, [BOTH, CTIME], "unlink");
+        assert_eq!(
+            changed(bench, [d, f], || file.link_as(&Caller::ROOT, &dir, b"l"))?,
+            [BOTH, CTIME],
+            "link"
+        );
+        assert_eq!(
+            changed(bench, [d, f], || dir.remove(&Caller::ROOT, b"l"))?,
+            [BOTH, CTIME],
+            "unlink"
+        );
     }
-    assert_eq!(changed(bench, [d], || dir.remove(b"b"))?, [BOTH], "rmdir");
+    assert_eq!(changed(bench, [d], || dir.remove(&Caller::ROOT, b"b"))?, [BOTH], "rmdir");
     let lookup = || dir.lookup(b"a").map(|_| ());
     assert_eq!(changed(bench, [d], lookup)?, [NONE], "lookup");
     let list = || dir.list().map(|_| ());
     assert_eq!(changed(bench, [d], list)?, [NONE], "listing");
     let failing = || {
         dir.create(&who, b"a", 0o644).expect_err("exists");
-        dir.remove(b"none").expect_err("not there");
+        dir.remove(&Caller::ROOT, b"none").expect_err("not there");
         Ok(())
     };
     assert_eq!(changed(bench, [d], failing)?, [NONE], "what fails changes nothing");
@@ -135,11 +143,11 @@ pub(super) fn of_renames(bench: &Bench<'_>) -> Result<()> {
     let file = a.create(&caller(), b"file", 0o644)?;
     let old = b.create(&caller(), b"old", 0o644)?;
     if bench.limits.hard_links {
-        old.link_as(&root, b"kept")?;
+        old.link_as(&Caller::ROOT, &root, b"kept")?;
     }
     let watched = [a.ino(), b.ino(), file.ino(), old.ino()];
     let rename = |from: (Ino, &'static [u8]), to: (Ino, &'static [u8]), flags| {
-        move || fs.rename(from.0, from.1, to.0, to.1, flags)
+        move || fs.rename(&Caller::ROOT, from.0, from.1, to.0, to.1, flags)
     };
     let plain = RenameFlags::empty();
     let over = rename((a.ino(), b"file"), (b.ino(), b"old"), plain);
@@ -161,7 +169,7 @@ pub(super) fn of_the_inode(bench: &Bench<'_>) -> Result<()> {
     let fs = &bench.fs;
     let node = bench.root().create(&caller(), b"file", 0o644)?;
     let ino = node.ino();
-    let set = |set: SetAttr| move || fs.setattr(ino, &set).map(|_| ());
+    let set = |set: SetAttr| move || fs.setattr(&Caller::ROOT, ino, &set).map(|_| ());
     let chmod = SetAttr { perm: Some(0o600), ..SetAttr::default() };
     assert_eq!(changed(bench, [ino], set(chmod))?, [CTIME], "chmod");
     if bench.limits.owners_and_modes {
@@ -172,9 +180,9 @@ pub(super) fn of_the_inode(bench: &Bench<'_>) -> Result<()> {
     assert_eq!(changed(bench, [ino], set(touch))?, [CTIME], "atime");
     assert_eq!(changed(bench, [ino], set(SetAttr::default()))?, [NONE], "nothing");
     if bench.limits.xattr_bytes > 0 {
-        let put = || fs.setxattr(ino, b"user.x", b"y", crate::XattrSet::Any);
+        let put = || fs.setxattr(&Caller::ROOT, ino, b"user.x", b"y", crate::XattrSet::Any);
         assert_eq!(changed(bench, [ino], put)?, [CTIME], "setxattr");
-        let remove = || fs.removexattr(ino, b"user.x");
+        let remove = || fs.removexattr(&Caller::ROOT, ino, b"user.x");
         assert_eq!(changed(bench, [ino], remove)?, [CTIME], "removexattr");
     }
     let stat = || fs.getattr(ino).map(|_| ());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Bench, caller, refused};
-use crate::{FileKind, Node, Result, Walker};
+use crate::{Caller, FileKind, Node, Result, Walker};
 
 pub(super) fn deep(bench: &Bench<'_>) -> Result<()> {
     const DEPTH: usize = 1000;
@@ -12,7 +12,7 @@ pub(super) fn deep(bench: &Bench<'_>) -> Result<()> {
     for _ in 1..DEPTH {
         at = at.mkdir(&caller(), b"d", 0o755)?;
     }
-    at.create(&caller(), b"bottom", 0o644)?.write_at(0, b"here")?;
+    at.create(&caller(), b"bottom", 0o644)?.write_at(&Caller::ROOT, 0, b"here")?;
     let mut up = at;
     for _ in 0..DEPTH {
         up = up.lookup(b"..")?;

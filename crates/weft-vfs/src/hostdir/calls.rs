@@ -156,7 +156,7 @@ impl FileSystem for HostDir {
         Ok(attributes::attr(ino, &stat(self.fd(&inode)?)?))
     }
 
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         attributes::set(self, &*self.inode(ino)?, set)
     }
 
@@ -218,7 +218,7 @@ impl FileSystem for HostDir {
         self.made(&parent, name, &new)
     }
 
-    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+    fn link(&self, _: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         let inode = self.inode(ino)?;
         // The same errors as other file systems, whatever else is wrong.
         if inode.kind == FileKind::Directory {
@@ -234,13 +234,13 @@ impl FileSystem for HostDir {
         Ok(self.entry(&(inode, attributes)))
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         let parent = self.directory(parent)?;
         check_name(name)?;
         self.remove(&parent, name, AtFlags::empty())
     }
 
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         let parent = self.directory(parent)?;
         check_name(name)?;
         self.remove(&parent, name, AtFlags::REMOVEDIR)
@@ -248,6 +248,7 @@ impl FileSystem for HostDir {
 
     fn rename(
         &self,
+        _: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -277,7 +278,7 @@ impl FileSystem for HostDir {
         Ok(())
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+    fn open(&self, _: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         let inode = self.inode(ino)?;
         match inode.kind {
             FileKind::Regular => {}
@@ -308,11 +309,18 @@ impl FileSystem for HostDir {
         self.read_content(ino, handle, offset, buf)
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         self.write_content(ino, handle, offset, data)
     }
 
-    fn fsync(&self, ino: Ino, data_only: bool) -> Result<()> {
+    fn fsync(&self, _: &Caller, ino: Ino, data_only: bool) -> Result<()> {
         let inode = self.inode(ino)?;
         match inode.kind {
             FileKind::Regular => {
@@ -389,7 +397,14 @@ impl FileSystem for HostDir {
         }
     }
 
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+    fn setxattr(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
         let (_inode, path) = self.path(ino)?;
         let flags = match how {
             XattrSet::Any => XattrFlags::empty(),
@@ -400,18 +415,26 @@ impl FileSystem for HostDir {
         setxattr(path, name, value, flags).map_err(os)
     }
 
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+    fn removexattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         let (_inode, path) = self.path(ino)?;
         acls::check(&path, name, None)?;
         removexattr(path, name).map_err(os)
     }
 
-    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
         self.allocate(ino, mode, offset, len_bytes)
     }
 
     fn copy_range(
         &self,
+        caller: &Caller,
         from: Ino,
         from_offset: u64,
         to: Ino,
@@ -421,7 +444,7 @@ impl FileSystem for HostDir {
         if let Some(done) = self.copy_on_host(from, from_offset, to, to_offset, len_bytes)? {
             return Ok(done);
         }
-        copy_by_reading(self, (from, from_offset), (to, to_offset), len_bytes)
+        copy_by_reading(self, caller, (from, from_offset), (to, to_offset), len_bytes)
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {

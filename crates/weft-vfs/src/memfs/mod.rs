@@ -121,7 +121,7 @@ impl FileSystem for MemFs {
         Ok(self.lock().node(ino.0)?.attr(ino.0))
     }
 
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+    fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let mut state = self.lock();
         if let Some(size) = set.size_bytes {
             if size > self.limits.file_bytes {
@@ -210,22 +210,23 @@ impl FileSystem for MemFs {
         state.entry(ino)
     }
 
-    fn link(&self, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
+    fn link(&self, _: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         let mut state = self.lock();
         state.link(ino.0, new_parent.0, new_name)?;
         state.entry(ino.0)
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.lock().unlink(parent.0, name)
     }
 
-    fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+    fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.lock().rmdir(parent.0, name)
     }
 
     fn rename(
         &self,
+        _: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -235,7 +236,7 @@ impl FileSystem for MemFs {
         self.lock().rename(parent.0, name, new_parent.0, new_name, flags)
     }
 
-    fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+    fn open(&self, _: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         self.lock().open(ino.0, flags)
     }
 
@@ -269,11 +270,18 @@ impl FileSystem for MemFs {
         Ok(self.lock().node(ino.0)?.content()?.read(offset, buf))
     }
 
-    fn write(&self, ino: Ino, handle: Handle, offset: u64, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         self.lock().write(ino.0, handle, offset, data)
     }
 
-    fn fsync(&self, ino: Ino, _data_only: bool) -> Result<()> {
+    fn fsync(&self, _: &Caller, ino: Ino, _data_only: bool) -> Result<()> {
         self.lock().node(ino.0).map(|_| ())
     }
 
@@ -337,7 +345,14 @@ impl FileSystem for MemFs {
         Ok(self.lock().node(ino.0)?.xattrs.keys().cloned().collect())
     }
 
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+    fn setxattr(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<()> {
         const SPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
         if !SPACES.iter().any(|space| name.starts_with(space)) {
             return Err(Error::Unsupported("attribute name space"));
@@ -367,7 +382,7 @@ impl FileSystem for MemFs {
         true
     }
 
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+    fn removexattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         let mut state = self.lock();
         let node = state.node_mut(ino.0)?;
         node.xattrs.remove(name).ok_or(Error::NoAttribute)?;
@@ -375,7 +390,14 @@ impl FileSystem for MemFs {
         Ok(())
     }
 
-    fn fallocate(&self, ino: Ino, mode: FallocateMode, offset: u64, len_bytes: u64) -> Result<()> {
+    fn fallocate(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        mode: FallocateMode,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<()> {
         self.lock().fallocate(ino.0, mode, offset, len_bytes)
     }
 

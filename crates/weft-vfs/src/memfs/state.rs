@@ -35,7 +35,7 @@ impl State {
             pages: 0,
         };
         let names = Data::Directory(Names::new(ROOT));
-        let mut root = new_node(&Caller::default(), FileKind::Directory, 0o755, names);
+        let mut root = new_node(&Caller::ROOT, FileKind::Directory, 0o755, names);
         root.nlink = 2;
         state.nodes.insert(ROOT, root);
         state

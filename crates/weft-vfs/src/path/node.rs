@@ -140,8 +140,8 @@ impl<'a> Node<'a> {
     ///
     /// # Errors
     /// Those of [`FileSystem::link`].
-    pub fn link_as(&self, parent: &Node<'_>, name: &[u8]) -> Result<()> {
-        let entry = self.fs.link(self.ino(), parent.ino(), name)?;
+    pub fn link_as(&self, caller: &Caller, parent: &Node<'_>, name: &[u8]) -> Result<()> {
+        let entry = self.fs.link(caller, self.ino(), parent.ino(), name)?;
         self.fs.forget(entry.attr.ino, 1);
         Ok(())
     }
@@ -150,9 +150,9 @@ impl<'a> Node<'a> {
     ///
     /// # Errors
     /// Those of [`FileSystem::unlink`] and [`FileSystem::rmdir`].
-    pub fn remove(&self, name: &[u8]) -> Result<()> {
-        match self.fs.unlink(self.ino(), name) {
-            Err(Error::IsADirectory) => self.fs.rmdir(self.ino(), name),
+    pub fn remove(&self, caller: &Caller, name: &[u8]) -> Result<()> {
+        match self.fs.unlink(caller, self.ino(), name) {
+            Err(Error::IsADirectory) => self.fs.rmdir(caller, self.ino(), name),
             other => other,
         }
     }
@@ -177,11 +177,11 @@ impl<'a> Node<'a> {
     ///
     /// # Errors
     /// Those of [`FileSystem::write`]; [`Error::NoSpace`] if only part of it was taken.
-    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+    pub fn write_at(&self, caller: &Caller, offset: u64, data: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < data.len() {
             let at = offset.checked_add(done as u64).ok_or(Error::TooLarge)?;
-            match self.fs.write(self.ino(), Handle::NONE, at, &data[done..])? {
+            match self.fs.write(caller, self.ino(), Handle::NONE, at, &data[done..])? {
                 0 => return Err(Error::NoSpace),
                 taken => done += taken,
             }

@@ -1,6 +1,6 @@
 //! Visiting a whole tree without recursion, and removing one.
 
-use crate::{DirCursor, Error, Ino, Result};
+use crate::{Caller, DirCursor, Error, Ino, Result};
 
 use super::{Listed, Node};
 
@@ -110,7 +110,11 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// Removes everything in `dir`, not `dir` itself. Directories may be as deep as they like. Calls
 /// `removed` with each path (relative to `dir`) after its removal.
-pub(super) fn remove_content(dir: &Node<'_>, removed: &mut dyn FnMut(&[u8])) -> Result<()> {
+pub(super) fn remove_content(
+    caller: &Caller,
+    dir: &Node<'_>,
+    removed: &mut dyn FnMut(&[u8]),
+) -> Result<()> {
     struct Level<'a> {
         dir: Node<'a>,
         name: Vec<u8>,
@@ -128,13 +132,13 @@ pub(super) fn remove_content(dir: &Node<'_>, removed: &mut dyn FnMut(&[u8])) -> 
         let Some(listed) = level.batch.pop() else {
             let Some(empty) = levels.pop() else { break };
             if let Some(parent) = levels.last() {
-                parent.dir.fs().rmdir(parent.dir.ino(), &empty.name)?;
+                parent.dir.fs().rmdir(caller, parent.dir.ino(), &empty.name)?;
                 removed(&empty.path);
             }
             continue;
         };
         let path = join(&level.path, &listed.name);
-        match level.dir.fs().unlink(level.dir.ino(), &listed.name) {
+        match level.dir.fs().unlink(caller, level.dir.ino(), &listed.name) {
             Ok(()) => removed(&path),
             Err(Error::IsADirectory) => {
                 let dir = level.dir.lookup(&listed.name)?;

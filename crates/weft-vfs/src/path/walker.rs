@@ -35,7 +35,7 @@ impl<'a> Walker<'a> {
     /// are not checked, and new inodes belong to user 0.
     #[must_use]
     pub fn new(fs: &'a dyn FileSystem) -> Self {
-        Self { fs, caller: Caller::default(), checks: false }
+        Self { fs, caller: Caller::ROOT, checks: false }
     }
 
     /// Makes a walker whose new inodes belong to this caller; permissions are not checked.
@@ -190,7 +190,7 @@ impl<'a> Walker<'a> {
     /// Those of [`create_file`](Self::create_file) and of [`FileSystem::write`].
     pub fn write_file(&self, path: &[u8], content: &[u8], perm: u16) -> Result<Node<'a>> {
         let node = self.create_file(path, perm)?;
-        node.write_at(0, content)?;
+        node.write_at(&self.caller, 0, content)?;
         Ok(node)
     }
 
@@ -203,7 +203,7 @@ impl<'a> Walker<'a> {
             Ok(node) if node.is_dir() => return Err(Error::IsADirectory),
             Ok(node) => {
                 let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
-                self.fs.setattr(node.ino(), &cut)?;
+                self.fs.setattr(&self.caller, node.ino(), &cut)?;
                 return Ok(node);
             }
             Err(Error::NotFound) => {}
@@ -267,7 +267,7 @@ impl<'a> Walker<'a> {
         if place.wants_dir {
             return Err(Error::NotFound);
         }
-        node.link_as(&place.dir, &place.name)
+        node.link_as(&self.caller, &place.dir, &place.name)
     }
 
     /// Renames.
@@ -283,7 +283,7 @@ impl<'a> Walker<'a> {
         if to.wants_dir && !from.dir.lookup(&from.name)?.is_dir() {
             return Err(Error::NotADirectory);
         }
-        self.fs.rename(from.dir.ino(), &from.name, to.dir.ino(), &to.name, flags)
+        self.fs.rename(&self.caller, from.dir.ino(), &from.name, to.dir.ino(), &to.name, flags)
     }
 
     /// Removes a file, a symbolic link, or an empty directory.
@@ -292,7 +292,7 @@ impl<'a> Walker<'a> {
     /// Those of [`FileSystem::unlink`] and [`FileSystem::rmdir`]; [`Error::Busy`] for the root.
     pub fn remove(&self, path: &[u8]) -> Result<()> {
         let place = self.existing_place(path)?;
-        place.dir.remove(&place.name)
+        place.dir.remove(&self.caller, &place.name)
     }
 
     /// Removes the inode at `path` and, if it is a directory, everything below. Calls `removed`
@@ -303,9 +303,9 @@ impl<'a> Walker<'a> {
         let place = self.existing_place(path)?;
         let node = place.dir.lookup(&place.name)?;
         if node.is_dir() {
-            tree::remove_content(&node, removed)?;
+            tree::remove_content(&self.caller, &node, removed)?;
         }
-        place.dir.remove(&place.name)?;
+        place.dir.remove(&self.caller, &place.name)?;
         removed(b"");
         Ok(())
     }

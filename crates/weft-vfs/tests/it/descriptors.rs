@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use weft_vfs::{Error, FileKind, FileSystem, Handle, HostDir, HostDirOptions, OpenFlags, Result};
+use weft_vfs::{
+    Caller, Error, FileKind, FileSystem, Handle, HostDir, HostDirOptions, OpenFlags, Result,
+};
 use weft_vfs::{Ino, RenameFlags, Walker};
 
 const DESCRIPTORS: usize = 20;
@@ -69,13 +71,13 @@ fn any_number_of_inodes_is_used_by_few_descriptors() -> Result<()> {
             }
         }
         // Moved, removed and opened inodes stay usable, whatever is used meanwhile.
-        fs.rename(e, b"1", fs.root(), b"moved", RenameFlags::empty())?;
-        fs.rename(e, b"2", e, b"3", RenameFlags::EXCHANGE)?;
-        fs.rename(e, b"4", e, b"5", RenameFlags::empty())?;
-        fs.unlink(e, b"6")?;
-        let opened = fs.open(inos[7], OpenFlags::READ)?;
+        fs.rename(&Caller::ROOT, e, b"1", fs.root(), b"moved", RenameFlags::empty())?;
+        fs.rename(&Caller::ROOT, e, b"2", e, b"3", RenameFlags::EXCHANGE)?;
+        fs.rename(&Caller::ROOT, e, b"4", e, b"5", RenameFlags::empty())?;
+        fs.unlink(&Caller::ROOT, e, b"6")?;
+        let opened = fs.open(&Caller::ROOT, inos[7], OpenFlags::READ)?;
         let d = fs.lookup(fs.root(), b"d")?.attr.ino;
-        fs.rename(fs.root(), b"d", fs.root(), b"other", RenameFlags::empty())?;
+        fs.rename(&Caller::ROOT, fs.root(), b"d", fs.root(), b"other", RenameFlags::empty())?;
         std::fs::remove_file(path.join("other/e/7")).expect("removed");
         wear(&fs, &inos)?;
         for (nr, ino) in inos.iter().enumerate().take(20) {

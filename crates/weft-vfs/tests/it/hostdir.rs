@@ -109,7 +109,7 @@ fn acls_are_those_of_each_file_system_below() -> Result<()> {
                 fs.getxattr(file.ino(), ACCESS).map_err(|e| e.errno()),
                 Err(Error::NoAttribute.errno())
             );
-            let set = fs.setxattr(file.ino(), ACCESS, &list, XattrSet::Any);
+            let set = fs.setxattr(&Caller::ROOT, file.ino(), ACCESS, &list, XattrSet::Any);
             if there {
                 set?;
                 assert_eq!(fs.getxattr(file.ino(), ACCESS)?, list);
@@ -160,7 +160,7 @@ fn a_file_stays_itself_when_others_move_it() -> Result<()> {
     std::fs::rename(path.join("f"), path.join("g")).expect("moved");
     std::fs::write(path.join("f"), "another").expect("a file");
     assert_eq!(file.read_all()?, b"one");
-    file.write_at(0, b"ONE")?;
+    file.write_at(&Caller::ROOT, 0, b"ONE")?;
     assert_eq!(std::fs::read(path.join("g")).expect("a file"), b"ONE");
     std::fs::remove_file(path.join("g")).expect("removed");
     assert_eq!(file.read_all()?, b"ONE");
@@ -191,7 +191,7 @@ fn descriptors_are_given_back() -> Result<()> {
     }
     assert_eq!(held(), 1);
     let ino = fs.lookup(fs.root(), b"7")?.attr.ino;
-    let opened = fs.open(ino, OpenFlags::READ)?;
+    let opened = fs.open(&Caller::ROOT, ino, OpenFlags::READ)?;
     fs.forget(ino, 1);
     assert_eq!(fs.read(ino, opened.handle, 0, &mut [0; 4])?, 1, "the handle holds it");
     fs.unmount()?;
@@ -206,7 +206,7 @@ fn owner_and_mode_do_not_depend_on_the_mask() -> Result<()> {
     let fs = HostDir::open(&path)?;
     let privileged = std::fs::metadata(&path).expect("there").uid() == 0;
     let (uid, gid) = if privileged { (1234, 2345) } else { (0, 0) };
-    let caller = Caller { uid, gid, ..Caller::default() };
+    let caller = Caller { uid, gid, ..Caller::ROOT };
     let walker = Walker::owned_by(&fs, caller);
     walker.write_file(b"/f", b"x", 0o666)?;
     walker.mkdir(b"/d", 0o1777)?;

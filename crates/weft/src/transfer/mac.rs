@@ -60,9 +60,11 @@ struct DataWriter<'a> {
 
 impl Write for DataWriter<'_> {
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        let put = self.volume.write(self.ino, Handle::NONE, self.at, data).and_then(|put| {
-            if put == 0 && !data.is_empty() { Err(FsError::NoSpace) } else { Ok(put) }
-        });
+        let put = self.volume.write(&Caller::ROOT, self.ino, Handle::NONE, self.at, data).and_then(
+            |put| {
+                if put == 0 && !data.is_empty() { Err(FsError::NoSpace) } else { Ok(put) }
+            },
+        );
         match put {
             Ok(put) => {
                 self.at += put as u64;
@@ -358,7 +360,7 @@ impl<'a> UnpackIn<'a> {
             None => (None, shown.to_vec()),
             Some(name) => {
                 let shown = super::below(shown, &name);
-                let made = self.volume.mkdir(&Caller::default(), parent, &name, 0o755);
+                let made = self.volume.mkdir(&Caller::ROOT, parent, &name, 0o755);
                 let entry = match made {
                     Err(FsError::Exists) => self.volume.lookup(parent, &name),
                     other => other,
@@ -488,10 +490,12 @@ impl<'a> UnpackIn<'a> {
     ) -> Result<()> {
         let volume = self.volume;
         let full = super::below(shown, name);
-        let make = || volume.mknod(&Caller::default(), parent, name, FileKind::Regular, 0o644, 0);
+        let make = || volume.mknod(&Caller::ROOT, parent, name, FileKind::Regular, 0o644, 0);
         let entry = match make() {
             Err(FsError::Exists) => {
-                volume.unlink(parent, name).map_err(|e| Error::file("replace", &full, e))?;
+                volume
+                    .unlink(&Caller::ROOT, parent, name)
+                    .map_err(|e| Error::file("replace", &full, e))?;
                 make()
             }
             other => other,
@@ -501,7 +505,7 @@ impl<'a> UnpackIn<'a> {
         let filled = self.fill(host, node.ino(), &full, content, format);
         if filled.is_err() {
             // Report the first error, not one from the removal.
-            let _ = volume.unlink(parent, name);
+            let _ = volume.unlink(&Caller::ROOT, parent, name);
         }
         let bytes = filled?;
         self.tally.files += 1;
@@ -578,7 +582,7 @@ impl<'a> UnpackIn<'a> {
             let time = std::fs::metadata(host).and_then(|m| m.modified()).map(Time::from);
             if let Ok(time) = time {
                 let set = SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() };
-                volume.setattr(ino, &set).map_err(failed)?;
+                volume.setattr(&Caller::ROOT, ino, &set).map_err(failed)?;
                 meta.modified = volume.meta(ino).map_err(failed)?.modified;
             }
         }

@@ -108,10 +108,10 @@ impl<'a> VolumeSink<'a> {
 
     /// Sets attributes; owners only if the volume stores them.
     fn set_attr(&self, ino: Ino, set: &SetAttr) -> weft_vfs::Result<()> {
-        match self.fs.setattr(ino, set) {
+        match self.fs.setattr(&Caller::ROOT, ino, set) {
             Err(FsError::NotPermitted) if set.uid.is_some() || set.gid.is_some() => {
                 let set = SetAttr { uid: None, gid: None, ..*set };
-                self.fs.setattr(ino, &set).map(drop)
+                self.fs.setattr(&Caller::ROOT, ino, &set).map(drop)
             }
             other => other.map(drop),
         }
@@ -120,13 +120,13 @@ impl<'a> VolumeSink<'a> {
     /// Makes a copy in place of another name, for a volume without hard links.
     fn copy(&mut self, full: &[u8], parent: Ino, name: &[u8], first: &Node<'_>) -> Result<()> {
         let fs = self.fs;
-        let caller = Caller::default();
+        let caller = Caller::ROOT;
         let node = self.make(full, parent, name, || {
             fs.mknod(&caller, parent, name, FileKind::Regular, first.attr().perm, 0)
         })?;
         let attr = first.stat().map_err(|e| self.error("copy", full, e))?;
         let (from, to) = (first.ino(), node.ino());
-        let copied = fs.copy_range(from, 0, to, 0, attr.size_bytes);
+        let copied = fs.copy_range(&Caller::ROOT, from, 0, to, 0, attr.size_bytes);
         let whole =
             copied.and_then(
                 |copied| {
@@ -134,11 +134,11 @@ impl<'a> VolumeSink<'a> {
                 },
             );
         if let Err(e) = whole {
-            let _ = fs.unlink(parent, name);
+            let _ = fs.unlink(&Caller::ROOT, parent, name);
             return Err(self.error("copy", full, e));
         }
         let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
-        fs.setattr(to, &set).map_err(|e| self.error("set the times of", full, e))?;
+        fs.setattr(&Caller::ROOT, to, &set).map_err(|e| self.error("set the times of", full, e))?;
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl<'a> VolumeSink<'a> {
                 Ownership::Keep => (0, 0),
                 Ownership::Fixed { uid, gid } => (uid, gid),
             };
-            let caller = Caller { uid, gid, ..Caller::default() };
+            let caller = Caller { uid, gid, ..Caller::ROOT };
             self.make_directory(full, &caller, 0o755)?
         };
         self.last_parent.0.clear();
@@ -232,7 +232,9 @@ impl<'a> VolumeSink<'a> {
                     let what = "another name of the source is the same on this volume";
                     return Err(self.error("make", full, FsError::Invalid(what)));
                 }
-                self.fs.unlink(parent, name).map_err(|e| self.error("replace", full, e))?;
+                self.fs
+                    .unlink(&Caller::ROOT, parent, name)
+                    .map_err(|e| self.error("replace", full, e))?;
                 drop(there);
                 make()
             }
@@ -256,7 +258,7 @@ impl<'a> VolumeSink<'a> {
                 Ok(None) => break Ok(end),
                 Ok(Some((at, len))) => {
                     let run = buffer.get(..len).unwrap_or(&[]);
-                    match self.fs.write(ino, Handle::NONE, at, run) {
+                    match self.fs.write(&Caller::ROOT, ino, Handle::NONE, at, run) {
                         Ok(taken) if taken == run.len() => end = at + taken as u64,
                         Ok(_) => break Err(self.error("write", full, FsError::NoSpace)),
                         Err(e) => break Err(self.error("write", full, e)),
@@ -271,7 +273,7 @@ impl<'a> VolumeSink<'a> {
 
     fn set_xattrs(&mut self, full: &[u8], ino: Ino, item: &Item<'_>) -> Result<()> {
         for (name, value) in item.xattrs {
-            match self.fs.setxattr(ino, name, value, XattrSet::Any) {
+            match self.fs.setxattr(&Caller::ROOT, ino, name, value, XattrSet::Any) {
                 Ok(()) => {}
                 Err(FsError::Unsupported(_)) => self.xattrs_left_out += 1,
                 Err(e) => return Err(self.error("set an attribute of", full, e)),
@@ -290,7 +292,7 @@ impl Sink for VolumeSink<'_> {
             Ownership::Keep => (item.uid, item.gid),
             Ownership::Fixed { uid, gid } => (uid, gid),
         };
-        let caller = Caller { uid, gid, ..Caller::default() };
+        let caller = Caller { uid, gid, ..Caller::ROOT };
         let mut set = SetAttr {
             atime: item.atime.map(SetTime::At),
             mtime: Some(SetTime::At(item.mtime)),
@@ -349,7 +351,9 @@ impl Sink for VolumeSink<'_> {
                     .lookup(first_parent, first_name)
                     .map_err(|e| self.error("link to", &first, e))?;
                 let first = Node::from_entry(fs, entry);
-                match self.make(&full, parent, name, || fs.link(first.ino(), parent, name)) {
+                match self
+                    .make(&full, parent, name, || fs.link(&Caller::ROOT, first.ino(), parent, name))
+                {
                     Err(Error::File { source: FsError::NotPermitted, .. }) => {
                         self.copy(&full, parent, name, &first)?;
                     }
@@ -365,7 +369,7 @@ impl Sink for VolumeSink<'_> {
                 Ok(end) => end,
                 Err(e) => {
                     // Remove the incomplete file; the first error is the one to report.
-                    let _ = fs.unlink(parent, name);
+                    let _ = fs.unlink(&Caller::ROOT, parent, name);
                     return Err(e);
                 }
             };

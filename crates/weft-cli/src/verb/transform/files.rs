@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft::transform::{EXPLAIN_ATTRIBUTE, Explanation, TransformFs};
-use weft::vfs::{Error as Fault, FileSystem, Walker, XattrSet};
+use weft::vfs::{Caller, Error as Fault, FileSystem, Walker, XattrSet};
 use weft::{HOST_DIRECTORY, Options, Stack, Tree};
 
 /// A file, and the way to access it.
@@ -90,8 +90,8 @@ impl Target {
             }
             Place::Opened { fs, path, .. } => {
                 let node = Walker::new(&**fs).resolve(path)?;
-                fs.setxattr(node.ino(), name, value, XattrSet::Any)?;
-                fs.fsync(node.ino(), false)
+                fs.setxattr(&Caller::ROOT, node.ino(), name, value, XattrSet::Any)?;
+                fs.fsync(&Caller::ROOT, node.ino(), false)
             }
         }
     }

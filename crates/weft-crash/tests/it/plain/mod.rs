@@ -19,7 +19,7 @@ use weft_crash::{Config, Error, Findings, Mounted, Promises, Result, Target};
 use weft_patch::{Engine, Options, Policy};
 use weft_unix::{Atime, Inode, UnixFs};
 use weft_vfs::conformance::{self, Limits};
-use weft_vfs::{FileKind, FileSystem as _, Handle};
+use weft_vfs::{Caller, FileKind, FileSystem as _, Handle};
 
 #[derive(Debug)]
 struct PlainTarget {
@@ -134,11 +134,12 @@ fn it_conforms() {
 fn it_is_clean_after_an_unmount() {
     let device = Arc::new(mkfs(1024, 1024));
     let fs = mount(device.clone(), 1024).unwrap();
-    let caller = weft_vfs::Caller::default();
+    let caller = weft_vfs::Caller::ROOT;
     let dir = fs.mkdir(&caller, fs.root(), b"a", 0o755).unwrap().attr.ino;
     let file = fs.mknod(&caller, dir, b"file", FileKind::Regular, 0o644, 0).unwrap().attr.ino;
-    fs.write(file, Handle::NONE, 0, &vec![7; 60_000]).unwrap();
-    fs.rename(fs.root(), b"a", fs.root(), b"c", weft_vfs::RenameFlags::empty()).unwrap();
+    fs.write(&Caller::ROOT, file, Handle::NONE, 0, &vec![7; 60_000]).unwrap();
+    fs.rename(&Caller::ROOT, fs.root(), b"a", fs.root(), b"c", weft_vfs::RenameFlags::empty())
+        .unwrap();
     fs.unmount().unwrap();
     assert_eq!(check::check(&*device, 1024, false).unwrap(), Findings::CLEAN);
 }
