@@ -8,8 +8,7 @@ use weft::hfs::mkfs::{MkfsOptions, mkfs};
 use weft::hfs::volume::New;
 use weft::hfs::{Hfs, OpenOptions, fsck};
 use weft::patch::{self, JournalMode, Policy};
-use weft::vfs::{FileSystem, Ino, RenameFlags, XattrSet};
-use weft_vfs::Caller;
+use weft::vfs::{Caller, FileSystem, Ino, RenameFlags, XattrSet};
 
 /// An HFS volume with bytes changed as `data` says: checked, opened in either order of writes,
 /// walked, changed at random, repaired. A repair that ends leaves a sound volume.
