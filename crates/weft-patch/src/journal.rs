@@ -195,7 +195,7 @@ impl State {
         let journal = self.journal.as_ref().expect("a journal policy has a journal");
         let mode = journal.mode;
         if !journal.journals(data) {
-            // What is being written is without this change, which is a patch of its own.
+            // A write in progress does not contain this change, which gets a patch of its own.
             let new = new || self.cache[buffer].in_flight;
             let patch = self.note_change(buffer, change, &[], &[]);
             let id = self.graph.id(patch);
@@ -234,8 +234,8 @@ impl State {
         let may_be_in_log = journal.in_log.contains(&nr);
         if let Some(buffer) = buffer {
             let data = self.cache[buffer].data;
-            // A transaction that is being committed may wait for this data: if the next one is
-            // lost, a file has the block.
+            // The transaction that is being committed may wait for this data: after a crash that
+            // keeps it and loses the running one, a file still has the block.
             let awaited = journal.committing.is_some();
             if !journal.journals(data) && !may_be_in_log && !awaited {
                 self.cancel_freed(buffer, PatchId::DURABLE);

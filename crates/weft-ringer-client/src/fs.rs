@@ -92,8 +92,8 @@ impl RingerFs {
             let ended = || Held::No { full: false, why: "the mount has ended".into() };
             holder.upgrade().map_or_else(ended, |client| client.hold(id, go_on))
         }))?;
-        let teller = Weak::clone(&collector);
-        engine.spawn("ringer-invalidate", move |engine| invalidation::run(engine, &teller))?;
+        let weak = Weak::clone(&collector);
+        engine.spawn("ringer-invalidate", move |engine| invalidation::run(engine, &weak))?;
         let replicator = Weak::clone(&collector);
         engine.spawn("ringer-collector", move |engine| {
             super::garbage_collector::run(engine, &collector);

@@ -240,8 +240,8 @@ pub struct StatFs {
     pub name_max_bytes: u32,
 }
 
-/// Who asks: credentials for permission checks and for the ownership of new inodes, and the process
-/// that changes belong to.
+/// The user and the process on whose behalf a call is made: credentials for permission checks and
+/// for the ownership of new inodes, and the process that changes belong to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// User id. 0 has all privileges.
@@ -259,7 +259,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The superuser, in no process that is known: a program's own changes.
+    /// The superuser, of no known process: for what a program does on its own account.
     pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), pid: 0, umask: 0 };
 }
 

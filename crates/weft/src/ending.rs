@@ -36,12 +36,12 @@ fn address(mounted: &Mounted) -> std::io::Result<SocketAddr> {
 
 /// The side of the process that serves a mount.
 #[derive(Debug)]
-pub(crate) struct Teller {
+pub(crate) struct EndReporter {
     /// The listening socket; `None` after the report.
     listener: Mutex<Option<UnixListener>>,
 }
 
-impl Teller {
+impl EndReporter {
     /// Listens for processes that will ask how this mount ended.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Teller {
 
     /// Reports the result to all connected processes, once. They connected before they unmounted,
     /// and this comes after.
-    pub fn tell(&self, ended: &Result<()>) {
+    pub fn report(&self, ended: &Result<()>) {
         let said = match ended {
             Ok(()) => DURABLE.to_owned(),
             Err(e) => e.to_string().replace('\n', " "),
@@ -153,13 +153,13 @@ mod tests {
         ] {
             let mount = mounted((nr, minor), "v.img", me);
             assert!(Ending::of(&mount).is_none());
-            let teller = Teller::listen(&mount).expect("a socket");
+            let reporter = EndReporter::listen(&mount).expect("a socket");
             let mut ending = Ending::of(&mount).expect("somebody listens");
             assert_eq!(ending.wait(Duration::from_millis(1)).expect("no error"), None);
             if let Some(ended) = &ended {
-                teller.tell(ended);
+                reporter.report(ended);
             }
-            drop(teller);
+            drop(reporter);
             assert_eq!(ending.wait(limit).expect("no error"), Some(want));
         }
     }
@@ -172,12 +172,12 @@ mod tests {
         let device = (4, std::process::id() | 1 << 31);
         let long = "d/".repeat(100);
         let (old, new) = (mounted(device, "v.img", me), mounted(device, &format!("{long}v"), me));
-        let stuck = Teller::listen(&old).expect("a socket");
-        let teller = Teller::listen(&new).expect("another socket");
+        let stuck = EndReporter::listen(&old).expect("a socket");
+        let reporter = EndReporter::listen(&new).expect("another socket");
         let mut ending = Ending::of(&new).expect("somebody listens");
-        stuck.tell(&Err(Error::Mount("the disk is full".into())));
+        stuck.report(&Err(Error::Mount("the disk is full".into())));
         assert!(Ending::of(&old).is_none(), "it has told");
-        teller.tell(&Ok(()));
+        reporter.report(&Ok(()));
         let said = ending.wait(Duration::from_secs(20)).expect("no error");
         assert_eq!(said, Some(Ended::Durable));
     }

@@ -1,6 +1,6 @@
 //! FUSE mounts of a volume.
 
-use crate::ending::Teller;
+use crate::ending::EndReporter;
 use crate::mount_options::MountOptions;
 use crate::{Error, Result, mounts};
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ pub enum AtFailure {
 pub struct Session {
     mount: weft_fuse::Mount,
     /// Reports to unmounting processes how the mount ended; `None` where there are no such sockets.
-    teller: Option<Teller>,
+    reporter: Option<EndReporter>,
     /// The lock of the source, held until everything is durable.
     lock: Option<OwnedFd>,
 }
@@ -34,15 +34,15 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(mount: weft_fuse::Mount, lock: Option<OwnedFd>) -> Self {
         let mounted = mounts::mounted_at(mount.mountpoint()).ok().flatten();
-        let teller = mounted.and_then(|mounted| {
-            let listening = Teller::listen(&mounted);
+        let reporter = mounted.and_then(|mounted| {
+            let listening = EndReporter::listen(&mounted);
             listening
                 .inspect_err(|e| {
                     tracing::debug!("cannot listen for requests about how the mount ended: {e}");
                 })
                 .ok()
         });
-        Self { mount, teller, lock }
+        Self { mount, reporter, lock }
     }
 
     /// Waits until the volume is unmounted (or SIGTERM or SIGINT arrives), then makes everything
@@ -74,7 +74,7 @@ impl Session {
                 TRY_AGAIN.as_secs()
             ));
             tracing::error!("{told}");
-            self.tell(&Err(told));
+            self.report(&Err(told));
             ended = self.keep_trying().map_err(failed);
             if ended.is_ok() {
                 tracing::warn!("data that could not be written at the unmount are now written");
@@ -87,18 +87,18 @@ impl Session {
     /// Releases the volume and its source, and then reports the result: a process that hears it may
     /// open the source at once.
     fn end(self, ended: Result<()>) -> Result<()> {
-        let Self { mount, teller, lock } = self;
+        let Self { mount, reporter, lock } = self;
         drop(mount);
         drop(lock);
-        if let Some(teller) = teller {
-            teller.tell(&ended);
+        if let Some(reporter) = reporter {
+            reporter.report(&ended);
         }
         ended
     }
 
-    fn tell(&self, ended: &Result<()>) {
-        if let Some(teller) = &self.teller {
-            teller.tell(ended);
+    fn report(&self, ended: &Result<()>) {
+        if let Some(reporter) = &self.reporter {
+            reporter.report(ended);
         }
     }
 

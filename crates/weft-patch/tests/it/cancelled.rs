@@ -1,37 +1,28 @@
 //! Operations that free blocks, and so cancel what is to be written, while others sync.
 
+use crate::log::make_log;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weft_block::{BlockDevice, MemoryDevice};
-use weft_patch::jbd2::{Features, FormatOptions, LogMap, format_journal_superblock};
+use weft_block::MemoryDevice;
+use weft_patch::jbd2::Features;
 use weft_patch::{BlockNr, Engine, JournalMode, Options, Owner, PatchId, Policy};
 
 const BLOCK: usize = 1024;
-const BLOCKS: u64 = 192;
-const LOG_FROM: u64 = 64;
+const BLOCKS: usize = 192;
+const LOG: Range<usize> = 64..BLOCKS;
 const INODE: BlockNr = BlockNr(1);
 const DATA: BlockNr = BlockNr(9);
 const FILE: Owner = Owner(5);
 
 fn engine(policy: Policy) -> Arc<Engine> {
-    let device = Arc::new(MemoryDevice::new(BLOCKS * BLOCK as u64));
+    let device = Arc::new(MemoryDevice::new((BLOCKS * BLOCK) as u64));
     let options = Options { policy, background: false, ..Options::default() };
     if !matches!(policy, Policy::Journal(_)) {
         return Engine::new(device, BLOCK as u32, options).unwrap();
     }
-    let log = FormatOptions {
-        block_bytes: BLOCK as u32,
-        len_blocks: (BLOCKS - LOG_FROM) as u32,
-        superblock_at: 0,
-        uuid: [7; 16],
-        features: Features::default(),
-        users: vec![],
-    };
-    let superblock = format_journal_superblock(&log).unwrap();
-    device.write_at(&superblock, LOG_FROM * BLOCK as u64).unwrap();
-    let blocks: Vec<u64> = (LOG_FROM..BLOCKS).collect();
-    let map = LogMap::from_blocks(device.clone(), BLOCK as u32, &blocks).unwrap();
-    Engine::with_journal(device, BLOCK as u32, options, map).unwrap()
+    let log = make_log(device.clone(), BLOCK, LOG, Features::default());
+    Engine::with_journal(device, BLOCK as u32, options, log).unwrap()
 }
 
 /// A sync whose last blocks are freed while it looks for what to write has nothing to write, which

@@ -8,9 +8,10 @@
 //! be newer than that.
 
 use crate::device::Inspected;
+use crate::log::{log_in, make_log};
 use std::sync::{Arc, Mutex, Weak};
 use weft_block::{BlockDevice, MemoryDevice, Rng};
-use weft_patch::jbd2::{Features, FormatOptions, LogMap, format_journal_superblock};
+use weft_patch::jbd2::{Features, LogMap};
 use weft_patch::{BlockNr, Engine, JournalMode, Options, Owner, PatchId, Policy, recover};
 
 const BLOCK: usize = 1024;
@@ -56,9 +57,11 @@ impl Model {
 }
 
 fn log_map(device: Arc<dyn BlockDevice>) -> LogMap {
-    let first = (BLOCKS - LOG) as u64;
-    let blocks: Vec<u64> = (first..BLOCKS as u64).collect();
-    LogMap::from_blocks(device, BLOCK as u32, &blocks).unwrap()
+    log_in(device, BLOCK, BLOCKS - LOG..BLOCKS)
+}
+
+fn new_log(device: Arc<dyn BlockDevice>, features: Features) -> LogMap {
+    make_log(device, BLOCK, BLOCKS - LOG..BLOCKS, features)
 }
 
 fn judge(image: &[u8], model: &Model, what: &str) {
@@ -81,7 +84,7 @@ fn judge(image: &[u8], model: &Model, what: &str) {
     }
 }
 
-/// What is in the volume, and what may be allocated.
+/// Makes random operations: knows what each block must hold after them, and which blocks are free.
 struct Workload {
     mode: JournalMode,
     rng: Rng,
@@ -203,22 +206,10 @@ fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
         }
     };
     let device = Arc::new(Inspected::new(BLOCK * BLOCKS, Box::new(hook)));
-    let log = FormatOptions {
-        block_bytes: BLOCK as u32,
-        len_blocks: LOG as u32,
-        superblock_at: 0,
-        uuid: [7; 16],
-        features,
-        users: vec![],
-    };
-    let superblock = format_journal_superblock(&log).unwrap();
-    device.write_at(&superblock, ((BLOCKS - LOG) * BLOCK) as u64).unwrap();
-    device.flush().unwrap();
+    let log = new_log(device.clone(), features);
     let options =
         Options { policy: Policy::Journal(mode), background: false, ..Options::default() };
-    let engine =
-        Engine::with_journal(device.clone(), BLOCK as u32, options, log_map(device.clone()))
-            .unwrap();
+    let engine = Engine::with_journal(device.clone(), BLOCK as u32, options, log).unwrap();
     for nr in 0..=META as u64 {
         engine.begin(0).unwrap().read(BlockNr(nr)).unwrap();
     }
@@ -295,20 +286,9 @@ fn every_cut_leaves_whole_operations_metadata() {
 #[test]
 fn an_operation_larger_than_the_journal_is_refused() {
     let device = Arc::new(MemoryDevice::new((BLOCK * BLOCKS) as u64));
-    let log = FormatOptions {
-        block_bytes: BLOCK as u32,
-        len_blocks: LOG as u32,
-        superblock_at: 0,
-        uuid: [7; 16],
-        features: Features::revoke(),
-        users: vec![],
-    };
-    let superblock = format_journal_superblock(&log).unwrap();
-    device.write_at(&superblock, ((BLOCKS - LOG) * BLOCK) as u64).unwrap();
+    let log = new_log(device.clone(), Features::revoke());
     let options = Options { policy: Policy::Journal(JournalMode::Full), ..Options::default() };
-    let engine =
-        Engine::with_journal(device.clone(), BLOCK as u32, options, log_map(device.clone()))
-            .unwrap();
+    let engine = Engine::with_journal(device.clone(), BLOCK as u32, options, log).unwrap();
     assert!(matches!(engine.begin(LOG as u32), Err(weft_patch::Error::JournalTooSmall { .. })));
     assert!(engine.begin(30).is_ok());
 }
@@ -337,23 +317,13 @@ fn what_runs_while_a_transaction_is_written_fits_the_log_behind_it() {
             }
         }),
     ));
-    let superblock = format_journal_superblock(&FormatOptions {
-        block_bytes: BLOCK as u32,
-        len_blocks: LOG as u32,
-        superblock_at: 0,
-        uuid: [7; 16],
-        features: Features::revoke(),
-        users: vec![],
-    });
-    device.write_at(&superblock.unwrap(), ((BLOCKS - LOG) * BLOCK) as u64).unwrap();
-    device.flush().unwrap();
+    let log = new_log(device.clone(), Features::revoke());
     let options = Options {
         policy: Policy::Journal(JournalMode::Full),
         background: false,
         ..Options::default()
     };
-    let engine =
-        Engine::with_journal(device.clone(), BLOCK as u32, options, log_map(device.clone()));
+    let engine = Engine::with_journal(device.clone(), BLOCK as u32, options, log);
     let engine = Arc::new(engine.unwrap());
     let taken = META + 2; // with a descriptor and a commit block
     let rounds = (LOG - 1) / taken - 1;

@@ -4,6 +4,7 @@ mod device;
 mod faults;
 mod jbd2_tools;
 mod journal;
+mod log;
 mod ordering;
 mod overdue;
 mod perf_shape;

@@ -68,7 +68,8 @@ impl Recorder {
     }
 }
 
-/// An argument of a call. The method of the type itself goes before that of the trait.
+/// An argument of a call. For a `&Caller`, `caller` is the method below, as a method of the type
+/// itself goes before one of a trait; for any other argument it is that of [`NoCaller`].
 struct Argument<T>(T);
 
 impl Argument<&&Caller> {
