@@ -1,4 +1,5 @@
-//! What the tests of all rooms share: waiting for something, and a seeded generator.
+//! What the tests of all rooms share: waiting for something, a seeded generator, and a device that
+//! holds a request back.
 //!
 //! Nothing here decides by time. A wait has a limit only so that a test that would hang fails
 //! instead, with what it waited for; the limit is far above what the slowest machine needs.
@@ -8,6 +9,9 @@ use std::fmt::Debug;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+mod gate;
+
+pub use gate::{At, GateDevice};
 pub use weft_block::Rng;
 
 /// The longest wait; what takes longer never comes.

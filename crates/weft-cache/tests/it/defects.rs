@@ -2,11 +2,11 @@
 //!
 //! Each was tried: with the defect put back into the core by hand, its test fails.
 
-use crate::gate::{At, GateDevice};
 use crate::rig::{BLOCK, Counter, Rig, block, read, write};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Fault, MemoryDevice, Request, Rule};
 use weft_cache::{AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId};
+use weft_testing::{At, GateDevice};
 
 /// 1. The seed's loader gave the entries of a metadata sector the wrong numbers, so that after a
 ///    crash blocks were found under the names of others.

@@ -5,7 +5,6 @@ mod conformance;
 mod damage;
 mod defects;
 mod faults;
-mod gate;
 mod live;
 mod readahead;
 mod repair;

@@ -1,6 +1,5 @@
 //! Reading ahead of a sequential reader: what it does, and what it must never do.
 
-use crate::gate::{At, GateDevice};
 use crate::rig::{BLOCK, block, read, write};
 use crate::torture::Flaky;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -13,6 +12,7 @@ use weft_cache::{
     AttachOptions, Cache, CachedDevice, CreateOptions, Mode, OpenOptions, OriginId, PolicyKind,
 };
 use weft_testing::wait_until;
+use weft_testing::{At, GateDevice};
 
 const BLOCKS: u64 = 2048;
 /// Blocks in one read.
