@@ -35,8 +35,10 @@ pub struct Counters {
     pub rollbacks: u64,
     /// Transactions committed to the journal.
     pub transactions: u64,
-    /// Blocks read from the device.
+    /// Blocks read from the device into the cache.
     pub blocks_read: u64,
+    /// Those that were read while the engine's lock was held, so that all others waited.
+    pub reads_under_lock: u64,
     /// Operations begun.
     pub operations: u64,
 }

@@ -1,5 +1,6 @@
 //! The engine's interface: operations, syncs, and the write-back thread.
 
+use crate::fetch::Missing;
 use crate::graph::NONE;
 use crate::jbd2::{Log, LogMap};
 use crate::journal::{Journal, open_log};
@@ -52,6 +53,8 @@ pub(crate) struct Shared {
     work: Condvar,
     /// Wakes the threads that wait for memory.
     pub room: Condvar,
+    /// Wakes the threads that wait for blocks that others read.
+    pub fetched: Condvar,
 }
 
 /// Interval at which the write-back thread looks for old blocks.
@@ -146,6 +149,7 @@ impl Engine {
             device,
             work: Condvar::new(),
             room: Condvar::new(),
+            fetched: Condvar::new(),
         });
         let thread = if shared.background {
             let shared = Arc::clone(&shared);
@@ -163,8 +167,11 @@ impl Engine {
     /// Starts an operation: a set of changes that a journal makes atomic, under the engine's lock,
     /// which the [`Op`] holds.
     ///
-    /// `max_blocks` bounds the number of blocks that the operation changes. Waits while too much
-    /// memory is dirty; and if it is to change any, while a block has too many pending changes.
+    /// `max_blocks` bounds the number of blocks that the operation changes. If it is to change any,
+    /// waits while too much memory is dirty, or a block has too many pending changes.
+    ///
+    /// Blocks that are not in memory are read under the lock; [`look`](Self::look) and
+    /// [`begin_after`](Self::begin_after) read them without it.
     ///
     /// # Errors
     /// The device's error if memory is full and writing to the device fails;
@@ -172,7 +179,7 @@ impl Engine {
     pub fn begin(&self, max_blocks: u32) -> Result<Op<'_>> {
         let shared = &*self.shared;
         let mut state = shared.lock();
-        loop {
+        while max_blocks > 0 {
             if let Some(work) = state.journal_needs(max_blocks)? {
                 drop(state);
                 shared.make_log_room(work)?;
@@ -180,7 +187,7 @@ impl Engine {
                 continue;
             }
             // While a write is failing, a full block does not make operations wait; memory does.
-            let full = max_blocks > 0 && state.full_blocks > 0 && state.failed.is_empty();
+            let full = state.full_blocks > 0 && state.failed.is_empty();
             if !full && state.dirty_bytes() <= shared.memory_budget_bytes {
                 break;
             }
@@ -200,6 +207,7 @@ impl Engine {
         }
         state.counters.operations += 1;
         state.changed_ms = state.now_ms();
+        state.missing = Missing::default();
         let log_blocks_max = state.running_len_blocks(max_blocks as usize);
         Ok(Op { shared, state, log_blocks_max, reads: Reads::default() })
     }
@@ -475,10 +483,10 @@ impl Shared {
 /// Dropping it ends the operation; it cannot be aborted, and its changes stay.
 pub struct Op<'a> {
     shared: &'a Shared,
-    state: MutexGuard<'a, State>,
+    pub(crate) state: MutexGuard<'a, State>,
     /// Maximum number of log blocks of the running transaction when the operation ends.
     log_blocks_max: u32,
-    reads: Reads,
+    pub(crate) reads: Reads,
 }
 
 impl fmt::Debug for Op<'_> {

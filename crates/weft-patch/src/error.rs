@@ -35,6 +35,13 @@ pub enum Error {
         /// Number of blocks of the device.
         len_blocks: u64,
     },
+    /// A block is not in memory, and the operation will be tried again when it is: see
+    /// [`Engine::look`](crate::Engine::look).
+    #[error("block {nr} is not in memory yet")]
+    NotInMemory {
+        /// The block.
+        nr: BlockNr,
+    },
     /// A change extends beyond the end of its block.
     #[error("a change of {len_bytes} bytes at offset {offset} does not fit in block {nr}")]
     BadRange {
@@ -86,6 +93,7 @@ impl Error {
             Self::Device { errno, .. } | Self::Flush { errno, .. } => *errno,
             Self::ReadOnly => 30,
             Self::Invalid(_) => 22,
+            Self::NotInMemory { .. } => 11,
             Self::OutOfRange { .. } | Self::BadRange { .. } | Self::Journal(_) | Self::Halted => 5,
             Self::JournalTooSmall { .. } => 28,
         }

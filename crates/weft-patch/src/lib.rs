@@ -40,6 +40,7 @@
 //! | `sync`, `writeback` | the patches that a sync waits for; rounds, copies with rollbacks, failed writes |
 //! | `journal`, [`jbd2`] | transactions; the format of the log alone |
 //! | `pending` | freed numbers that may not be reused yet |
+//! | `fetch` | blocks that an operation needs, read without the lock before it |
 //! | `reads` | the bytes that an operation has read in blocks that it changes: checked in debug builds |
 //! | `explain`, `counters` | why a block is not written yet, the graph as Graphviz; counters |
 //!
@@ -69,6 +70,7 @@ mod counters;
 mod engine;
 mod error;
 mod explain;
+mod fetch;
 mod graph;
 mod ids;
 pub mod jbd2;

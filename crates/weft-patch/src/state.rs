@@ -1,6 +1,7 @@
 //! The part of the engine that its one lock protects.
 
 use crate::buffer::Cache;
+use crate::fetch::{Fetches, Missing};
 use crate::graph::{Change, Edge, Graph, NONE, Patch};
 use crate::writeback::Write;
 use crate::{BlockNr, Counters, Error, JournalMode, Options, Owner, PatchId, Policy, Result};
@@ -31,6 +32,8 @@ pub(crate) struct State {
     pub done_empties: Vec<u32>,
     /// Writes that failed, to be repeated from their copies before anything else is written.
     pub failed: Vec<Write>,
+    pub fetches: Fetches,
+    pub missing: Missing,
     pub journal: Option<crate::journal::Journal>,
     pub signals: crate::engine::Signals,
     /// Number of blocks with at least half of `block_patches_max` patches, and with at least all.
@@ -59,6 +62,8 @@ impl State {
             run_owner: Owner::NONE,
             done_empties: Vec::new(),
             failed: Vec::new(),
+            fetches: Fetches::default(),
+            missing: Missing::default(),
             journal: None,
             signals: crate::engine::Signals::default(),
             half_full_blocks: 0,
@@ -102,13 +107,24 @@ impl State {
             return Ok(buffer);
         }
         self.check_nr(nr)?;
+        if self.missing.noted {
+            self.missing.blocks.push(nr);
+            return Err(Error::NotInMemory { nr });
+        }
         let mut content = self.cache.memory();
         let bytes = Arc::get_mut(&mut content).expect("pooled memory is not shared");
         self.device
             .read_at(bytes, nr.0 * self.block_bytes as u64)
             .map_err(|e| Error::device(nr, &e))?;
         self.counters.blocks_read += 1;
-        Ok(self.cache.insert(nr, content, data))
+        self.counters.reads_under_lock += 1;
+        Ok(self.insert(nr, content, data))
+    }
+
+    /// Adds a clean block to the cache.
+    fn insert(&mut self, nr: BlockNr, content: Arc<[u8]>, data: bool) -> u32 {
+        self.fetches.overtaken(nr);
+        self.cache.insert(nr, content, data)
     }
 
     fn check_nr(&self, nr: BlockNr) -> Result<()> {
@@ -123,6 +139,7 @@ impl State {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
+        debug_assert!(!self.missing.noted, "block {nr} is changed where it may only be read");
         if len_bytes == 0 || offset.checked_add(len_bytes).is_none_or(|end| end > self.block_bytes)
         {
             return Err(Error::BadRange { nr, offset, len_bytes });
@@ -193,7 +210,7 @@ impl State {
         if blind && self.cache.find(nr).is_none() {
             self.check_nr(nr)?;
             let content = self.cache.filled(bytes);
-            let buffer = self.cache.insert(nr, content, true);
+            let buffer = self.insert(nr, content, true);
             self.set_owner(buffer, owner);
             return Ok(if self.options.merge && self.data_in_runs() {
                 self.data_run(buffer)
@@ -226,7 +243,7 @@ impl State {
         }
         self.check_nr(nr)?;
         let zeroes = self.cache.zeroed();
-        Ok(self.cache.insert(nr, zeroes, data))
+        Ok(self.insert(nr, zeroes, data))
     }
 
     /// Returns true if the policy lets file data be written outside the journal.

@@ -1,5 +1,6 @@
 //! Tests of the engine through its front door.
 mod cancelled;
+mod cold;
 mod device;
 mod faults;
 mod jbd2_tools;
