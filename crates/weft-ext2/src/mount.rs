@@ -172,14 +172,15 @@ impl Ext2 {
     /// Deletes the orphans of the last mount: those without names, and of the others the part past
     /// their length.
     fn recover_orphans(&self) -> Result<()> {
-        let to_cut = self.front.look(|st, op| {
-            let mut to_cut = Vec::new();
-            for orphan in st.format.read_orphans(op) {
+        let mut to_cut = Vec::new();
+        {
+            let mut op = self.front.engine().begin(0)?;
+            let mut st = self.front.lock();
+            for orphan in st.format.read_orphans(&mut op) {
                 to_cut.extend(Volume::is_half_cut(&orphan).then_some(orphan.ino));
                 st.take_orphan(orphan);
             }
-            Ok(to_cut)
-        })?;
+        }
         for ino in to_cut {
             while !self.front.change_only(CUT_META_BLOCKS, |st, op| {
                 let size = st.node(ino)?.inode.size_bytes;

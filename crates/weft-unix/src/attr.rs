@@ -4,7 +4,8 @@ use crate::Result;
 use crate::attributes::ATTRIBUTE_BLOCKS;
 use crate::format::Format;
 use crate::front::{Atime, UnixFs};
-use crate::state::State;
+use crate::needs::Need;
+use crate::state::{LAZY_BATCH, State};
 use std::sync::atomic::Ordering;
 use weft_patch::Op;
 use weft_vfs::{Attr, FileFlags, Ino, SetAttr, SetTime, StatFs, Time};
@@ -13,9 +14,8 @@ const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 const GROUP_EXEC: u16 = 0o010;
 const DAY_SECS: i64 = 24 * 60 * 60;
-/// Access times kept in memory, and the number written at once when there are more.
+/// Access times kept in memory; some are written when there are more.
 const MAX_LAZY: usize = 4096;
-const LAZY_BATCH: u32 = 32;
 
 impl<F: Format> State<F> {
     /// Changes everything but the length.
@@ -75,7 +75,7 @@ impl<F: Format> UnixFs<F> {
         }
         // An ACL changes with the mode.
         let blocks = 2 + if set.perm.is_some() { ATTRIBUTE_BLOCKS } else { 0 };
-        let attr = self.change(blocks, |st, op| {
+        let attr = self.change_with(blocks, &[Need::Inode(ino)], |st, op| {
             st.load(op, ino)?;
             if *set != SetAttr::default() {
                 // A truncation has set both times; explicit ones win over it.
@@ -121,7 +121,7 @@ impl<F: Format> UnixFs<F> {
         if !self.lazy_crowded.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        self.change_only(LAZY_BATCH, |st, op| st.write_lazy(op, LAZY_BATCH as usize))
+        self.change_only_with(LAZY_BATCH as u32, &[Need::Lazy], State::write_lazy)
     }
 
     pub(crate) fn do_statfs(&self) -> StatFs {

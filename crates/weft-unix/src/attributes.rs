@@ -3,6 +3,7 @@
 
 use crate::format::Format;
 use crate::front::UnixFs;
+use crate::needs::Need;
 use crate::node::Attribute;
 use crate::state::State;
 use crate::{Error, Result};
@@ -163,7 +164,7 @@ impl<F: Format> UnixFs<F> {
             return Err(FsError::Range.into());
         }
         let acl = value.filter(|_| is_acl(name)).map(Acl::parse).transpose()?;
-        self.change(ATTRIBUTE_BLOCKS, |st, op| {
+        self.change_with(ATTRIBUTE_BLOCKS, &[Need::Inode(ino)], |st, op| {
             st.load(op, ino)?;
             st.check_mutable(ino, false)?;
             match &acl {

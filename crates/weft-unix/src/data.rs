@@ -9,6 +9,7 @@
 use crate::Result;
 use crate::format::Format;
 use crate::front::UnixFs;
+use crate::needs::Need;
 use crate::node::{Node, Patches, push_patch};
 use crate::state::State;
 use smallvec::SmallVec;
@@ -33,6 +34,13 @@ struct Miss {
     skip: usize,
     at: usize,
     len: usize,
+}
+
+impl Miss {
+    fn blocks(&self, block_bytes: u32) -> impl Iterator<Item = BlockNr> {
+        let count = (self.skip + self.len).div_ceil(block_bytes as usize) as u64;
+        (self.nr..self.nr + count).map(BlockNr)
+    }
 }
 
 /// The destination of a write.
@@ -263,6 +271,7 @@ impl<F: Format> UnixFs<F> {
         for _ in 0..OPTIMISTIC_READS {
             let mut misses = SmallVec::new();
             let (len, epoch) = self.look(|st, op| {
+                misses.clear();
                 let len = st.read_cached(op, ino, offset, buf, &mut misses)?;
                 self.note_access(st, ino);
                 Ok((len, st.node(ino)?.epoch))
@@ -279,6 +288,7 @@ impl<F: Format> UnixFs<F> {
         self.look(|st, op| {
             let mut misses = SmallVec::new();
             let len = st.read_cached(op, ino, offset, buf, &mut misses)?;
+            op.want(misses.iter().flat_map(|miss| miss.blocks(self.block_bytes)))?;
             self.read_misses(&misses, buf)?;
             Ok(len)
         })
@@ -306,7 +316,12 @@ impl<F: Format> UnixFs<F> {
                 Policy::Journal(JournalMode::Metadata | JournalMode::Ordered) => 0,
                 _ => u32::try_from(step_bytes).unwrap_or(0) / self.block_bytes,
             };
-            let result = self.change_only(blocks + STEP_META_BLOCKS, |st, op| {
+            if placement == Placement::Append && done == 0 {
+                at = self.lock().nodes.get(&ino).map_or(at, |node| node.inode.size_bytes);
+            }
+            let end = at.saturating_add((source.len() - done).min(step_bytes) as u64);
+            let needs = [Need::Range(ino, at, end)];
+            let result = self.change_only_with(blocks + STEP_META_BLOCKS, &needs, |st, op| {
                 let size = st.load_file(op, ino)?;
                 let append = placement == Placement::Append;
                 st.check_mutable(ino, placement != Placement::Given || at >= size)?;

@@ -7,6 +7,7 @@
 //! need only the state's lock.
 
 use crate::format::Format;
+use crate::needs::Need;
 use crate::state::State;
 use crate::{Error, Result};
 use std::fmt;
@@ -127,14 +128,33 @@ impl<F: Format> UnixFs<F> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `f` with an operation that changes nothing.
+    /// Runs `f` with an operation that changes nothing, and runs it again when blocks that it reads
+    /// were not in memory: see [`Engine::look`]. What `f` does to the state before it has read all
+    /// that it reads must be right to do twice.
     ///
     /// # Errors
     /// Those of `f` and of the engine.
-    pub fn look<R>(&self, f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>) -> Result<R> {
-        let mut op = self.engine.begin(0)?;
-        let mut st = self.lock();
-        f(&mut st, &mut op)
+    pub fn look<R>(&self, mut f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>) -> Result<R> {
+        self.engine.look(|op| f(&mut self.lock(), op))?
+    }
+
+    /// Runs `f` as one operation of at most `max_blocks` changed blocks, which reads what `needs`
+    /// says, then deletes the inodes whose last name it removed.
+    ///
+    /// # Errors
+    /// Those of `f` and of the engine; [`FsError::ReadOnly`].
+    pub(crate) fn change_with<R>(
+        &self,
+        max_blocks: u32,
+        needs: &[Need<'_>],
+        f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>,
+    ) -> Result<R> {
+        if self.is_read_only() {
+            return Err(FsError::ReadOnly.into());
+        }
+        let result = self.change_only_with(max_blocks, needs, f);
+        self.reap();
+        result
     }
 
     /// Runs `f` as one operation of at most `max_blocks` changed blocks, then deletes the inodes
@@ -147,12 +167,7 @@ impl<F: Format> UnixFs<F> {
         max_blocks: u32,
         f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>,
     ) -> Result<R> {
-        if self.is_read_only() {
-            return Err(FsError::ReadOnly.into());
-        }
-        let result = self.change_only(max_blocks, f);
-        self.reap();
-        result
+        self.change_with(max_blocks, &[], f)
     }
 
     /// Runs `f` as [`change`](Self::change) does, and deletes no inodes: for changes that remove no
@@ -163,6 +178,16 @@ impl<F: Format> UnixFs<F> {
     pub fn change_only<R>(
         &self,
         max_blocks: u32,
+        f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.change_only_with(max_blocks, &[], f)
+    }
+
+    /// Runs `f` as [`change_only`](Self::change_only) does, after what it needs has been read.
+    pub(crate) fn change_only_with<R>(
+        &self,
+        max_blocks: u32,
+        needs: &[Need<'_>],
         mut f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>,
     ) -> Result<R> {
         let mut last = None;
@@ -173,7 +198,7 @@ impl<F: Format> UnixFs<F> {
             if self.tight.load(Ordering::Relaxed) {
                 self.make_room()?;
             }
-            let (result, shortage) = self.attempt(max_blocks, &mut f);
+            let (result, shortage) = self.attempt(max_blocks, needs, &mut f);
             let is_short = matches!(result, Err(Error::Vfs(FsError::NoSpace)));
             if !is_short || !shortage.can_end(last) {
                 return result;
@@ -189,19 +214,22 @@ impl<F: Format> UnixFs<F> {
     pub(crate) fn change_without_room<R>(
         &self,
         max_blocks: u32,
+        needs: &[Need<'_>],
         f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.attempt(max_blocks, f).0
+        self.attempt(max_blocks, needs, f).0
     }
 
     /// Runs `f` as one operation, and returns how short space was at its end.
     fn attempt<R>(
         &self,
         max_blocks: u32,
+        needs: &[Need<'_>],
         f: impl FnOnce(&mut State<F>, &mut Op<'_>) -> Result<R>,
     ) -> (Result<R>, Shortage) {
         let (mut op, mut st) = loop {
-            let op = match self.engine.begin(max_blocks) {
+            let bring = |op: &mut Op<'_>| self.lock().bring(op, needs);
+            let op = match self.engine.begin_after(max_blocks, bring) {
                 Ok(op) => op,
                 Err(e) => return (Err(e.into()), Shortage::default()),
             };
@@ -270,7 +298,7 @@ impl<F: Format> UnixFs<F> {
         self.do_sync()?;
         // What a sync has made durable must not wait behind the mark.
         self.read_only.store(false, Ordering::Relaxed);
-        let marked = self.change_without_room(1, |st, op| mark(&mut st.format, op));
+        let marked = self.change_without_room(1, &[], |st, op| mark(&mut st.format, op));
         self.read_only.store(true, Ordering::Relaxed);
         marked?;
         Ok(self.engine.shutdown()?)

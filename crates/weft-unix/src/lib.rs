@@ -48,6 +48,7 @@ mod front;
 mod life;
 mod moved;
 mod names;
+mod needs;
 mod node;
 mod plug;
 mod readdir;

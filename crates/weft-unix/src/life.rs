@@ -10,6 +10,7 @@
 use crate::Result;
 use crate::format::Format;
 use crate::front::UnixFs;
+use crate::needs::Need;
 use crate::node::Patches;
 use crate::state::State;
 use std::sync::PoisonError;
@@ -197,7 +198,8 @@ impl<F: Format> UnixFs<F> {
         while let Some(ino) = self.next_doomed() {
             // A step allocates nothing. If it asked for room, it would wait for the device on a nearly
             // full volume.
-            let result = self.change_without_room(CUT_META_BLOCKS, |st, op| {
+            let needs = [Need::Cut(ino, 0)];
+            let result = self.change_without_room(CUT_META_BLOCKS, &needs, |st, op| {
                 // It may have been found again meanwhile (a stale reference).
                 match st.nodes.get(&ino) {
                     Some(node) if !node.is_used() && node.inode.links == 0 => {}
@@ -235,7 +237,8 @@ impl<F: Format> UnixFs<F> {
 
     pub(crate) fn do_truncate(&self, ino: Ino, size: u64) -> Result<()> {
         loop {
-            let done = self.change(CUT_META_BLOCKS, |st, op| {
+            let needs = [Need::Cut(ino, size)];
+            let done = self.change_with(CUT_META_BLOCKS, &needs, |st, op| {
                 match st.load(op, ino)?.kind {
                     FileKind::Regular => {}
                     FileKind::Directory => return Err(FsError::IsADirectory.into()),

@@ -8,6 +8,7 @@ use crate::Result;
 use crate::attributes::ATTRIBUTE_BLOCKS;
 use crate::format::Format;
 use crate::front::UnixFs;
+use crate::needs::Need;
 use crate::node::{Attribute, Inode, Node, Patches, push_patch};
 use crate::state::State;
 use weft_patch::{Op, PatchId};
@@ -49,7 +50,7 @@ fn check_new_name(name: &[u8]) -> Result<()> {
 
 impl<F: Format> State<F> {
     /// Returns the inode that `name` in `parent` names.
-    fn find(&mut self, op: &mut Op<'_>, parent: Ino, name: &[u8]) -> Result<Ino> {
+    pub(crate) fn find(&mut self, op: &mut Op<'_>, parent: Ino, name: &[u8]) -> Result<Ino> {
         self.load_dir(op, parent)?;
         check_name(name)?;
         let (format, dir) = self.with_node(parent)?;
@@ -399,7 +400,8 @@ impl<F: Format> UnixFs<F> {
         perm: u16,
         what: &What<'_>,
     ) -> Result<Entry> {
-        let entry = self.change(NAME_BLOCKS + ATTRIBUTE_BLOCKS, |st, op| {
+        let needs = [Need::Name(parent, name), Need::NewInode(parent, what.kind())];
+        let entry = self.change_with(NAME_BLOCKS + ATTRIBUTE_BLOCKS, &needs, |st, op| {
             let ino = st.create(op, caller, parent, name, perm, what)?;
             st.refer(ino)
         })?;
@@ -413,7 +415,8 @@ impl<F: Format> UnixFs<F> {
         parent: Ino,
         perm: u16,
     ) -> Result<Entry> {
-        self.change(NAME_BLOCKS + ATTRIBUTE_BLOCKS, |st, op| {
+        let needs = [Need::NewInode(parent, FileKind::Regular)];
+        self.change_with(NAME_BLOCKS + ATTRIBUTE_BLOCKS, &needs, |st, op| {
             let ino = st.create_unnamed(op, caller, parent, perm)?;
             st.refer(ino)
         })

@@ -5,6 +5,7 @@ use crate::format::Format;
 use crate::front::UnixFs;
 use crate::life::CUT_META_BLOCKS;
 use crate::names::{NAME_BLOCKS, What};
+use crate::needs::Need;
 use crate::state::OpenFile;
 use crate::{Error, Result};
 use weft_vfs::{
@@ -145,7 +146,8 @@ impl<F: Format> FileSystem for UnixFs<F> {
 
     fn link(&self, _: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Entry> {
         let parent = new_parent;
-        let entry = self.change(NAME_BLOCKS, |st, op| {
+        let needs = [Need::Inode(ino), Need::Name(parent, new_name)];
+        let entry = self.change_with(NAME_BLOCKS, &needs, |st, op| {
             st.link(op, ino, parent, new_name)?;
             st.refer(ino)
         })?;
@@ -155,12 +157,14 @@ impl<F: Format> FileSystem for UnixFs<F> {
 
     fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
         let blocks = NAME_BLOCKS + CUT_META_BLOCKS;
-        self.change(blocks, |st, op| st.remove(op, parent, name, false))?;
+        let needs = [Need::Removal(parent, name)];
+        self.change_with(blocks, &needs, |st, op| st.remove(op, parent, name, false))?;
         Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
 
     fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.change(NAME_BLOCKS, |st, op| st.remove(op, parent, name, true))?;
+        let needs = [Need::Removal(parent, name)];
+        self.change_with(NAME_BLOCKS, &needs, |st, op| st.remove(op, parent, name, true))?;
         Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
 
@@ -176,7 +180,10 @@ impl<F: Format> FileSystem for UnixFs<F> {
         let (from, to) = (parent, new_parent);
         let policy = self.policy();
         let blocks = NAME_BLOCKS + CUT_META_BLOCKS;
-        self.change(blocks, |st, op| st.rename(op, policy, (from, name), (to, new_name), flags))?;
+        let needs = [Need::Name(from, name), Need::Removal(to, new_name)];
+        self.change_with(blocks, &needs, |st, op| {
+            st.rename(op, policy, (from, name), (to, new_name), flags)
+        })?;
         Ok(self.sync_names_if_flagged(&[from, to], None)?)
     }
 

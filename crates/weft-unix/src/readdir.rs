@@ -84,6 +84,12 @@ impl<F: Format> UnixFs<F> {
             let mut held = Vec::new();
             let listed = self.look(|st, op| {
                 let batch = st.list(op, dir, from, PLUS_BATCH)?;
+                // All of them first: blocks that are missing are then read together, and no
+                // reference is taken twice.
+                for listed in &batch.entries {
+                    let _ = st.load(op, listed.ino);
+                }
+                op.want([])?;
                 for listed in &batch.entries {
                     let block_bytes = st.block_bytes;
                     let node = if batch.is_dots(listed) {

@@ -5,6 +5,7 @@
 use crate::data::{Placement, Source};
 use crate::format::Format;
 use crate::front::UnixFs;
+use crate::needs::Need;
 use crate::state::State;
 use crate::{Error, Result};
 use weft_patch::Op;
@@ -148,7 +149,8 @@ impl<F: Format> UnixFs<F> {
         }
         let mut at = first;
         while at < last {
-            at = self.change(PUNCH_META_BLOCKS, |st, op| {
+            let needs = [Need::Range(ino, at * bs, (at + 1) * bs)];
+            at = self.change_with(PUNCH_META_BLOCKS, &needs, |st, op| {
                 st.load(op, ino)?;
                 st.punch_step(op, ino, at, last)
             })?;

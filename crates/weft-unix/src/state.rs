@@ -11,6 +11,9 @@ use weft_vfs::{Error as FsError, FileKind, HandleTable, Ino, OpenFlags, Time};
 /// Inodes without references kept in memory.
 const MAX_IDLE: usize = 16_384;
 
+/// Inodes with access times to write that one operation writes.
+pub(crate) const LAZY_BATCH: usize = 32;
+
 /// The inodes in memory.
 pub type Nodes<F> = HashMap<Ino, Node<F>>;
 
@@ -224,8 +227,8 @@ impl<F: Format> State<F> {
     }
 
     /// Writes the inodes whose access times have changed.
-    pub(crate) fn write_lazy(&mut self, op: &mut Op<'_>, max: usize) -> Result<()> {
-        let some: Vec<Ino> = self.lazy.iter().take(max).copied().collect();
+    pub(crate) fn write_lazy(&mut self, op: &mut Op<'_>) -> Result<()> {
+        let some: Vec<Ino> = self.lazy.iter().take(LAZY_BATCH).copied().collect();
         for ino in some {
             if self.nodes.contains_key(&ino) {
                 self.write_node(op, ino, &[])?;

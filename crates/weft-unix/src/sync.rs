@@ -7,14 +7,12 @@
 use crate::Result;
 use crate::format::Format;
 use crate::front::UnixFs;
+use crate::needs::Need;
 use crate::node::Node;
-use crate::state::State;
+use crate::state::{LAZY_BATCH, State};
 use hashbrown::HashSet;
 use weft_patch::{Op, Owner, PatchId};
 use weft_vfs::{FileKind, Ino};
-
-/// Inodes whose access times are written by one operation.
-const LAZY_BATCH: usize = 32;
 
 impl<F: Format> State<F> {
     /// Returns the patches that must be durable with inode `ino`, beside the blocks it owns.
@@ -73,7 +71,7 @@ impl<F: Format> UnixFs<F> {
             return Ok(());
         }
         if !data_only && self.lock().lazy.contains(&ino) {
-            self.change_only(1, |st, op| {
+            self.change_only_with(1, &[Need::Inode(ino)], |st, op| {
                 st.write_node(op, ino, &[])?;
                 Ok(())
             })?;
@@ -95,8 +93,8 @@ impl<F: Format> UnixFs<F> {
             return Ok(());
         }
         loop {
-            let more = self.change_only(1 + LAZY_BATCH as u32, |st, op| {
-                st.write_lazy(op, LAZY_BATCH)?;
+            let more = self.change_only_with(1 + LAZY_BATCH as u32, &[Need::Lazy], |st, op| {
+                st.write_lazy(op)?;
                 if st.lazy.is_empty() {
                     st.format.write_summary(op)?;
                 }

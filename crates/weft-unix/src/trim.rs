@@ -33,7 +33,11 @@ impl<F: Format> UnixFs<F> {
         let mut trimmed = 0;
         while next < end {
             let _one_at_a_time = self.trimming.lock().unwrap_or_else(PoisonError::into_inner);
-            let held = self.look(|st, op| st.format.hold_free(op, next..end, min_blocks.max(1)))?;
+            let held = {
+                // What is held must not be held twice: no look.
+                let mut op = self.engine.begin(0)?;
+                self.lock().format.hold_free(&mut op, next..end, min_blocks.max(1))?
+            };
             let discarded = self.discard_held(&held.extents);
             self.lock().format.release_free(&held.extents);
             trimmed += discarded?;

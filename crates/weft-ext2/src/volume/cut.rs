@@ -25,7 +25,7 @@ pub(crate) struct Cut {
     /// The block that the cut stopped at: the file has none from here on any more.
     pub from: u64,
     /// Groups that blocks are freed in: each costs a bitmap.
-    groups: SmallVec<[u32; 32]>,
+    pub groups: SmallVec<[u32; 32]>,
     budget: u64,
     /// The attribute block of an inode that is deleted; 0 if it has none.
     pub acl: u32,
@@ -122,6 +122,12 @@ impl Volume {
             .map(|raw| bytes::get32(raw, 0))
             .collect();
         let low = keep.saturating_sub(first) / span;
+        if depth > 1 {
+            let last = pointers.get(usize::try_from(low).unwrap_or(usize::MAX)..);
+            let last = last.unwrap_or_default().iter().rev().filter(|&&child| child != 0);
+            let leaves = usize::try_from(CUT_BLOCKS / p).unwrap_or(0) + 1;
+            op.want(last.take(leaves).map(|&child| BlockNr(u64::from(child))))?;
+        }
         let meta_at = cut.meta.len();
         let mut whole = true;
         let mut cleared = pointers.len();

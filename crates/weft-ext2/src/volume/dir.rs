@@ -99,6 +99,7 @@ impl Directories for Volume {
             ));
         }
         let blocks = self.all_blocks(op, node, size / block_bytes)?;
+        op.want(blocks.iter().map(|&nr| BlockNr(u64::from(nr))))?;
         let mut index = DirIndex { room: vec![0; blocks.len()], blocks, ..DirIndex::new() };
         let filetype = self.has_filetype();
         for i in 0..index.blocks.len() {
@@ -277,6 +278,13 @@ impl Directories for Volume {
                 return Ok(reserved);
             }
         }
+    }
+
+    fn want_room(&mut self, op: &mut Op<'_>, node: &mut Node, name: &[u8]) -> Result<()> {
+        self.load_dir(op, node)?;
+        let Some(index) = node.own.dir.as_deref_mut() else { return Ok(()) };
+        let block = index.block_with(dirent_len(name.len()));
+        Ok(op.want(block.map(|block| BlockNr(u64::from(index.blocks[block]))))?)
     }
 
     fn place(&self, reserved: &Reserved) -> Place {

@@ -80,6 +80,10 @@ impl Format for Volume {
         self.dirty_groups.len() >= GROUPS_MAX
     }
 
+    fn want_summary(&self, op: &mut Op<'_>) -> Result<()> {
+        Ok(op.want([self.sb_position().0])?)
+    }
+
     fn write_summary(&mut self, op: &mut Op<'_>) -> Result<()> {
         if self.refresh_counts() {
             self.write_sb(op, &[])?;

@@ -52,9 +52,7 @@ impl Inodes for Volume {
         befores: &mut Patches,
     ) -> Result<Ino> {
         self.drain_inodes(op);
-        let flags = InodeFlags::from_bits_retain(parent.inode.flags.bits());
-        let parent = number(parent.ino);
-        let top = parent == ROOT_INO || flags.contains(InodeFlags::TOPDIR);
+        let (top, parent) = (is_top(parent), number(parent.ino));
         // A descriptor's count may have been wrong: reading the bitmap corrects it.
         for attempt in 0..=self.geometry.groups {
             let Some(group) = self.choose_group(parent, top, kind) else {
@@ -129,6 +127,29 @@ impl Inodes for Volume {
         self.free_inode_number(op, number(node.ino), Some(node.kind), cleared)
     }
 
+    fn want_inode(&mut self, op: &mut Op<'_>, node: &Node) -> Result<()> {
+        let ino = number(node.ino);
+        let (inode, _) = self.inode_position(ino)?;
+        let attributes = (node.own.file_acl != 0).then_some(BlockNr(u64::from(node.own.file_acl)));
+        op.want(attributes.into_iter().chain([inode]))?;
+        let of_inode = self.geometry.inode_group(ino).map(|(group, _)| group);
+        let of_blocks = self.geometry.block_group(self.goal(node)).map(|(group, _)| group);
+        [of_inode, of_blocks].into_iter().flatten().try_for_each(|group| self.want_maps(op, group))
+    }
+
+    fn want_new_inode(&mut self, op: &mut Op<'_>, parent: &Node, kind: FileKind) -> Result<()> {
+        let Some(group) = self.choose_group(number(parent.ino), is_top(parent), kind) else {
+            return Ok(());
+        };
+        self.want_maps(op, group)?;
+        let free = self.inode_bits(op, group)?.find_free(0);
+        let inode = free.map(|index| {
+            let table = self.groups[group as usize].desc.inode_table;
+            BlockNr(self.geometry.inode_position(table, index).0)
+        });
+        Ok(op.want(inode)?)
+    }
+
     fn storable(&self, node: &Node, time: Time) -> Time {
         storable(node.own.extra_bytes, time)
     }
@@ -140,7 +161,21 @@ impl Inodes for Volume {
     }
 }
 
+/// Reports whether the directories in this one are spread over the volume.
+fn is_top(dir: &Node) -> bool {
+    let flags = InodeFlags::from_bits_retain(dir.inode.flags.bits());
+    number(dir.ino) == ROOT_INO || flags.contains(InodeFlags::TOPDIR)
+}
+
 impl Volume {
+    /// Asks for the bitmaps of a group, its descriptor, and the superblock.
+    pub(super) fn want_maps(&self, op: &mut Op<'_>, group: u32) -> Result<()> {
+        let desc = &self.groups[group as usize].desc;
+        let maps = [desc.block_bitmap, desc.inode_bitmap].map(|block| BlockNr(u64::from(block)));
+        let descriptor = BlockNr(self.geometry.desc_position(group).0);
+        Ok(op.want(maps.into_iter().chain([descriptor, self.sb_position().0]))?)
+    }
+
     /// Returns the inode bitmap of a group, read at its first use. Corrects the descriptor's count.
     pub(super) fn inode_bits(&mut self, op: &mut Op<'_>, group: u32) -> Result<&mut Bits> {
         let g = &self.groups[group as usize];

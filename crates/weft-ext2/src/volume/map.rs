@@ -176,6 +176,16 @@ impl FileBlocks for Volume {
         Ok((cut, left))
     }
 
+    fn want_cut(&mut self, op: &mut Op<'_>, node: &mut Node, keep: u64) -> Result<()> {
+        if !raw(node).has_blocks(self.geometry.block_bytes) {
+            return Ok(());
+        }
+        let (block, leaf) = (node.own.block, node.own.leaf);
+        let cut = self.collect(op, node, keep, CUT_BLOCKS);
+        (node.own.block, node.own.leaf) = (block, leaf);
+        cut?.groups.into_iter().try_for_each(|group| self.want_maps(op, group))
+    }
+
     fn finish_cut(&mut self, op: &mut Op<'_>, ino: Ino, cut: Cut, written: PatchId) -> Result<()> {
         let mut cleared = written;
         if !cut.clears.is_empty() {

@@ -1,4 +1,5 @@
 //! Tests of the crate through its front door, and against other people's tools.
+mod cold;
 mod damage;
 mod external_journal;
 mod flags;

@@ -108,6 +108,16 @@ pub trait FileBlocks: Inodes {
         whole: bool,
     ) -> Result<(Self::Cut, u64)>;
 
+    /// Asks for what a [cut](Self::cut) to `keep` blocks reads and changes (see [`Op::want`]). By
+    /// default asks for nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotInMemory`](weft_patch::Error::NotInMemory), and those of a read.
+    fn want_cut(&mut self, op: &mut Op<'_>, node: &mut Node<Self>, keep: u64) -> Result<()> {
+        let _ = (op, node, keep);
+        Ok(())
+    }
+
     /// Ends a cut of the inode `ino`: clears the pointers outside of it and frees the blocks.
     /// `written` is the patch of the inode without them.
     ///

@@ -107,6 +107,16 @@ pub trait Directories: Inodes {
         kind: FileKind,
     ) -> Result<Self::Reserved>;
 
+    /// Asks for the block of a directory that has room for the name (see [`Op::want`]). By default
+    /// asks for nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotInMemory`](weft_patch::Error::NotInMemory), and those of a read.
+    fn want_room(&mut self, op: &mut Op<'_>, node: &mut Node<Self>, name: &[u8]) -> Result<()> {
+        let _ = (op, node, name);
+        Ok(())
+    }
+
     /// Returns the position of a reserved entry.
     fn place(&self, reserved: &Self::Reserved) -> Self::Place;
 

@@ -75,6 +75,32 @@ pub trait Inodes: Sized {
     /// [`Error::Corrupt`](crate::Error::Corrupt), and those of the engine.
     fn free_inode(&mut self, op: &mut Op<'_>, node: &Node<Self>, cleared: PatchId) -> Result<()>;
 
+    /// Asks for the blocks that a change of an inode usually changes (see [`Op::want`]): its own, and
+    /// those of the maps from which it allocates. By default asks for none, and they are read under
+    /// the engine's lock, while all others wait.
+    ///
+    /// # Errors
+    /// [`Error::NotInMemory`](weft_patch::Error::NotInMemory), and those of a read.
+    fn want_inode(&mut self, op: &mut Op<'_>, node: &Node<Self>) -> Result<()> {
+        let _ = (op, node);
+        Ok(())
+    }
+
+    /// Asks, as [`want_inode`](Self::want_inode) does, for the blocks that a new inode of this kind
+    /// in directory `parent` changes.
+    ///
+    /// # Errors
+    /// As [`want_inode`](Self::want_inode).
+    fn want_new_inode(
+        &mut self,
+        op: &mut Op<'_>,
+        parent: &Node<Self>,
+        kind: FileKind,
+    ) -> Result<()> {
+        let _ = (op, parent, kind);
+        Ok(())
+    }
+
     /// Returns `time` rounded to one that the inode can hold.
     fn storable(&self, node: &Node<Self>, time: Time) -> Time;
 

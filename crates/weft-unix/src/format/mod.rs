@@ -134,6 +134,16 @@ pub trait Format:
         false
     }
 
+    /// Asks for what [`write_summary`](Self::write_summary) changes (see [`Op::want`]). By default
+    /// asks for nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotInMemory`](weft_patch::Error::NotInMemory).
+    fn want_summary(&self, op: &mut Op<'_>) -> Result<()> {
+        let _ = op;
+        Ok(())
+    }
+
     /// Writes the summary of the volume (its free counts, for example), as part of a sync of
     /// everything.
     ///
