@@ -80,6 +80,7 @@ fn since(now: &Counters, before: &Counters) -> Counters {
         (&mut c.rollbacks, before.rollbacks),
         (&mut c.transactions, before.transactions),
         (&mut c.blocks_read, before.blocks_read),
+        (&mut c.reads_under_lock, before.reads_under_lock),
         (&mut c.operations, before.operations),
     ] {
         *field = field.saturating_sub(old);

@@ -43,6 +43,9 @@ pub enum Error {
     /// Blocks must be zeroed before the operation, which has changed nothing: see
     /// [`Store::zeroes_before`](crate::store::Store::zeroes_before).
     Unzeroed,
+    /// A block is not in memory, and the operation, which has changed nothing, is tried again when
+    /// it is.
+    NotInMemory,
     /// A fork would grow past 2^31-1 bytes.
     TooLarge,
     /// The volume is read-only, or locked.
@@ -82,7 +85,7 @@ impl Error {
             Self::TooLarge => 27,
             Self::NoSpace => 28,
             // The operation is to be tried again.
-            Self::Unzeroed => 11,
+            Self::Unzeroed | Self::NotInMemory => 11,
             Self::ReadOnly => 30,
             Self::TooMany(_) => 31,
             Self::NameTooLong => 36,
@@ -115,6 +118,7 @@ impl fmt::Display for Error {
             Self::BadName(why) => write!(f, "no HFS name: {why}"),
             Self::NoSpace => f.write_str("no space left on the volume"),
             Self::Unzeroed => f.write_str("new blocks are not zeroed yet"),
+            Self::NotInMemory => f.write_str("a block is not in memory yet"),
             Self::TooLarge => f.write_str("a fork of an HFS file has at most 2147483647 bytes"),
             Self::ReadOnly => f.write_str("the volume is read-only"),
             Self::TooMany(what) => write!(f, "the volume has no room for more {what}"),

@@ -36,6 +36,14 @@
 //! it, for example. With a journal the engine makes each operation one transaction, and the same
 //! patches serve.
 
+//! # Reading
+//!
+//! No lock is held while a block is read from the device, so that a cold block on a slow volume
+//! delays only those who need it. What reads ([`UnixFs::look`]) is tried again when a block was
+//! missing. A change states what it will read, and a format adds the blocks that it usually changes
+//! ([`Inodes::want_inode`], [`Directories::want_room`], [`FileBlocks::want_cut`]); these are brought
+//! into memory before it begins. A format that asks for nothing works, and others wait for its reads.
+
 #![warn(missing_docs)]
 
 mod attr;

@@ -75,6 +75,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                         last.extend_from_slice(key);
                     }
                 }
+                Err(Error::NotInMemory) => return Err(Error::NotInMemory),
                 Err(e) => damaged(e)?,
             }
             // The next entry of the nearest index node that has one.

@@ -123,9 +123,15 @@ impl Hfs {
         Time { secs, nanos: 0 }
     }
 
-    /// Runs `f` with a store that it must not change.
-    fn look<R>(&self, f: impl FnOnce(&mut State, &mut OpStore<'_, '_>) -> Result<R>) -> Result<R> {
-        self.operate(0, f)
+    /// Runs `f` with a store that it must not change, and runs it again when blocks that it reads
+    /// were not in memory: see [`Engine::look`]. What `f` does to the state before it has read all
+    /// that it reads must be right to do twice.
+    fn look<R>(
+        &self,
+        mut f: impl FnMut(&mut State, &mut OpStore<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        let looked = self.engine.look(|op| self.with_store(&mut self.lock(), op, &mut f));
+        looked.map_err(|e| store::engine_error(&e))?
     }
 
     /// Runs `f` with a store of which it changes at most `max_blocks`.
@@ -288,7 +294,7 @@ impl From<Error> for weft_vfs::Error {
             Error::BadName(why) => Self::Invalid(why),
             Error::NoSpace => Self::NoSpace,
             // `change` tries it again.
-            Error::Unzeroed => Self::Busy,
+            Error::Unzeroed | Error::NotInMemory => Self::Busy,
             Error::TooLarge => Self::TooLarge,
             Error::ReadOnly => Self::ReadOnly,
             Error::TooMany(_) => Self::TooManyLinks,

@@ -45,17 +45,30 @@ impl Hfs {
                     b".." if parent != ROOT_ID => st.vol.parent_of(s, parent)?,
                     _ => parent,
                 };
+                st.node(s, id)?;
+                let entry = self.entry(st, s, id)?;
                 st.node(s, id)?.refs += refs;
-                self.entry(st, s, id)
+                Ok(entry)
             })?);
         }
         self.look(|st, s| st.folder(s, parent))?;
         let name = sought(name)?;
         Ok(self.look(|st, s| {
             let (key, record) = st.vol.lookup(s, parent, &name)?;
+            st.node_of(parent, key.name, &record)?;
+            let entry = self.entry_of(st, s, &record)?;
             st.node_of(parent, key.name, &record)?.refs += refs;
-            self.entry_of(st, s, &record)
+            Ok(entry)
         })?)
+    }
+
+    /// Brings the nodes of the catalog that lead to a name into memory, before a change and without
+    /// the engine's lock. What is wrong with them the change finds out itself.
+    fn bring(&self, parent: u32, name: &Name) -> Result<()> {
+        self.look(|st, s| match st.vol.lookup(s, parent, name) {
+            Err(Error::NotInMemory) => Err(Error::NotInMemory),
+            _ => Ok(()),
+        })
     }
 
     /// Returns the entry of an item whose record was just read, and which has a node.
@@ -82,6 +95,7 @@ impl Hfs {
         let parent = plain(parent)?;
         self.look(|st, s| st.folder(s, parent))?;
         let name = given(name)?;
+        self.bring(parent, &name)?;
         let what = if folder {
             New::Folder { info: Default::default(), xinfo: Default::default() }
         } else {
@@ -108,6 +122,7 @@ impl Hfs {
         }
         self.look(|st, s| st.folder(s, parent))?;
         let name = sought(name)?;
+        self.bring(parent, &name)?;
         Ok(self.remove_item(parent, &name, Some(folder))?)
     }
 
@@ -161,6 +176,8 @@ impl Hfs {
             return Err(FsError::Busy);
         }
         let (old_name, new_name) = (sought(from.1)?, given(to.1)?);
+        self.bring(old_parent, &old_name)?;
+        self.bring(new_parent, &new_name)?;
         Ok(self.rename_item((old_parent, &old_name), (new_parent, &new_name), flags)?)
     }
 

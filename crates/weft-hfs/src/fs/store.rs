@@ -73,6 +73,7 @@ impl<'a, 'e> OpStore<'a, 'e> {
 pub(super) fn engine_error(e: &weft_patch::Error) -> Error {
     match e {
         weft_patch::Error::ReadOnly => Error::ReadOnly,
+        weft_patch::Error::NotInMemory { .. } => Error::NotInMemory,
         e => Error::Device { errno: e.errno(), message: e.to_string() },
     }
 }
@@ -202,6 +203,12 @@ impl Store for OpStore<'_, '_> {
     fn read_data(&mut self, block: u64, offset: usize, buf: &mut [u8]) -> Result<()> {
         let mut misses = Misses::new();
         self.read_cached(block, offset, buf, 0, &mut misses);
+        let size = self.engine_bytes() as u64;
+        let blocks = misses.iter().flat_map(|miss| {
+            let end = (miss.byte + miss.len as u64).div_ceil(size);
+            (miss.byte / size..end).map(BlockNr)
+        });
+        self.op.want(blocks).map_err(|e| engine_error(&e))?;
         read_misses(self.device, &misses, buf)
     }
 

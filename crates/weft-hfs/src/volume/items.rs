@@ -118,11 +118,16 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
                 let key = CatalogKey::new(thread.parent, thread.name);
                 match self.record_at(s, &key) {
                     Ok((_, CatalogRecord::Directory(dir))) if dir.id == id => (key, dir),
+                    Err(Error::NotInMemory) => return Err(Error::NotInMemory),
                     _ => self.stray(s, id)?,
                 }
             }
             // Neither a thread nor a record: there is no such folder.
-            Err(Error::NotFound) => self.stray(s, id).map_err(|_| Error::NotFound)?,
+            Err(Error::NotFound) => match self.stray(s, id) {
+                Err(Error::NotInMemory) => return Err(Error::NotInMemory),
+                stray => stray.map_err(|_| Error::NotFound)?,
+            },
+            Err(Error::NotInMemory) => return Err(Error::NotInMemory),
             Err(_) => self.stray(s, id)?,
         };
         self.recent.set(Some((id, key, dir)));

@@ -53,11 +53,14 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         id: u32,
     ) -> Result<(CatalogKey, DirectoryRecord)> {
         let at = |s: &mut S, key: CatalogKey| match self.record_at(s, &key) {
-            Ok((_, CatalogRecord::Directory(dir))) if dir.id == id => Some((key, dir)),
-            _ => None,
+            Ok((_, CatalogRecord::Directory(dir))) if dir.id == id => Ok(Some((key, dir))),
+            Err(Error::NotInMemory) => Err(Error::NotInMemory),
+            _ => Ok(None),
         };
         let known = self.strays.borrow().keys.get(&id).copied();
-        if let Some(found) = known.and_then(|key| at(s, key)) {
+        if let Some(key) = known
+            && let Some(found) = at(s, key)?
+        {
             return Ok(found);
         }
         let version = self.catalog.version;
@@ -66,9 +69,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             *self.strays.borrow_mut() = Strays { keys, seen: Some(version) };
         }
         let found = self.strays.borrow().keys.get(&id).copied();
-        found
-            .and_then(|key| at(s, key))
-            .ok_or_else(|| Error::corrupt("catalog", 0, format!("nothing leads to folder {id}")))
+        let found = match found {
+            Some(key) => at(s, key)?,
+            None => None,
+        };
+        found.ok_or_else(|| Error::corrupt("catalog", 0, format!("nothing leads to folder {id}")))
     }
 
     /// Returns the keys of all folders, as far as the catalog can be read.

@@ -2,6 +2,7 @@
 
 mod apple;
 mod beyond_damage;
+mod cold;
 mod conformance;
 mod crash;
 mod damage;
