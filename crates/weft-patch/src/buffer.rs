@@ -77,6 +77,9 @@ pub(crate) struct Cache {
     buffers: Vec<Buffer>,
     free: Vec<u32>,
     by_nr: BlockMap,
+    /// The blocks that are being read without the lock; true for those that were brought in by
+    /// another way meanwhile, so that what is read may be old.
+    fetches: HashMap<BlockNr, bool>,
     owners: HashMap<Owner, u32>,
     block_bytes: usize,
     hand: usize,
@@ -107,6 +110,7 @@ impl Cache {
             buffers: Vec::new(),
             free: Vec::new(),
             by_nr: BlockMap::default(),
+            fetches: HashMap::new(),
             owners: HashMap::new(),
             block_bytes,
             hand: 0,
@@ -150,6 +154,11 @@ impl Cache {
     /// Adds a clean block that is not in the cache yet.
     pub fn insert(&mut self, nr: BlockNr, content: Arc<[u8]>, data: bool) -> u32 {
         debug_assert_eq!(content.len(), self.block_bytes);
+        if !self.fetches.is_empty()
+            && let Some(overtaken) = self.fetches.get_mut(&nr)
+        {
+            *overtaken = true;
+        }
         if self.clean >= self.max_clean {
             self.evict();
         }
@@ -193,6 +202,33 @@ impl Cache {
         };
         self.by_nr.insert(nr, index);
         index
+    }
+
+    /// Notes that a block will be read without the lock, unless it is in memory or is being read.
+    pub fn begin_fetch(&mut self, nr: BlockNr) -> bool {
+        let begins = self.find(nr).is_none() && !self.fetches.contains_key(&nr);
+        if begins {
+            self.fetches.insert(nr, false);
+        }
+        begins
+    }
+
+    /// Returns true if a block is being read without the lock.
+    pub fn is_fetched(&self, nr: BlockNr) -> bool {
+        self.fetches.contains_key(&nr)
+    }
+
+    /// Adds a block that was read without the lock, unless it may be old.
+    pub fn keep_fetched(&mut self, nr: BlockNr, bytes: &[u8]) {
+        if self.fetches.get(&nr) == Some(&false) {
+            let content = self.filled(bytes);
+            self.insert(nr, content, false);
+        }
+    }
+
+    /// Forgets that a block is being read.
+    pub fn end_fetch(&mut self, nr: BlockNr) {
+        self.fetches.remove(&nr);
     }
 
     /// Counts a buffer as dirty, and adds it to its owner's list.

@@ -19,10 +19,10 @@
 //! File data has a form of its own: whole blocks written without reading them (no undo data, no
 //! befores) have no patch each but share one, the *run* of the operation.
 
-use crate::graph::{Change, Kind, NONE};
+use crate::graph::{Kind, NONE};
 use crate::ids::Sector;
 use crate::state::State;
-use crate::undo::INLINE_UNDO_BYTES;
+use crate::undo::{Change, INLINE_UNDO_BYTES};
 use crate::{Owner, PatchId};
 use smallvec::SmallVec;
 use std::ops::Range;

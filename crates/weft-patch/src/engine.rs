@@ -1,12 +1,12 @@
 //! The engine's interface: operations, syncs, and the write-back thread.
 
-use crate::fetch::Missing;
+use crate::batch::{Write, fail_all, first_error, write_batch};
 use crate::graph::NONE;
 use crate::jbd2::{Log, LogMap};
-use crate::journal::{Journal, open_log};
 use crate::reads::Reads;
-use crate::state::State;
-use crate::writeback::{Goal, Write, fail_all, first_error, write_batch};
+use crate::state::{Missing, State};
+use crate::transactions::{Journal, open_log};
+use crate::writeback::Goal;
 use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Policy, Result};
 use std::fmt;
 use std::ops::Range;
@@ -59,18 +59,6 @@ pub(crate) struct Shared {
 
 /// Interval at which the write-back thread looks for old blocks.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
-
-/// Signals to the write-back thread, besides the state.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Signals {
-    pub stop: bool,
-    /// Whether an operation waits for memory.
-    pub pressed: bool,
-    /// Whether the thread has been woken for the present dirty memory.
-    pub woken: bool,
-    /// The earliest age limit at which overdue blocks are searched for again.
-    pub overdue_from_ms: u64,
-}
 
 impl Engine {
     /// Opens an engine on a device and starts its write-back thread.
@@ -179,31 +167,8 @@ impl Engine {
     pub fn begin(&self, max_blocks: u32) -> Result<Op<'_>> {
         let shared = &*self.shared;
         let mut state = shared.lock();
-        while max_blocks > 0 {
-            if let Some(work) = state.journal_needs(max_blocks)? {
-                drop(state);
-                shared.make_log_room(work)?;
-                state = shared.lock();
-                continue;
-            }
-            // While a write is failing, a full block does not make operations wait; memory does.
-            let full = state.full_blocks > 0 && state.failed.is_empty();
-            if !full && state.dirty_bytes() <= shared.memory_budget_bytes {
-                break;
-            }
-            if shared.background && state.failed.is_empty() && !shared.io.is_poisoned() {
-                state.signals.pressed = true;
-                shared.work.notify_one();
-                state = shared
-                    .room
-                    .wait_timeout(state, Duration::from_millis(100))
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0;
-            } else {
-                drop(state);
-                shared.relieve()?;
-                state = shared.lock();
-            }
+        if max_blocks > 0 {
+            state = shared.wait_for_room(state, max_blocks)?;
         }
         state.counters.operations += 1;
         state.changed_ms = state.now_ms();
@@ -314,6 +279,40 @@ impl Shared {
         // After a panic in an operation the state satisfies the safety rule, as at every moment:
         // noted changes may be written. Going on is better than losing all of them.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until an operation that changes so many blocks may begin.
+    fn wait_for_room<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        max_blocks: u32,
+    ) -> Result<MutexGuard<'a, State>> {
+        loop {
+            if let Some(work) = state.journal_needs(max_blocks)? {
+                drop(state);
+                self.make_log_room(work)?;
+                state = self.lock();
+                continue;
+            }
+            // While a write is failing, a full block does not make operations wait; memory does.
+            let full = state.full_blocks > 0 && state.failed.is_empty();
+            if !full && state.dirty_bytes() <= self.memory_budget_bytes {
+                return Ok(state);
+            }
+            if self.background && state.failed.is_empty() && !self.io.is_poisoned() {
+                state.signals.pressed = true;
+                self.work.notify_one();
+                state = self
+                    .room
+                    .wait_timeout(state, Duration::from_millis(100))
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            } else {
+                drop(state);
+                self.relieve()?;
+                state = self.lock();
+            }
+        }
     }
 
     /// Takes the lock under which blocks are written. A panic during a write leaves it half noted:

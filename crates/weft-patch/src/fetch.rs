@@ -13,7 +13,6 @@
 use crate::engine::{Engine, Op, Shared};
 use crate::reads::Reads;
 use crate::{BlockNr, Error, Result};
-use hashbrown::HashMap;
 use std::sync::PoisonError;
 
 /// Tries of an operation before it reads under the lock: with a cache that is too small for what
@@ -21,29 +20,6 @@ use std::sync::PoisonError;
 const TRIES: u32 = 64;
 /// Blocks fetched by one try at most.
 const FETCH_MAX: usize = 1024;
-
-/// The blocks that are being read without the lock; true for those whose content is not to be kept.
-#[derive(Debug, Default)]
-pub(crate) struct Fetches(HashMap<BlockNr, bool>);
-
-impl Fetches {
-    /// Notes that a block was brought into the cache by another way.
-    pub fn overtaken(&mut self, nr: BlockNr) {
-        if !self.0.is_empty()
-            && let Some(stale) = self.0.get_mut(&nr)
-        {
-            *stale = true;
-        }
-    }
-}
-
-/// What an operation that may only use blocks in memory found missing.
-#[derive(Debug, Default)]
-pub(crate) struct Missing {
-    /// Whether the operation in progress is such a one.
-    pub noted: bool,
-    pub blocks: Vec<BlockNr>,
-}
 
 impl Engine {
     /// Runs `look` with an operation that changes nothing, and returns its result. Blocks that it
@@ -137,7 +113,7 @@ impl Drop for Fetch<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         for nr in &self.blocks {
-            state.fetches.0.remove(nr);
+            state.cache.end_fetch(*nr);
         }
         drop(state);
         self.shared.fetched.notify_all();
@@ -152,14 +128,13 @@ impl Shared {
         wanted.truncate(FETCH_MAX);
         let mut state = self.lock();
         let first = wanted[0];
-        wanted.retain(|&nr| state.cache.find(nr).is_none() && !state.fetches.0.contains_key(&nr));
+        wanted.retain(|&nr| state.cache.begin_fetch(nr));
         if wanted.is_empty() {
-            while state.fetches.0.contains_key(&first) {
+            while state.cache.is_fetched(first) {
                 state = self.fetched.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             return Ok(());
         }
-        state.fetches.0.extend(wanted.iter().map(|&nr| (nr, false)));
         drop(state);
         let fetch = Fetch { shared: self, blocks: wanted };
         for run in fetch.blocks.chunk_by(|a, b| a.0 + 1 == b.0) {
@@ -177,11 +152,7 @@ impl Shared {
             .map_err(|e| Error::device(run[0], &e))?;
         let mut state = self.lock();
         for (&nr, bytes) in run.iter().zip(content.chunks_exact(block_bytes)) {
-            let stale = state.fetches.0.get(&nr).is_none_or(|stale| *stale);
-            if !stale && state.cache.find(nr).is_none() {
-                let bytes = state.cache.filled(bytes);
-                state.cache.insert(nr, bytes, false);
-            }
+            state.cache.keep_fetched(nr, bytes);
         }
         state.counters.blocks_read += run.len() as u64;
         Ok(())

@@ -11,8 +11,7 @@
 
 use crate::PatchId;
 use crate::ids::Sector;
-use crate::undo::{Pieces, UndoArena};
-use std::ops::Range;
+use crate::undo::{Change, Pieces, UndoArena};
 
 /// "No patch", "no edge", "no piece", "no buffer".
 pub(crate) const NONE: u32 = u32::MAX;
@@ -72,36 +71,6 @@ pub(crate) struct Edge {
     prev_of_after: u32,
     next_of_before: u32,
     prev_of_before: u32,
-}
-
-/// A change within one block: a byte range, or bits of one little-endian 32-bit word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    Bytes { offset: usize, len: usize },
-    Bits { offset: usize, mask: u32 },
-}
-
-impl Change {
-    /// Returns the change of these bytes.
-    pub fn of(range: &Range<usize>) -> Self {
-        Self::Bytes { offset: range.start, len: range.len() }
-    }
-
-    /// Returns the size of its undo data, in bytes.
-    pub fn undo_bytes(self) -> usize {
-        match self {
-            Self::Bytes { len, .. } => len,
-            Self::Bits { .. } => 4,
-        }
-    }
-
-    /// Returns the byte range that it changes, from and to.
-    pub fn range(self) -> (usize, usize) {
-        match self {
-            Self::Bytes { offset, len } => (offset, offset + len),
-            Self::Bits { offset, .. } => (offset, offset + 4),
-        }
-    }
 }
 
 #[derive(Debug, Default)]

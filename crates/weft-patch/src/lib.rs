@@ -38,7 +38,8 @@
 //! | `buffer`, `block_map` | blocks in memory, the patches of each, and the file it belongs to |
 //! | `change` | whether a change becomes a patch, joins one, or needs undo data |
 //! | `sync`, `writeback` | the patches that a sync waits for; rounds, copies with rollbacks, failed writes |
-//! | `journal`, [`jbd2`] | transactions; the format of the log alone |
+//! | `batch` | blocks on their way to the device |
+//! | `journal`, `transactions`, [`jbd2`] | the journal policy; its transactions; the format of the log alone |
 //! | `pending` | freed numbers that may not be reused yet |
 //! | `fetch` | blocks that an operation needs, read without the lock before it |
 //! | `reads` | the bytes that an operation has read in blocks that it changes: checked in debug builds |
@@ -63,6 +64,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod batch;
 mod block_map;
 mod buffer;
 mod change;
@@ -80,6 +82,7 @@ mod pending;
 mod reads;
 mod state;
 mod sync;
+mod transactions;
 mod undo;
 mod writeback;
 
@@ -88,6 +91,6 @@ pub use engine::{Engine, Op};
 pub use error::{Error, Result};
 pub use explain::{BlockView, PatchKind, PatchView, Verdict};
 pub use ids::{BlockNr, Owner, PatchId};
-pub use journal::recover;
 pub use options::{JournalMode, Options, Policy};
 pub use pending::{Pending, ROOM_ATTEMPTS, Shortage};
+pub use transactions::recover;

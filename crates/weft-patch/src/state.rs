@@ -1,9 +1,10 @@
 //! The part of the engine that its one lock protects.
 
+use crate::batch::Write;
 use crate::buffer::Cache;
-use crate::fetch::{Fetches, Missing};
-use crate::graph::{Change, Edge, Graph, NONE, Patch};
-use crate::writeback::Write;
+use crate::graph::{Edge, Graph, NONE, Patch};
+use crate::transactions::Journal;
+use crate::undo::Change;
 use crate::{BlockNr, Counters, Error, JournalMode, Options, Owner, PatchId, Policy, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +14,26 @@ use weft_block::BlockDevice;
 /// Memory of one patch and of one dependency, for the budget.
 const PATCH_BYTES: usize = size_of::<Patch>();
 const DEPENDENCY_BYTES: usize = size_of::<Edge>();
+
+/// Signals to the write-back thread, besides the state.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Signals {
+    pub stop: bool,
+    /// Whether an operation waits for memory.
+    pub pressed: bool,
+    /// Whether the thread has been woken for the present dirty memory.
+    pub woken: bool,
+    /// The earliest age limit at which overdue blocks are searched for again.
+    pub overdue_from_ms: u64,
+}
+
+/// What an operation that may only use blocks in memory found missing.
+#[derive(Debug, Default)]
+pub(crate) struct Missing {
+    /// Whether the operation in progress is such a one.
+    pub noted: bool,
+    pub blocks: Vec<BlockNr>,
+}
 
 pub(crate) struct State {
     pub options: Options,
@@ -32,10 +53,9 @@ pub(crate) struct State {
     pub done_empties: Vec<u32>,
     /// Writes that failed, to be repeated from their copies before anything else is written.
     pub failed: Vec<Write>,
-    pub fetches: Fetches,
     pub missing: Missing,
-    pub journal: Option<crate::journal::Journal>,
-    pub signals: crate::engine::Signals,
+    pub journal: Option<Journal>,
+    pub signals: Signals,
     /// Number of blocks with at least half of `block_patches_max` patches, and with at least all.
     pub half_full_blocks: usize,
     pub full_blocks: usize,
@@ -62,10 +82,9 @@ impl State {
             run_owner: Owner::NONE,
             done_empties: Vec::new(),
             failed: Vec::new(),
-            fetches: Fetches::default(),
             missing: Missing::default(),
             journal: None,
-            signals: crate::engine::Signals::default(),
+            signals: Signals::default(),
             half_full_blocks: 0,
             full_blocks: 0,
             changed_ms: 0,
@@ -118,13 +137,7 @@ impl State {
             .map_err(|e| Error::device(nr, &e))?;
         self.counters.blocks_read += 1;
         self.counters.reads_under_lock += 1;
-        Ok(self.insert(nr, content, data))
-    }
-
-    /// Adds a clean block to the cache.
-    fn insert(&mut self, nr: BlockNr, content: Arc<[u8]>, data: bool) -> u32 {
-        self.fetches.overtaken(nr);
-        self.cache.insert(nr, content, data)
+        Ok(self.cache.insert(nr, content, data))
     }
 
     fn check_nr(&self, nr: BlockNr) -> Result<()> {
@@ -210,7 +223,7 @@ impl State {
         if blind && self.cache.find(nr).is_none() {
             self.check_nr(nr)?;
             let content = self.cache.filled(bytes);
-            let buffer = self.insert(nr, content, true);
+            let buffer = self.cache.insert(nr, content, true);
             self.set_owner(buffer, owner);
             return Ok(if self.options.merge && self.data_in_runs() {
                 self.data_run(buffer)
@@ -243,7 +256,7 @@ impl State {
         }
         self.check_nr(nr)?;
         let zeroes = self.cache.zeroed();
-        Ok(self.insert(nr, zeroes, data))
+        Ok(self.cache.insert(nr, zeroes, data))
     }
 
     /// Returns true if the policy lets file data be written outside the journal.

@@ -3,10 +3,40 @@
 //! A patch keeps its pieces sorted and disjoint. A block that many operations change before it is
 //! written, a bitmap or a directory, has hundreds of them, and every change searches them.
 
-use crate::graph::Change;
+use std::ops::Range;
 
 /// Maximum size of undo data that needs no allocation: half of it is this small.
 pub(crate) const INLINE_UNDO_BYTES: usize = 8;
+
+/// A change within one block: a byte range, or bits of one little-endian 32-bit word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Bytes { offset: usize, len: usize },
+    Bits { offset: usize, mask: u32 },
+}
+
+impl Change {
+    /// Returns the change of these bytes.
+    pub fn of(range: &Range<usize>) -> Self {
+        Self::Bytes { offset: range.start, len: range.len() }
+    }
+
+    /// Returns the size of its undo data, in bytes.
+    pub fn undo_bytes(self) -> usize {
+        match self {
+            Self::Bytes { len, .. } => len,
+            Self::Bits { .. } => 4,
+        }
+    }
+
+    /// Returns the byte range that it changes, from and to.
+    pub fn range(self) -> (usize, usize) {
+        match self {
+            Self::Bytes { offset, len } => (offset, offset + len),
+            Self::Bits { offset, .. } => (offset, offset + 4),
+        }
+    }
+}
 
 /// The undo data of one range.
 #[derive(Debug)]
