@@ -122,9 +122,6 @@ impl State {
     /// Returns the work that is needed before an operation of `max_blocks` may begin, if any.
     pub fn journal_needs(&self, max_blocks: u32) -> Result<Option<LogWork>> {
         let Some(journal) = &self.journal else { return Ok(None) };
-        if max_blocks == 0 {
-            return Ok(None);
-        }
         let max = max_blocks as usize;
         let alone = journal.blocks_needed(max, max);
         if alone > journal.ring_blocks {

@@ -91,6 +91,18 @@ fn conformance_journaled() {
     }
 }
 
+/// A cache of 16 blocks: nearly every operation is tried again, and not always with success.
+#[test]
+fn conformance_with_hardly_any_cache() {
+    for (kind, policy) in [
+        (&KINDS[1], Policy::Soft),
+        (&KINDS[0], Policy::Async),
+        (&KINDS[3], Policy::Journal(JournalMode::Ordered)),
+    ] {
+        conform(kind, &Options { policy, clean_cache_bytes: 0, ..Options::default() });
+    }
+}
+
 #[test]
 fn conformance_revision_0() {
     conform(&KINDS[4], &Options::default());

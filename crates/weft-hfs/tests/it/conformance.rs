@@ -41,18 +41,31 @@ fn limits() -> Limits {
 }
 
 fn conforms(policy: Policy) {
+    conforms_with(policy, Options::default().clean_cache_bytes);
+}
+
+fn conforms_with(policy: Policy, clean_cache_bytes: usize) {
     let device: RefCell<Option<Arc<MemoryDevice>>> = RefCell::new(None);
     run_checked(
         || {
             let new = empty(6 << 20);
             let fs = match policy {
                 Policy::Journal(_) => {
-                    let engine = Options { policy, background: false, ..Options::default() };
+                    let engine = Options {
+                        policy,
+                        background: false,
+                        clean_cache_bytes,
+                        ..Options::default()
+                    };
                     let journal: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(4 << 20));
                     let options = OpenOptions { engine, journal: Some(journal), ..quiet() };
                     Hfs::open(Arc::clone(&new) as Arc<dyn BlockDevice>, options).unwrap()
                 }
-                _ => mount(&new),
+                _ => {
+                    let mut options = quiet();
+                    options.engine.clean_cache_bytes = clean_cache_bytes;
+                    Hfs::open(Arc::clone(&new) as Arc<dyn BlockDevice>, options).unwrap()
+                }
             };
             *device.borrow_mut() = Some(new);
             fs as Arc<dyn FileSystem>
@@ -70,6 +83,14 @@ fn conforms(policy: Policy) {
 #[test]
 fn by_ordered_writes() {
     conforms(Policy::Soft);
+}
+
+/// A cache of 16 blocks: nearly every operation is tried again, and not always with success.
+#[test]
+fn with_hardly_any_cache() {
+    for policy in [Policy::Soft, Policy::Journal(JournalMode::Ordered)] {
+        conforms_with(policy, 0);
+    }
 }
 
 #[test]
