@@ -11,8 +11,9 @@ from program import Program
 from tools import sync_mount
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789-_"
-# The least part of the volume that is kept free of old files.
-FREE_PART = 0.5
+# The part of the volume that these files leave free. The other programs fill up to half of it before
+# these are removed, and take a full volume for a fault.
+FREE_PART = 0.6
 
 
 def free_part(mount):
@@ -71,7 +72,7 @@ class SyncedFiles(Program):
         ways = [self.create] * 5 + [self.replace, self.append, self.remove, self.link, self.overwrite]
         ways += [self.attributes, self.truncate, self.several, self.rename]
         while not place.stopping():
-            if len(self.files) > 300 or free_part(place.mount) < 0.2:
+            if len(self.files) > 300 or free_part(place.mount) < FREE_PART:
                 self.remove()
             else:
                 rng.choice(ways)()
