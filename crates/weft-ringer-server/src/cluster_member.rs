@@ -16,9 +16,9 @@ use weft_ringer::Bytes;
 use weft_ringer::mds::INDEX;
 use weft_ringer_net::{Answer, Outbox, Result};
 
-use super::ServeOptions;
 use super::dispatch::Dispatcher;
 use super::event::Event;
+use super::options::ServeOptions;
 use crate::store::{EtcdCell, EtcdOptions, EtcdStore, Taken};
 
 /// The interval at which a standby checks for an owner. A watch would report at once, through a

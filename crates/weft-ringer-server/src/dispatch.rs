@@ -13,11 +13,11 @@ use weft_ringer::{BlockHash, Bytes, ClientId};
 use weft_ringer_net::pki::Authority;
 use weft_ringer_net::{Answer, Ask, Denial, Error, Rendezvous, Result, now, wall};
 
-use super::ServeOptions;
 use super::cell_number::cell_number;
 use super::event::{Call, Event};
 use super::federation::Federation;
 use super::members::Members;
+use super::options::ServeOptions;
 use super::rollback::Rollback;
 use super::sessions::{Observer, Proxied, Session, Sessions};
 use super::traffic::Traffic;

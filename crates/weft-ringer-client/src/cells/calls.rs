@@ -10,7 +10,7 @@ use weft_vfs::{
 };
 
 use super::nodes::is_mapped;
-use super::{At, CellTree};
+use super::tree::{At, CellTree};
 use crate::errors::ETIMEDOUT;
 use crate::folder_table::CELLS_XATTR;
 use crate::fs::RingerFs;
