@@ -44,7 +44,7 @@
 //! | `replication`, `copies`, `texts`, `garbage_collector` | copies, pins and texts for search; release of blocks and leases that are no longer needed |
 //! | `archive`, `archives` | an object store and its sweep; the copies of files there (feature `archive`) |
 //! | `encryption` | keys, blocks encrypted and opened, sharing of keys |
-//! | `cells`, `junctions` | [`CellTree`]: several clients, each of one cell, as one tree; search across them |
+//! | `cells`, `cell_mounts` | [`CellTree`]: several clients, each of one cell, as one tree; search across them |
 //! | `snapshots`, `history`, `folders`, `conflicts` | earlier states; query folders; changes that came too late |
 //! | `invalidation`, `shared_memory` | the kernel's pages of mapped files; refusal of files that processes share memory in |
 //! | `set_aside`, `verdict` | an older cell; a server's final refusals |
@@ -84,6 +84,7 @@ mod archives;
 mod arguments;
 mod attributes;
 mod blocks;
+mod cell_mounts;
 mod cells;
 mod client_fs;
 mod conflict_log;
@@ -103,7 +104,6 @@ mod garbage_collector;
 mod history;
 mod invalidation;
 mod journal;
-mod junctions;
 mod link;
 mod listing;
 mod locks;

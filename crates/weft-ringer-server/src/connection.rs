@@ -161,7 +161,7 @@ fn take(
             }
             (Ask::Status {}, _) => Event::Status { number },
             (Ask::Search { query, limit }, _) => Event::Search { number, query, limit },
-            (ask @ (Ask::Junctions {} | Ask::Summary {}), _) => Event::Look { number, ask },
+            (ask @ (Ask::CellMounts {} | Ask::Summary {}), _) => Event::Look { number, ask },
             (Ask::Check {}, _) => Event::Check { number },
             (Ask::Ping {}, _) => Event::Ping { number },
             (

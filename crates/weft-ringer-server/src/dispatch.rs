@@ -223,7 +223,7 @@ impl Dispatcher {
                 let (store, cell) = (&*self.store, self.cell);
                 let answer = match ask {
                     Ask::Summary {} => self.federation.summary(store, &access),
-                    _ => self.federation.junctions(store, cell, &access),
+                    _ => self.federation.cell_mounts(store, cell, &access),
                 };
                 self.sessions.answer(number, &answer?);
             }

@@ -245,7 +245,7 @@ pub(crate) fn check_attribute(
     }
     match (&rnode.body, value) {
         // The content of another cell is not encrypted by this one.
-        (Body::Directory { .. }, Some(_)) if rnode.is_junction() => Err(Refusal::Invalid),
+        (Body::Directory { .. }, Some(_)) if rnode.is_cell_mount() => Err(Refusal::Invalid),
         (Body::Directory { entries: 0, .. }, Some(value)) => {
             let is_mark = (1..=MARK_MAX_BYTES).contains(&value.0.len());
             if is_mark { Ok(()) } else { Err(Refusal::Invalid) }

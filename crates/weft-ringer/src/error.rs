@@ -37,7 +37,7 @@ refusals! {
     5 => Io, VfsError::Io { errno: 5, message: "the cell's metadata server failed".into() };
     /// A conflicting lock is held by another owner.
     11 => WouldBlock, VfsError::WouldBlock;
-    /// `.`, `..` or the root cannot be moved, and a junction cannot be changed.
+    /// `.`, `..` or the root cannot be moved, and a cell mount cannot be changed.
     16 => Busy, VfsError::Busy;
     /// The name is taken.
     17 => Exists, VfsError::Exists;

@@ -1,5 +1,5 @@
 //! Cells in cells: a file system of several clients, each of one cell, in which a
-//! [junction](weft_ringer::Junction), the mount point of another cell, shows the root of that cell.
+//! [cell mount](weft_ringer::CellMount) shows the root of another cell.
 //!
 //! - **One client for each cell**, whatever paths lead there: with its own session and epoch,
 //!   journal and blocks (below `cells/NUMBER` of the outermost local store). It is opened on the

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weft_ringer::{Junction, RnodeId};
+use weft_ringer::{CellMount, RnodeId};
 use weft_vfs::{Attr, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
 
 use super::inner::InnerCells;
@@ -118,12 +118,12 @@ impl CellTree {
         keeps: bool,
     ) -> Result<Entry> {
         let ino = found.attr.ino;
-        let junction = match found.attr.kind {
-            FileKind::Directory => fs.junction_at(ino),
+        let cell_mount = match found.attr.kind {
+            FileKind::Directory => fs.cell_mount_at(ino),
             _ => Ok(None),
         };
-        let shown = match junction {
-            Ok(Some(text)) => self.show_junction(place, fs, holder, ino, &text),
+        let shown = match cell_mount {
+            Ok(Some(text)) => self.show_cell_mount(place, fs, holder, ino, &text),
             Ok(None) if place.key == 0 => return Ok(found),
             Ok(None) => {
                 let enter = || Arc::clone(place);
@@ -146,7 +146,7 @@ impl CellTree {
 
     /// Returns the root of the cell that the mount point `dir` of a location leads to, with a
     /// reference.
-    pub(super) fn show_junction(
+    pub(super) fn show_cell_mount(
         &self,
         above: &Arc<Place>,
         fs: &Arc<RingerFs>,
@@ -154,13 +154,13 @@ impl CellTree {
         dir: Ino,
         text: &[u8],
     ) -> Result<Entry> {
-        let junction = Junction::parse(text);
-        let key = above.key_within(dir, &junction);
+        let cell_mount = CellMount::parse(text);
+        let key = above.key_within(dir, &cell_mount);
         let root = RnodeId::ROOT.0;
         let (number, place) = {
             let mut nodes = locked(&self.upward.nodes);
             let new = || {
-                let place = Place::within(above, fs, dir, junction.clone(), holder.0);
+                let place = Place::within(above, fs, dir, cell_mount.clone(), holder.0);
                 let place = Arc::new(place);
                 self.upward.add(&place);
                 place
@@ -169,7 +169,7 @@ impl CellTree {
             let found = nodes.find(number).map(|(place, _)| Arc::clone(place));
             (Ino(number), found.ok_or(Error::Stale(number))?)
         };
-        place.found_again(junction, holder.0);
+        place.found_again(cell_mount, holder.0);
         match place.root_attr() {
             Ok(mut attr) => {
                 attr.ino = number;

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use weft_block::Rng;
-use weft_ringer::{CellId, JUNCTION_XATTR, Junction};
+use weft_ringer::{CELL_MOUNT_XATTR, CellId, CellMount};
 use weft_ringer_client::{CELLS_XATTR, COMPLETE_XATTR, CellTree, RingerFsOptions};
 use weft_ringer_net::{Answer, Ask, ask};
 use weft_vfs::{
@@ -24,8 +24,8 @@ fn number(cell: &Cell) -> CellId {
     }
 }
 
-pub fn junction_to(cell: &Cell) -> String {
-    Junction { cell: number(cell), servers: vec![cell.address().to_string()] }.to_string()
+pub fn cell_mount_to(cell: &Cell) -> String {
+    CellMount { cell: number(cell), servers: vec![cell.address().to_string()] }.to_string()
 }
 
 fn options(cell: &Cell, name: &str) -> RingerFsOptions {
@@ -56,12 +56,12 @@ fn mkdir(fs: &dyn FileSystem, path: &str) -> Ino {
     made.expect("a directory").attr.ino
 }
 
-fn set(fs: &dyn FileSystem, dir: Ino, junction: &str) -> Result<()> {
-    fs.setxattr(&Caller::ROOT, dir, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any)
+fn set(fs: &dyn FileSystem, dir: Ino, cell_mount: &str) -> Result<()> {
+    fs.setxattr(&Caller::ROOT, dir, CELL_MOUNT_XATTR, cell_mount.as_bytes(), XattrSet::Any)
 }
 
 fn attach(fs: &dyn FileSystem, path: &str, cell: &Cell) {
-    set(fs, mkdir(fs, path), &junction_to(cell)).expect("a junction");
+    set(fs, mkdir(fs, path), &cell_mount_to(cell)).expect("a cell mount");
 }
 
 fn write(fs: &dyn FileSystem, path: &str, content: &[u8]) {
@@ -116,7 +116,7 @@ fn three_cells_are_one_tree_to_two_clients() {
 
     // Each inode has one number, whatever way leads to it, and on every mount.
     let all = ["", "m", "m/d", "m/d/x", "m/y", "z"].map(|p| ino(&a, p).expect("it is there"));
-    // Also of a junction that nobody has walked into.
+    // Also of a cell mount that nobody has walked into.
     attach(&a, "n", &inner);
     let unseen = ino(&a, "n").expect("it is there");
     assert_eq!(a.getattr(unseen).expect("attributes").ino, unseen);
@@ -135,23 +135,26 @@ fn three_cells_are_one_tree_to_two_clients() {
     assert_eq!(errno(across), 18);
     assert_eq!(errno(a.link(&Caller::ROOT, all[3], all[0], b"x")), 18);
     a.rename(&Caller::ROOT, all[0], b"m", all[0], b"moved", RenameFlags::empty())
-        .expect("a junction moves");
+        .expect("a cell mount moves");
     assert_eq!(read(&b, "moved/d/x").expect("it is there"), b"deep");
 
-    // A junction stays while it is one.
+    // A cell mount stays while it is one.
     assert_eq!(errno(a.rmdir(&Caller::ROOT, all[0], b"moved")), 16);
-    assert_eq!(errno(set(&a, all[1], &junction_to(&inner))), 17);
-    assert_eq!(a.getxattr(all[1], JUNCTION_XATTR).expect("it says"), junction_to(&mid).as_bytes());
+    assert_eq!(errno(set(&a, all[1], &cell_mount_to(&inner))), 17);
+    assert_eq!(
+        a.getxattr(all[1], CELL_MOUNT_XATTR).expect("it says"),
+        cell_mount_to(&mid).as_bytes()
+    );
     assert_eq!(a.listxattr(all[1]).expect("a list"), Vec::<Vec<u8>>::new());
     let plain = mkdir(&a, "plain");
     write(&a, "plain/in the way", b"");
-    assert_eq!(errno(set(&a, plain, &junction_to(&inner))), 39);
+    assert_eq!(errno(set(&a, plain, &cell_mount_to(&inner))), 39);
     let y = ino(&a, "moved/y").expect("it is there");
-    assert_eq!(errno(set(&a, y, &junction_to(&outer))), 40);
+    assert_eq!(errno(set(&a, y, &cell_mount_to(&outer))), 40);
     let file = ino(&a, "z").expect("it is there");
-    assert_eq!(errno(set(&a, file, &junction_to(&inner))), 20);
+    assert_eq!(errno(set(&a, file, &cell_mount_to(&inner))), 20);
 
-    a.removexattr(&Caller::ROOT, all[1], JUNCTION_XATTR).expect("it is detached");
+    a.removexattr(&Caller::ROOT, all[1], CELL_MOUNT_XATTR).expect("it is detached");
     assert_eq!(errno(b.lookup(ino(&b, "moved").expect("it is there"), b"d")), 2);
     b.rmdir(&Caller::ROOT, b.root(), b"moved").expect("it is empty");
     a.unmount().expect("it ends well");
@@ -163,12 +166,12 @@ fn three_cells_are_one_tree_to_two_clients() {
 }
 
 #[test]
-fn a_junction_that_leads_nowhere_fails_by_name_and_alone() {
+fn a_cell_mount_that_leads_nowhere_fails_by_name_and_alone() {
     let (outer, inner) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let a = join(&outer, "a");
     write(&a, "file", b"here");
     let (own, there) = (number(&outer), inner.address().to_string());
-    // What is no junction is not taken, from nobody.
+    // What is no cell mount is not taken, from nobody.
     let dir = mkdir(&a, "d");
     let long = format!("cell {own}\nserver {}", "x".repeat(2000));
     for bad in ["", "cell\0", "server nowhere", "\u{1}", &long] {
@@ -188,13 +191,13 @@ fn a_junction_that_leads_nowhere_fails_by_name_and_alone() {
         ("a web server", CellId(9), &web, 110),
         ("no address", CellId(10), &"a/b".to_owned(), 5),
     ] {
-        let junction = Junction { cell, servers: vec![server.clone()] }.to_string();
+        let cell_mount = CellMount { cell, servers: vec![server.clone()] }.to_string();
         let dir = mkdir(&a, name);
         if name == "itself" {
-            assert_eq!(errno(set(&a, dir, &junction)), wanted);
+            assert_eq!(errno(set(&a, dir, &cell_mount)), wanted);
             continue;
         }
-        set(&a, dir, &junction).expect("it is a junction all the same");
+        set(&a, dir, &cell_mount).expect("it is a cell mount all the same");
         let root = ino(&a, name).expect("it can be looked at");
         let walked = names(&a, root).expect_err(name);
         assert_eq!(walked.errno(), wanted, "{name}: {walked}");
@@ -211,7 +214,7 @@ fn a_junction_that_leads_nowhere_fails_by_name_and_alone() {
     assert_eq!(names(&a, a.root()).expect("a listing").len(), 2 + 7);
     assert_eq!(read(&a, "file").expect("it is there"), b"here");
     let dead = ino(&a, "nobody").expect("it is there");
-    a.removexattr(&Caller::ROOT, dead, JUNCTION_XATTR)
+    a.removexattr(&Caller::ROOT, dead, CELL_MOUNT_XATTR)
         .expect("it is detached, without a word of it");
     assert_eq!(names(&a, ino(&a, "nobody").expect("there")).expect("a listing").len(), 2);
 }
@@ -341,8 +344,8 @@ fn a_search_goes_across_cells_and_says_of_each_how() {
     b.sync().expect("it goes on");
     assert_eq!(search(&a, "tag:un"), (all, true, complete));
     // Another cell at the address is not asked.
-    let wrong = Junction { cell: CellId(7), servers: vec![inner.address().to_string()] };
-    set(&a, mkdir(&a, "wrong"), &wrong.to_string()).expect("a junction");
+    let wrong = CellMount { cell: CellId(7), servers: vec![inner.address().to_string()] };
+    set(&a, mkdir(&a, "wrong"), &wrong.to_string()).expect("a cell mount");
     let (_, is_all, how) = search(&a, "tag:draft");
     assert!(!is_all && how.contains(&"/wrong refused".to_owned()), "{how:?}");
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use weft_ringer::{ENCRYPTION_XATTR, JUNCTION_XATTR, POLICY_XATTR};
+use weft_ringer::{CELL_MOUNT_XATTR, ENCRYPTION_XATTR, POLICY_XATTR};
 use weft_ringer_client::{
     CONFLICTS_XATTR, DirectoryKey, HISTORY_XATTR, HOLDERS_XATTR, KEYS_XATTR, RESTORE_XATTR,
     RingerFs, SNAPSHOTS_XATTR,
@@ -14,7 +14,7 @@ use weft_vfs::{
     SetAttr, Walker, XattrSet,
 };
 
-use super::cells::junction_to;
+use super::cells::cell_mount_to;
 use super::{Cell, encrypt, give_keys};
 use weft_testing::{ends, wait_until};
 
@@ -255,16 +255,17 @@ fn nothing_moves_between_keys_and_no_directory_loses_its_own() {
     assert!(a.listxattr(file).expect("a list").is_empty());
     // Another cell is not encrypted by this one.
     let (inner, there) = (Cell::new(EPOCH), walker.mkdir(b"/there", 0o755).expect("made").ino());
-    let junction = junction_to(&inner);
+    let cell_mount = cell_mount_to(&inner);
     let below = walker.mkdir(b"/dir/moved/cell", 0o755).expect("made").ino();
-    let set_junction =
-        |dir| a.setxattr(&Caller::ROOT, dir, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any);
-    assert_eq!(set_junction(below).expect_err("it is encrypted").errno(), 22);
-    set_junction(there).expect("a junction");
+    let set_cell_mount = |dir| {
+        a.setxattr(&Caller::ROOT, dir, CELL_MOUNT_XATTR, cell_mount.as_bytes(), XattrSet::Any)
+    };
+    assert_eq!(set_cell_mount(below).expect_err("it is encrypted").errno(), 22);
+    set_cell_mount(there).expect("a cell mount");
     let both = a.setxattr(&Caller::ROOT, there, ENCRYPTION_XATTR, b"new", XattrSet::Any);
-    assert_eq!(both.expect_err("it is a junction").errno(), 22);
+    assert_eq!(both.expect_err("it is a cell mount").errno(), 22);
     let made = a.create(&Caller::ROOT, there, b"file", 0o644, OpenFlags::WRITE);
-    assert_eq!(made.expect_err("it is a junction").errno(), 16);
+    assert_eq!(made.expect_err("it is a cell mount").errno(), 16);
     let twice = Walker::new(&a).mkdir(b"/e", 0o755).expect("made").ino();
     encrypt(&a, twice);
     let twice = a.setxattr(&Caller::ROOT, twice, ENCRYPTION_XATTR, b"new", XattrSet::Any);
