@@ -198,7 +198,7 @@ pub(crate) fn of_new_file(
             let value = [&mark.0[..], b" ", file.to_string().as_bytes()].concat();
             Ok(Some((Bytes(ENCRYPTION_XATTR.to_vec()), Bytes(value))))
         }
-        _ => Err(Refusal::Busy),
+        _ => Err(Refusal::EncryptionChanged),
     }
 }
 
@@ -283,8 +283,8 @@ mod tests {
             assert_eq!(KeyId::of_directory(&bad), Err(UnknownFormat), "{bad:?}");
             assert!(is_encrypted(&bad));
         }
-        assert_eq!(of_new_file(&dir, None), Err(Refusal::Busy));
-        assert_eq!(of_new_file(&plain, Some(&file)), Err(Refusal::Busy));
+        assert_eq!(of_new_file(&dir, None), Err(Refusal::EncryptionChanged));
+        assert_eq!(of_new_file(&plain, Some(&file)), Err(Refusal::EncryptionChanged));
     }
 
     #[test]

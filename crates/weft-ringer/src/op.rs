@@ -292,7 +292,7 @@ impl<V: View> Draft<'_, V> {
 
     /// Refuses changes of a cell mount: it stays empty and in place, as another cell is shown there.
     fn check_plain(&self, rnode: &Rnode) -> Result<(), V::Stop> {
-        if rnode.is_cell_mount() { Err(Refusal::Busy.into()) } else { Ok(()) }
+        if rnode.is_cell_mount() { Err(Refusal::CellMount.into()) } else { Ok(()) }
     }
 
     /// Sets or removes a name, and keeps the directory's account of its entries and times.

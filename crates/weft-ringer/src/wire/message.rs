@@ -555,10 +555,19 @@ wire_struct!(SnapshotEntry { name, root, at, names });
 pub struct Refused {
     /// The change.
     pub seq: Seq,
-    /// The reason.
+    /// The reason, of which only the errno is sent.
     pub why: Refusal,
 }
-wire_struct!(Refused { seq, why });
+impl Wire for Refused {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.seq.put(out);
+        self.why.put_errno(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { seq: Seq::get(from)?, why: Refusal::get_errno(from)? })
+    }
+}
 
 /// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
