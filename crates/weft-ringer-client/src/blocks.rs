@@ -23,14 +23,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_ringer::{Block, BlockHash, ENCRYPTED_OVERHEAD_BYTES, RnodeId, STORED_MAX_BYTES};
 use weft_ringer_net::{private, private_dir};
 
 use super::durable::sync_all;
 use super::fetched::{Fetched, Key};
+use super::mutex::locked;
 use super::room::{Spare, allocate, rounded};
 use super::verified::{Stamp, Verified};
 
@@ -81,10 +82,6 @@ fn bytes_of(dir: &Path) -> io::Result<u64> {
         }
     }
     Ok(bytes)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The name of a block.

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_archive_is_refused_by_name() {
+    fn invalid_archive_urls_are_refused() {
         for url in ["", "/tmp", "file:tmp", "file://tmp", "http://x", "s3://", "s3://a:b@c/d"] {
             let refused = Archive::new(url, &Opener::default());
             assert!(matches!(refused, Err(ArchiveError::Url { .. })), "{url}");
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_and_missing_rights_are_told_apart() {
+    fn full_disk_and_denied_access_are_distinguished() {
         let of = |errno| {
             let source = std::io::Error::from_raw_os_error(errno);
             let error = object_store::Error::Generic { store: "x", source: source.into() };

@@ -19,10 +19,10 @@ use weft_vfs::{Error, FileSystem, Result};
 
 use super::place::Place;
 use super::upward::{OfCell, Upward};
-use crate::RingerFsOptions;
 use crate::errors::ETIMEDOUT;
 use crate::fs::RingerFs;
 use crate::mutex::locked;
+use crate::options::RingerFsOptions;
 
 /// The maximum number of open cells: each has some threads, and an index of its blocks.
 const CELLS_MAX: usize = 64;

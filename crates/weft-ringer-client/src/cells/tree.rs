@@ -10,9 +10,9 @@ use super::nodes::is_mapped;
 use super::place::Place;
 use super::search::{Searcher, Shared};
 use super::upward::Upward;
-use crate::RingerFsOptions;
 use crate::fs::RingerFs;
 use crate::mutex::locked;
+use crate::options::RingerFsOptions;
 
 /// A cell, with the cells attached in it, as this client has them: a file system that other clients
 /// use at the same time. See [`RingerFs`] for the guarantees of each cell.
