@@ -22,10 +22,11 @@ use weft_ringer_net::{Answer, Ask, Observer};
 use weft_vfs::{Caller, FileSystem, Ino, Walker, XattrSet};
 
 use super::Cell;
-use weft_testing::wait_until;
+use weft_testing::{LIMIT, wait_until};
 
 const EPOCH: Duration = Duration::from_secs(2);
-const LIMIT: Duration = Duration::from_secs(10);
+/// The patience of a client whose calls must fail; that of others decides nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a store does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,10 +188,20 @@ fn add(cell: &Cell, name: &str, id: u64) -> String {
 }
 
 fn join(cell: &Cell, name: &str, faults: &Faults, store_max_bytes: u64) -> RingerFs {
+    join_for(cell, name, faults, store_max_bytes, LIMIT)
+}
+
+fn join_for(
+    cell: &Cell,
+    name: &str,
+    faults: &Faults,
+    store_max_bytes: u64,
+    patience: Duration,
+) -> RingerFs {
     let mut options = cell.options(name);
     options.settle = Duration::from_millis(50);
     options.scan_every = Duration::from_secs(1);
-    options.patience = Duration::from_secs(3);
+    options.patience = patience;
     options.store_max_bytes = store_max_bytes;
     options.cache_max_bytes = 0;
     options.archives = faults.opener();
@@ -222,7 +233,7 @@ fn content(seed: u8, len: u32) -> Vec<u8> {
 }
 
 #[test]
-fn what_fsync_returned_for_is_in_the_archive_when_its_writer_is_gone() {
+fn fsync_archives_before_it_returns() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let a = join(&cell, "a", &faults, u64::MAX);
@@ -250,12 +261,12 @@ fn what_fsync_returned_for_is_in_the_archive_when_its_writer_is_gone() {
     std::fs::remove_file(cell.path("archive").join("weft-archive")).expect("there");
     let c = join(&cell, "c", &faults, u64::MAX);
     b.vanish();
-    let error = Walker::new(&c).read_file(b"/file").expect_err("nobody has it").to_string();
+    let error = Walker::new(&c).read_file(b"/file").expect_err("no copy exists").to_string();
     assert!(error.contains(&url) && error.contains("not the expected archive"), "{error}");
 }
 
 #[test]
-fn a_client_lets_go_what_an_archive_has_acknowledged() {
+fn client_evicts_archived_blocks() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let url = add(&cell, "archive", 1);
@@ -279,7 +290,7 @@ fn a_client_lets_go_what_an_archive_has_acknowledged() {
 }
 
 #[test]
-fn an_archive_that_lies_or_hangs_is_named_and_others_are_asked() {
+fn faulty_archive_is_named_and_others_are_used() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let (bad, good) = (add(&cell, "bad", 1), add(&cell, "good", 2));
@@ -297,14 +308,14 @@ fn an_archive_that_lies_or_hangs_is_named_and_others_are_asked() {
     {
         faults.set(&bad, fault);
         faults.set(&good, Fault::None);
-        let b = join(&cell, &format!("b{n}"), &faults, u64::MAX);
+        let b = join_for(&cell, &format!("b{n}"), &faults, u64::MAX, PATIENCE);
         assert!(Walker::new(&b).read_file(b"/file").expect("from the other") == bytes);
         let is_wrong = matches!(fault, Fault::OtherBytes | Fault::Short);
         assert_eq!(figure(&b, "archive_wrong_blocks"), u64::from(is_wrong), "{fault:?}");
         assert_eq!(figure(&b, "archive_failures"), u64::from(!is_wrong), "{fault:?}");
-        // Nobody has it: the error says whom it was asked for.
+        // No copy exists: the error names the clients and archives that were asked.
         faults.set(&good, fault);
-        let c = join(&cell, &format!("c{n}"), &faults, u64::MAX);
+        let c = join_for(&cell, &format!("c{n}"), &faults, u64::MAX, PATIENCE);
         b.vanish();
         drop(b);
         let error = Walker::new(&c).read_file(b"/file").expect_err("lies").to_string();
@@ -318,7 +329,7 @@ fn fsync_fails_in_time_and_says_why() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let url = add(&cell, "archive", 1);
-    let a = join(&cell, "a", &faults, u64::MAX);
+    let a = join_for(&cell, "a", &faults, u64::MAX, PATIENCE);
     set_policy(&a, "archive=fsync");
     for (fault, errno) in [(Fault::Hangs, 110), (Fault::IsFull, 28), (Fault::Denies, 13)] {
         faults.set(&url, fault);
@@ -333,7 +344,7 @@ fn fsync_fails_in_time_and_says_why() {
 }
 
 #[test]
-fn a_sweep_deletes_what_no_file_and_no_version_has() {
+fn sweep_deletes_blocks_without_a_file_or_version() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let url = add(&cell, "archive", 1);
@@ -355,13 +366,13 @@ fn a_sweep_deletes_what_no_file_and_no_version_has() {
     Walker::new(&a).remove(b"/goes").expect("removed");
     a.sync().expect("with the server");
     assert_eq!(swept(false), SweepReport { blocks: 4, unused: 0, deleted: 0 });
-    // Without history what is left of it is of no use; nor is what nobody ever used.
+    // Without history the old blocks are unused, as is a block that was never used.
     set_policy(&a, "archive=fsync");
     write(&a, "/short", 5);
     Walker::new(&a).remove(b"/short").expect("removed");
     let stray = blake3_of(&content(9, 1000));
     archive.put(&stray, content(9, 1000), LIMIT).expect("room");
-    // Who has looked at it has it open.
+    // The client that read it still references it.
     a.unmount().expect("with the server");
     drop(a);
     wait_until("it is gone", || swept(true).unused == 2);
