@@ -101,10 +101,7 @@ impl ClusterMember {
     }
 
     /// Reports the owner, until this server is the owner.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "nobody is told any more once this has ended"
-    )]
+    #[expect(clippy::needless_pass_by_value, reason = "there is no receiver once this has ended")]
     fn look(&self, not_before: Instant, is_over: &AtomicBool, tell: SyncSender<Look>) {
         while !is_over.load(Ordering::Acquire) {
             let looked = if Instant::now() < not_before {

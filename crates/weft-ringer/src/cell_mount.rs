@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_mount_is_read_as_it_is_written() {
+    fn cell_mounts_roundtrip() {
         let eight = ["nas:7473", "[::1]:1", "unix:/a b,c", "a", "b", "c", "d", "é"];
         for servers in [&eight[..1], &eight[2..3], &eight[..]] {
             let cell_mount = cell_mount(servers);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_says_why() {
+    fn invalid_cell_mounts_are_refused() {
         let cell = "cell 8f3c29d0a1b2c3d4\n";
         let many = format!("{cell}{}", "server a\n".repeat(9));
         let zero = "cell 0000000000000000\nserver a";

@@ -102,7 +102,7 @@ fn errno<T>(result: Result<T>) -> i32 {
 }
 
 #[test]
-fn three_cells_are_one_tree_to_two_clients() {
+fn nested_cells_are_one_tree() {
     let (outer, mid, inner) = (Cell::new(EPOCH), Cell::new(EPOCH), Cell::new(EPOCH));
     let (a, b) = (join(&outer, "a"), join(&outer, "b"));
     attach(&a, "m", &mid);
@@ -116,7 +116,7 @@ fn three_cells_are_one_tree_to_two_clients() {
 
     // Each inode has one number, whatever way leads to it, and on every mount.
     let all = ["", "m", "m/d", "m/d/x", "m/y", "z"].map(|p| ino(&a, p).expect("it is there"));
-    // Also of a cell mount that nobody has walked into.
+    // Also of a cell mount that was never entered.
     attach(&a, "n", &inner);
     let unseen = ino(&a, "n").expect("it is there");
     assert_eq!(a.getattr(unseen).expect("attributes").ino, unseen);
@@ -166,12 +166,12 @@ fn three_cells_are_one_tree_to_two_clients() {
 }
 
 #[test]
-fn a_cell_mount_that_leads_nowhere_fails_by_name_and_alone() {
+fn unreachable_cell_mount_fails_alone() {
     let (outer, inner) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let a = join(&outer, "a");
     write(&a, "file", b"here");
     let (own, there) = (number(&outer), inner.address().to_string());
-    // What is no cell mount is not taken, from nobody.
+    // An invalid cell mount is refused, also from root.
     let dir = mkdir(&a, "d");
     let long = format!("cell {own}\nserver {}", "x".repeat(2000));
     for bad in ["", "cell\0", "server nowhere", "\u{1}", &long] {
@@ -187,7 +187,7 @@ fn a_cell_mount_that_leads_nowhere_fails_by_name_and_alone() {
     for (name, cell, server, wanted) in [
         ("another", CellId(7), &there, 121),
         ("itself", own, &outer.address().to_string(), 40),
-        ("nobody", CellId(8), &format!("unix:{}", outer.path("none").display()), 110),
+        ("unreachable", CellId(8), &format!("unix:{}", outer.path("none").display()), 110),
         ("a web server", CellId(9), &web, 110),
         ("no address", CellId(10), &"a/b".to_owned(), 5),
     ] {
@@ -210,17 +210,17 @@ fn a_cell_mount_that_leads_nowhere_fails_by_name_and_alone() {
     let told = a.getxattr(a.root(), CELLS_XATTR).expect("it says");
     let told = String::from_utf8_lossy(&told).into_owned();
     assert_eq!(told.matches("\tclosed\t").count(), 4, "{told}");
-    // And nobody else is stopped.
+    // Other operations continue.
     assert_eq!(names(&a, a.root()).expect("a listing").len(), 2 + 7);
     assert_eq!(read(&a, "file").expect("it is there"), b"here");
-    let dead = ino(&a, "nobody").expect("it is there");
+    let dead = ino(&a, "unreachable").expect("it is there");
     a.removexattr(&Caller::ROOT, dead, CELL_MOUNT_XATTR)
         .expect("it is detached, without a word of it");
-    assert_eq!(names(&a, ino(&a, "nobody").expect("there")).expect("a listing").len(), 2);
+    assert_eq!(names(&a, ino(&a, "unreachable").expect("there")).expect("a listing").len(), 2);
 }
 
 #[test]
-fn a_circle_of_cells_has_an_end() {
+fn cyclic_cell_mounts_are_refused() {
     let (one, two) = (Cell::new(EPOCH), Cell::new(EPOCH));
     // Neither client sees that it is one.
     let (a, b) = (join(&one, "a"), join(&two, "b"));
@@ -233,7 +233,7 @@ fn a_circle_of_cells_has_an_end() {
 }
 
 #[test]
-fn a_cell_in_two_places_has_one_client_and_two_numbers() {
+fn cell_mounted_twice_has_one_client() {
     let (outer, inner) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let a = join(&outer, "a");
     attach(&a, "first", &inner);
@@ -253,7 +253,7 @@ fn a_cell_in_two_places_has_one_client_and_two_numbers() {
 }
 
 #[test]
-fn what_a_dead_client_had_changed_inside_is_sent_by_its_next_life() {
+fn changes_in_an_inner_cell_survive_a_crash() {
     let (outer, mut inner) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let a = join(&outer, "a");
     attach(&a, "in", &inner);
@@ -264,7 +264,7 @@ fn what_a_dead_client_had_changed_inside_is_sent_by_its_next_life() {
     a.vanish();
     drop(a);
     inner.start();
-    // Nobody walks in.
+    // Without a program that enters the inner cell.
     let _a = join(&outer, "a");
     let b = inner.join("b");
     wait_for("the change arrives", || b.lookup(b.root(), b"after"));
@@ -304,7 +304,7 @@ fn tag(fs: &dyn FileSystem, path: &str, tags: &str) {
 }
 
 #[test]
-fn a_search_goes_across_cells_and_says_of_each_how() {
+fn search_across_cells_reports_each_cell() {
     let (outer, mid) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let mut inner = Cell::new(EPOCH);
     let a = join(&outer, "a");
@@ -330,7 +330,7 @@ fn a_search_goes_across_cells_and_says_of_each_how() {
     );
     assert_eq!(search(&a, "project:x").2, pruned);
     assert_eq!(search(&a, "kind:dir").2, complete);
-    // What was added since is never missed, whoever did it.
+    // Files added since, by any client, are found.
     let b = inner.join("b");
     tag(&b, "three", "un,draft");
     b.sync().expect("it is with the server");

@@ -106,7 +106,7 @@ fn files_are_copied_after_they_are_written_and_kept_up_to_date() {
     set_policy(&a, "", "copies=2");
     Walker::new(&a).write_file(b"/file", &content(1, 300_000), 0o644).expect("written");
     a.sync().expect("with the server");
-    // Nobody is there: nothing waits, and it is known to be lacking.
+    // No other client is connected: nothing waits, and the file is reported as under-replicated.
     wait_until("a file is known to lack copies", || {
         attribute(&a, "", STORE_XATTR).contains("files_with_copies_to_make\t1\n")
     });
@@ -143,7 +143,7 @@ fn attributes_change_no_copy() {
 }
 
 #[test]
-fn the_last_copy_is_never_let_go() {
+fn last_copy_is_never_evicted() {
     let cell = Cell::new(EPOCH);
     // Room for one of the files, and nothing to read again.
     let a = join(&cell, "a", 300_000);
@@ -178,7 +178,7 @@ fn the_last_copy_is_never_let_go() {
 }
 
 #[test]
-fn two_that_want_to_drop_the_same_do_not_both() {
+fn two_clients_do_not_evict_the_last_copies() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a", u64::MAX), join(&cell, "b", u64::MAX));
     set_policy(&a, "", "copies=1 fsync=1");
@@ -202,7 +202,7 @@ fn two_that_want_to_drop_the_same_do_not_both() {
 fn a_peer_without_room_fails_fsync_and_not_the_write() {
     let cell = Cell::new(EPOCH);
     let mut options = cell.options("a");
-    // Longer than the epoch of who is gone.
+    // Longer than the epoch of the client that has left.
     options.patience = Duration::from_secs(4);
     let a = RingerFs::join(options).expect("it joins");
     let b = join(&cell, "b", 1000);
@@ -214,12 +214,12 @@ fn a_peer_without_room_fails_fsync_and_not_the_write() {
     assert!(matches!(error, Error::NoSpace), "{error}");
     assert!(begun.elapsed() >= Duration::from_secs(4), "it waits for room as long as it may");
     assert!(Walker::new(&b).read_file(b"/file").expect("b reads it all the same") == bytes);
-    // With nobody there it is not a matter of room.
+    // Without other clients the error is not about room.
     drop(b);
     Walker::new(&a).write_file(b"/other", &bytes, 0o644).expect("the write is local");
-    let error = a.fsync(&Caller::ROOT, ino(&a, "other"), false).expect_err("nobody is there");
+    let error = a.fsync(&Caller::ROOT, ino(&a, "other"), false).expect_err("no other client");
     assert!(error.to_string().contains("0 of 1 copies"), "{error}");
-    // Where the policy does not say so, fsync needs nobody.
+    // Without such a policy fsync needs no other client.
     set_policy(&a, "", "copies=1");
     a.fsync(&Caller::ROOT, ino(&a, "other"), false).expect("local");
 }
@@ -249,7 +249,7 @@ fn a_peer_that_vanishes_while_it_copies_is_replaced() {
 }
 
 #[test]
-fn what_is_pinned_is_here_when_everybody_else_is_gone() {
+fn pinned_files_are_complete_locally() {
     let cell = Cell::new(EPOCH);
     let a = join(&cell, "a", u64::MAX);
     let walker = Walker::new(&a);
@@ -280,7 +280,7 @@ fn what_is_pinned_is_here_when_everybody_else_is_gone() {
 }
 
 #[test]
-fn blocks_of_files_removed_by_others_meanwhile_go() {
+fn blocks_of_files_removed_by_others_are_deleted() {
     let cell = Cell::new(EPOCH);
     let a = join(&cell, "a", u64::MAX);
     Walker::new(&a).write_file(b"/file", &content(1, 200_000), 0o644).expect("written");
@@ -298,7 +298,7 @@ fn blocks_of_files_removed_by_others_meanwhile_go() {
 }
 
 #[test]
-fn a_client_that_is_forgotten_is_replaced() {
+fn copies_of_a_dropped_client_are_replaced() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a", u64::MAX), join(&cell, "b", u64::MAX));
     set_policy(&a, "", "copies=1 fsync=1");

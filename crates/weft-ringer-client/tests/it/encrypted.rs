@@ -1,4 +1,4 @@
-//! Encrypted directories: who has the key works in them as elsewhere, and nobody else learns what the
+//! Encrypted directories: a client with the key works in them as elsewhere, and no other learns what the
 //! files say.
 
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_else_has_what_is_encrypted_and_nothing_of_it_is_on_a_disk() {
+fn plaintext_leaves_no_client_and_reaches_no_disk() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     let mut lazy = cell.options("c");
@@ -139,7 +139,7 @@ fn nobody_else_has_what_is_encrypted_and_nothing_of_it_is_on_a_disk() {
 }
 
 #[test]
-fn who_has_no_key_sees_names_and_lengths_and_may_remove() {
+fn without_the_key_names_are_listed_and_removable() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     encrypted_dir(&a);
@@ -194,7 +194,7 @@ fn who_has_no_key_sees_names_and_lengths_and_may_remove() {
 }
 
 #[test]
-fn nothing_moves_between_keys_and_no_directory_loses_its_own() {
+fn moves_between_keys_are_refused() {
     let cell = Cell::new(EPOCH);
     let a = cell.join("a");
     let walker = Walker::new(&a);
@@ -297,7 +297,7 @@ fn a_file_made_while_its_directory_is_encrypted_is_encrypted_or_not_there() {
 
 /// The command died between the key and the mark.
 #[test]
-fn a_key_without_its_mark_is_used_when_it_is_asked_for_again() {
+fn key_of_an_interrupted_encryption_is_reused() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     let dir = Walker::new(&a).mkdir(b"/d", 0o755).expect("made").ino();
@@ -319,7 +319,7 @@ fn a_key_without_its_mark_is_used_when_it_is_asked_for_again() {
 }
 
 #[test]
-fn two_that_encrypt_one_directory_at_once_have_one_key() {
+fn concurrent_encryption_makes_one_key() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     for round in 0..10 {
@@ -379,7 +379,7 @@ fn holes_stay_holes_and_blocks_of_all_sizes_are_cut() {
         a.sync().expect("durable");
         // What is stored is longer by the same for each block.
         let dir = cell.path("a").join("own").join(format!("{:016x}", file.0));
-        // A version that nobody needs any more goes meanwhile.
+        // An unneeded version is removed meanwhile.
         let lens = files_below(&dir).into_iter().filter_map(|f| std::fs::metadata(f).ok());
         let longest = lens.map(|file| file.len()).max();
         assert!(longest.is_some_and(|len| len <= block + 76), "{block_bytes}");
@@ -387,7 +387,7 @@ fn holes_stay_holes_and_blocks_of_all_sizes_are_cut() {
 }
 
 #[test]
-fn history_and_snapshots_are_as_elsewhere_and_what_is_removed_comes_back_to_where_it_was() {
+fn history_snapshots_and_restore_work_encrypted() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     encrypted_dir(&a);
@@ -426,7 +426,7 @@ fn history_and_snapshots_are_as_elsewhere_and_what_is_removed_comes_back_to_wher
 }
 
 #[test]
-fn conflicts_are_settled_and_both_sides_stay_encrypted() {
+fn conflict_resolution_keeps_both_sides_encrypted() {
     let cell = Cell::new(EPOCH);
     let b = cell.join("b");
     encrypted_dir(&b);
@@ -476,7 +476,7 @@ fn conflicts_are_settled_and_both_sides_stay_encrypted() {
 }
 
 #[test]
-fn what_was_given_up_is_fetched_again_from_who_has_no_key() {
+fn evicted_blocks_are_fetched_from_clients_without_the_key() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     let mut options = cell.options("c");
@@ -506,7 +506,7 @@ fn what_was_given_up_is_fetched_again_from_who_has_no_key() {
 }
 
 #[test]
-fn keys_are_carried_as_text_and_others_are_refused() {
+fn keys_are_exported_as_text_and_checked() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     encrypted_dir(&a);
@@ -539,7 +539,7 @@ fn keys_are_carried_as_text_and_others_are_refused() {
 }
 
 #[test]
-fn a_store_without_its_keys_does_not_lose_what_was_written() {
+fn losing_the_keys_loses_no_encrypted_data() {
     let cell = Cell::new(EPOCH);
     let mut options = cell.options("a");
     (options.client.flush_micros, options.client.batch) = (u64::MAX / 2, usize::MAX);

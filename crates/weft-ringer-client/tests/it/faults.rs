@@ -85,7 +85,7 @@ fn make(fs: &RingerFs, name: &[u8]) -> (weft_vfs::Ino, Handle) {
 /// What a client has changed under leases others get, though its disk has no room left: they waited for
 /// as long as the disk was full.
 #[test]
-fn a_client_whose_disk_is_full_gives_up_its_leases() {
+fn client_with_a_full_disk_releases_its_leases() {
     let cell = Cell::new(LONG);
     let Some(disk) = SmallDisk::mount(&cell.path("a"), "40m") else { return };
     let (a, b) = (cell.join("a"), cell.join("b"));
@@ -159,7 +159,7 @@ fn damaged_blocks_are_not_served_and_are_healed() {
     }
 }
 
-/// What a cell and a client keep is nobody else's to read.
+/// Other users cannot read the files of a cell and of a client.
 #[test]
 fn stores_and_cells_are_for_their_users_alone() {
     let cell = Cell::new(LONG);
@@ -182,14 +182,14 @@ fn stores_and_cells_are_for_their_users_alone() {
 /// Of a client that was stopped nothing comes; another has the block too, and is asked while the first
 /// still may answer.
 #[test]
-fn others_are_asked_before_one_that_says_nothing_is_given_up() {
+fn silent_peer_does_not_delay_others() {
     let cell = Cell::new(LONG);
     let (a, b) = (cell.join("a"), cell.join("b"));
     let content = vec![3; 300_000];
     Walker::new(&a).write_file(b"/file", &content, 0o644).expect("written");
     a.sync().expect("with the server");
     assert!(Walker::new(&b).read_file(b"/file").expect("a has it") == content);
-    // Who calls it from now on hears nothing.
+    // Requests to it are not answered from now on.
     let socket = cell.path("a").join("peers.sock");
     fs::remove_file(&socket).expect("it listened there");
     let listener = UnixListener::bind(&socket).expect("a socket");
@@ -357,7 +357,7 @@ fn a_cell_is_copied_while_it_is_served() {
     assert!(aside.join("identity").exists() && aside.join("journal").exists());
     assert_eq!(files(&aside.join("own")).len(), 1, "what it alone had");
     assert!(Walker::new(&c).read_file(b"/new").expect("read") == b"content");
-    // The old one is heard of until somebody says that it does not come back.
+    // The old client is listed until an administrator drops it.
     assert_eq!(problems(), [b"older-copy".to_vec()]);
     let Answer::Status { status } = server_says(&cell, &Ask::Status {}) else {
         panic!("no status")
@@ -451,13 +451,13 @@ fn is_honest(e: &Error) -> bool {
 }
 
 #[test]
-fn whatever_disks_do_nothing_wrong_is_read() {
+fn faulty_disks_never_yield_wrong_data() {
     (1..=3).for_each(|seed| lying_disks(seed, 400));
 }
 
 #[test]
 #[ignore = "a campaign: WEFT_LONG_SECONDS says how long"]
-fn long_disks_that_lie() {
+fn long_faulty_disks() {
     let secs = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
     let end = std::time::Instant::now() + Duration::from_secs(secs);
     (1000..)

@@ -61,7 +61,7 @@ fn content(seed: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_left_is_kept_and_made_again_and_not_every_write() {
+fn versions_are_kept_on_close_and_restored() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     policy(&a, "", "versions=10 every=0");
@@ -123,7 +123,7 @@ fn without_a_policy_nothing_is_kept() {
 }
 
 #[test]
-fn as_many_are_kept_as_the_policy_says_and_their_blocks_with_them() {
+fn policy_bounds_the_kept_versions() {
     let cell = Cell::new(EPOCH);
     let a = join(&cell, "a");
     policy(&a, "", "versions=3 every=0");
@@ -147,7 +147,7 @@ fn as_many_are_kept_as_the_policy_says_and_their_blocks_with_them() {
 }
 
 #[test]
-fn removed_files_come_back_with_what_was_below_a_removed_directory() {
+fn removed_files_and_trees_are_restored() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     let walker = Walker::new(&a);
@@ -178,7 +178,7 @@ fn removed_files_come_back_with_what_was_below_a_removed_directory() {
 }
 
 #[test]
-fn what_is_kept_survives_the_server_and_goes_in_time() {
+fn kept_versions_survive_a_restart_and_expire() {
     let mut cell = Cell::new(EPOCH);
     let a = join(&cell, "a");
     policy(&a, "", "versions=5 every=0 keep=3");

@@ -22,7 +22,7 @@ fn join(cell: &Cell, name: &str) -> RingerFs {
     let mut options = cell.options(name);
     options.settle = Duration::from_millis(20);
     options.scan_every = Duration::from_millis(200);
-    // What is read again comes from who keeps it.
+    // Evicted blocks are fetched again from their holders.
     options.cache_max_bytes = 0;
     RingerFs::join(options).expect("it joins")
 }
@@ -78,7 +78,7 @@ fn checked(cell: &Cell) -> u64 {
 }
 
 #[test]
-fn a_snapshot_is_what_there_was_and_never_changes() {
+fn snapshot_is_consistent_and_immutable() {
     for seed in 1..=3 {
         let mut cell = Cell::new(Duration::from_secs(15));
         let mut rng = Rng::new(seed);
@@ -94,7 +94,7 @@ fn a_snapshot_is_what_there_was_and_never_changes() {
                 change(&clients[rng.index(2)], &mut rng);
             }
             let (by, dir) = (&clients[rng.index(2)], ["", "d"][rng.index(2)]);
-            // Nobody has synced: what was done is in it all the same.
+            // Without a sync: the snapshot contains unsent changes as well.
             tell(by, dir, &format!("create s{round}")).expect("a snapshot");
             let path = format!("{dir}/.snapshots/s{round}");
             made.push((dir, path, tree(&clients[rng.index(2)], dir)));
@@ -135,7 +135,7 @@ fn a_snapshot_is_what_there_was_and_never_changes() {
 }
 
 #[test]
-fn what_a_snapshot_needs_stays_and_then_goes() {
+fn snapshot_keeps_its_blocks_until_removed() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     let walker = Walker::new(&a);
@@ -175,7 +175,7 @@ fn what_a_snapshot_needs_stays_and_then_goes() {
 }
 
 #[test]
-fn a_snapshot_cannot_be_changed_and_is_in_no_listing() {
+fn snapshots_are_read_only_and_unlisted() {
     let cell = Cell::new(EPOCH);
     let a = join(&cell, "a");
     let walker = Walker::new(&a);

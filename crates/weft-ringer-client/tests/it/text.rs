@@ -184,7 +184,7 @@ fn eventually(cell: &Cell, query: &str, want: &BTreeSet<String>, told: &str) {
 }
 
 #[test]
-fn texts_are_found_as_a_walk_finds_them() {
+fn text_search_agrees_with_a_tree_walk() {
     for seed in 1..=3 {
         let mut cell = Cell::new(Duration::from_secs(15));
         let mut rng = Rng::new(seed);
@@ -233,7 +233,7 @@ fn texts_are_found_as_a_walk_finds_them() {
 }
 
 #[test]
-fn a_sync_tells_what_was_written_and_a_crash_only_delays_it() {
+fn texts_are_sent_on_sync_and_after_a_crash() {
     let cell = Cell::new(Duration::from_secs(2));
     let quick = |name: &str| {
         let mut options = cell.options(name);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn those_used_longest_ago_are_closed() {
+    fn least_recently_used_descriptors_are_closed() {
         let descriptors = Descriptors::new(3);
         let weak = |descriptor: Arc<Descriptor>| Arc::downgrade(&descriptor);
         let first = weak(descriptors.keep(fd()));

@@ -51,7 +51,7 @@ pub fn check(seed: u64, world: &World, expected: &[(u64, u64)]) -> usize {
     unknown
 }
 
-/// When a snapshot was asked for first, and answered last; nobody may have been answered.
+/// The time of the first request for a snapshot, and of the last reply, if there was one.
 fn asked(world: &World, of: u64) -> Option<(u64, Option<u64>)> {
     let asks = |called: &&Called| {
         let Call::Ask { body } = &called.call else { return false };
@@ -70,7 +70,7 @@ impl Histories {
         for (_, value) in records(&world.store, b'p') {
             let ((root, _), (_, mark)) =
                 decode::<((RnodeId, Time), (u64, u64))>(&value).expect("a snapshot");
-            let (called, returned) = asked(world, mark).expect("somebody asked");
+            let (called, returned) = asked(world, mark).expect("a request");
             let all = world.store.range(b"r", b"s", usize::MAX).expect("memory");
             let rnodes = all.into_iter().map(|(_, r)| decode::<Rnode>(&r.value).expect("an rnode"));
             let rnodes: BTreeMap<RnodeId, Rnode> =

@@ -23,8 +23,8 @@ use weft_vfs::FileKind;
 
 use self::world::{MILLI, SECOND, Weather, World};
 
-/// How long, once everything is up and the network well, calls may take that waited: a server that
-/// comes back, the grace it gives, and the end of the epochs of those who do not.
+/// The longest time that a waiting call takes once all machines and the network are up: the restart
+/// of a server, its grace period, and the end of the epochs of clients that do not reconnect.
 const SOON: u64 = 25 * SECOND;
 
 /// Where no epoch ends by a fault, a call that takes longer would have ended by the patience of a mount.
@@ -67,7 +67,7 @@ fn says(value: u64) -> Text {
     Text::of(format!("{value:08}").into_bytes()).expect("a text")
 }
 
-/// What whoever has read a file tells the server of it.
+/// The text that a reader of a file reports to the server.
 fn tell(rnode: &Rnode) -> Option<Call> {
     let Body::File { content, .. } = rnode.body else { return None };
     let value = value_of(&rnode.body).filter(|value| *value > 0)?;
@@ -128,8 +128,8 @@ impl Work {
         Op::Write { id, blocks, end_bytes: 8, kill_privileges: false }
     }
 
-    /// Of every five calls one is about locks. Who has locked something waits for no other lock, so
-    /// that nobody waits for ever.
+    /// One call in five is about locks. A caller that holds a lock waits for no other, so that no
+    /// caller waits for ever.
     fn draw_lock(&self, rng: &mut Rng, owner: u64, locked: Option<RnodeId>) -> Option<Call> {
         if rng.below(5) > 0 || self.files.is_empty() {
             return None;
@@ -380,7 +380,7 @@ fn run(seed: u64, proxy: bool) -> Summary {
     }
 }
 
-/// Every call comes back before a mount would give it up. Who waits for a lock waits for other callers.
+/// Every call returns before a mount would give it up, except those that wait for a lock.
 fn check_patience(world: &World) {
     for called in world.calls.values() {
         let Some((returned, _)) = called.returned else { continue };

@@ -9,8 +9,8 @@ use super::{PROXY, World};
 use crate::sim::{block, value_of};
 
 impl World {
-    /// A version names one state of an rnode for good, whoever has it and whatever became of it. Only
-    /// what was in a block that was being written may be what that came to be.
+    /// Checks that a version names one state of an rnode for good, on all clients. Only an open block
+    /// may be replaced by the block that it was sealed as.
     pub(super) fn check_versions(&mut self, i: usize) {
         let node = &self.nodes[i];
         let Some(client) = &node.client else { return };
@@ -120,7 +120,7 @@ impl World {
                     && proxy.knows(ClientId(i as u64 + 1), client.epoch())
                 {
                     let believed = proxy.held(id, ClientId(i as u64 + 1)).map(|(mode, _)| mode);
-                    // What it made itself nobody has heard of.
+                    // Other clients do not know what it created itself.
                     let told = client.is_flushed(id);
                     assert!(
                         !told || (believed >= Some(mode) && proxy.covers(id) >= Some(mode)),
