@@ -15,13 +15,13 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use weft_ringer::wire::ArchiveInfo;
-use weft_ringer::{ArchiveId, Bytes, POLICY_XATTR};
+use weft_ringer::{ArchiveId, Bytes};
 use weft_ringer_client::archive::{Archive, Opener, SweepReport, by_url, sweep};
 use weft_ringer_client::{HOLDERS_XATTR, RingerFs, STORE_XATTR};
 use weft_ringer_net::{Answer, Ask, Observer};
-use weft_vfs::{Caller, FileSystem, Ino, Walker, XattrSet};
+use weft_vfs::{Caller, FileSystem, Walker};
 
-use super::Cell;
+use super::{Cell, attribute, content, ino, set_policy, write};
 use weft_testing::{LIMIT, wait_until};
 
 const EPOCH: Duration = Duration::from_secs(2);
@@ -208,28 +208,10 @@ fn join_for(
     RingerFs::join(options).expect("it joins")
 }
 
-fn ino(fs: &RingerFs, name: &str) -> Ino {
-    let names = name.split('/').filter(|part| !part.is_empty());
-    names.fold(fs.root(), |at, part| fs.lookup(at, part.as_bytes()).expect("there").attr.ino)
-}
-
-fn set_policy(fs: &RingerFs, policy: &str) {
-    fs.setxattr(&Caller::ROOT, fs.root(), POLICY_XATTR, policy.as_bytes(), XattrSet::Any)
-        .expect("a policy");
-}
-
-fn attribute(fs: &RingerFs, name: &str, attribute: &[u8]) -> String {
-    String::from_utf8(fs.getxattr(ino(fs, name), attribute).expect("a value")).expect("text")
-}
-
 fn figure(fs: &RingerFs, name: &str) -> u64 {
     let text = attribute(fs, "", STORE_XATTR);
     let figure = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('\t'));
     figure.expect("a figure").parse().expect("a number")
-}
-
-fn content(seed: u8, len: u32) -> Vec<u8> {
-    (0..len).map(|n| (n % 251) as u8 ^ seed ^ (n >> 16) as u8).collect()
 }
 
 #[test]
@@ -237,9 +219,9 @@ fn fsync_archives_before_it_returns() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let a = join(&cell, "a", &faults, u64::MAX);
-    set_policy(&a, "archive=fsync");
+    set_policy(&a, "", "archive=fsync");
     let bytes = content(1, 700_000);
-    Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+    write(&a, "/file", &bytes);
     // The cell has none yet: ENXIO. The write stands.
     assert_eq!(a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect_err("none").errno(), 6);
     let url = add(&cell, "archive", 1);
@@ -248,7 +230,7 @@ fn fsync_archives_before_it_returns() {
     assert_eq!(figure(&a, "archive_bytes_put"), 700_000);
     // Again it costs nothing, and other files with the same blocks neither.
     a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("archived");
-    Walker::new(&a).write_file(b"/same", &bytes, 0o644).expect("written");
+    write(&a, "/same", &bytes);
     a.fsync(&Caller::ROOT, ino(&a, "same"), false).expect("archived");
     assert_eq!(figure(&a, "archive_bytes_put"), 700_000);
     a.vanish();
@@ -272,10 +254,10 @@ fn client_evicts_archived_blocks() {
     let url = add(&cell, "archive", 1);
     let a = join(&cell, "a", &faults, 300_000);
     faults.set(&url, Fault::IsFull);
-    set_policy(&a, "archive=later");
+    set_policy(&a, "", "archive=later");
     for n in 0..8 {
         let path = format!("/file{n}");
-        Walker::new(&a).write_file(path.as_bytes(), &content(n, 100_000), 0o644).expect("written");
+        write(&a, &path, &content(n, 100_000));
     }
     wait_until("the archive is tried", || figure(&a, "archive_failures") > 8);
     assert_eq!(figure(&a, "staying_bytes"), 800_000, "the only copies");
@@ -295,9 +277,9 @@ fn faulty_archive_is_named_and_others_are_used() {
     let faults = Faults::default();
     let (bad, good) = (add(&cell, "bad", 1), add(&cell, "good", 2));
     let a = join(&cell, "a", &faults, u64::MAX);
-    set_policy(&a, "archive=later");
+    set_policy(&a, "", "archive=later");
     let bytes = content(1, 60_000);
-    Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+    write(&a, "/file", &bytes);
     wait_until("both have it", || {
         attribute(&a, "file", HOLDERS_XATTR).matches("\tcurrent\tarchive\n").count() == 2
     });
@@ -330,11 +312,11 @@ fn fsync_fails_in_time_and_says_why() {
     let faults = Faults::default();
     let url = add(&cell, "archive", 1);
     let a = join_for(&cell, "a", &faults, u64::MAX, PATIENCE);
-    set_policy(&a, "archive=fsync");
+    set_policy(&a, "", "archive=fsync");
     for (fault, errno) in [(Fault::Hangs, 110), (Fault::IsFull, 28), (Fault::Denies, 13)] {
         faults.set(&url, fault);
         let bytes = content(errno as u8, 70_000);
-        Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+        write(&a, "/file", &bytes);
         let error = a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect_err("not archived");
         assert_eq!(error.errno(), errno, "{fault:?}: {error}");
         assert!(Walker::new(&a).read_file(b"/file").expect("it stands") == bytes);
@@ -349,10 +331,10 @@ fn sweep_deletes_blocks_without_a_file_or_version() {
     let faults = Faults::default();
     let url = add(&cell, "archive", 1);
     let a = join(&cell, "a", &faults, u64::MAX);
-    set_policy(&a, "archive=fsync versions=5 every=0");
+    set_policy(&a, "", "archive=fsync versions=5 every=0");
     let write = |fs: &RingerFs, path: &str, seed| {
         let bytes = content(seed, 50_000);
-        Walker::new(fs).write_file(path.as_bytes(), &bytes, 0o644).expect("written");
+        write(fs, path, &bytes);
         fs.fsync(&Caller::ROOT, ino(fs, path), false).expect("archived");
     };
     for (path, seed) in [("/stays", 1), ("/changes", 2), ("/goes", 3)] {
@@ -367,7 +349,7 @@ fn sweep_deletes_blocks_without_a_file_or_version() {
     a.sync().expect("with the server");
     assert_eq!(swept(false), SweepReport { blocks: 4, unused: 0, deleted: 0 });
     // Without history the old blocks are unused, as is a block that was never used.
-    set_policy(&a, "archive=fsync");
+    set_policy(&a, "", "archive=fsync");
     write(&a, "/short", 5);
     Walker::new(&a).remove(b"/short").expect("removed");
     let stray = blake3_of(&content(9, 1000));

@@ -10,36 +10,20 @@ use weft_ringer_client::{
     RingerFs, SNAPSHOTS_XATTR,
 };
 use weft_vfs::{
-    Caller, Error, FallocateMode, FileSystem, Handle, Ino, OpenFlags, RenameFlags, SeekFrom,
-    SetAttr, Walker, XattrSet,
+    Caller, Error, FallocateMode, FileSystem, Handle, OpenFlags, RenameFlags, SeekFrom, SetAttr,
+    Walker, XattrSet,
 };
 
 use super::cells::cell_mount_to;
-use super::{Cell, encrypt, give_keys};
+use super::{Cell, attribute, encrypt, give_keys, ino, write};
 use weft_testing::{ends, wait_until};
 
 const EPOCH: Duration = Duration::from_secs(2);
 const NEEDLE: &[u8] = b"the harvest is late this year";
 const ENOKEY: i32 = 126;
 
-pub fn ino(fs: &RingerFs, path: &str) -> Ino {
-    let mut at = fs.root();
-    for part in path.split('/').filter(|part| !part.is_empty()) {
-        at = fs.lookup(at, part.as_bytes()).expect("there").attr.ino;
-    }
-    at
-}
-
-pub fn write(fs: &RingerFs, path: &str, bytes: &[u8]) {
-    Walker::new(fs).write_file(path.as_bytes(), bytes, 0o644).expect("written");
-}
-
 pub fn read(fs: &RingerFs, path: &str) -> weft_vfs::Result<Vec<u8>> {
     Walker::new(fs).read_file(path.as_bytes())
-}
-
-fn attribute(fs: &RingerFs, path: &str, name: &[u8]) -> String {
-    String::from_utf8(fs.getxattr(ino(fs, path), name).expect("a value")).expect("text")
 }
 
 fn set(fs: &RingerFs, path: &str, name: &[u8], value: &str) -> weft_vfs::Result<()> {

@@ -10,8 +10,8 @@ use weft_ringer_client::RingerFs;
 use weft_ringer_server::store::SqliteStore;
 use weft_vfs::{Caller, FileSystem, Handle, Ino, OpenFlags, Walker};
 
-use super::encrypted::{encrypted_dir, ino, read, write};
-use super::{Cell, encrypt, give_keys};
+use super::encrypted::{encrypted_dir, read};
+use super::{Cell, encrypt, give_keys, ino, write};
 
 const EPOCH: Duration = Duration::from_secs(2);
 const BLOCK: usize = 64 << 10;

@@ -11,7 +11,7 @@ use weft_ringer_server::{ProxyServeOptions, ServeOptions, Server};
 use weft_testing::LIMIT;
 use weft_vfs::{Caller, FileSystem, Walker, XattrSet};
 
-use super::Cell;
+use super::{Cell, content, write};
 
 const EPOCH: Duration = Duration::from_secs(15);
 
@@ -20,14 +20,10 @@ pub(super) fn hide(store: &Path) {
     std::fs::remove_file(store.join("peers.sock")).expect("it listens there");
 }
 
-fn content(seed: u8, len: u32) -> Vec<u8> {
-    (0..len).map(|n| (n % 251) as u8 ^ seed).collect()
-}
-
 /// What one writes, another reads.
 pub(super) fn share(writer: &RingerFs, reader: &RingerFs, path: &str, seed: u8) {
     let bytes = content(seed, 700_000);
-    Walker::new(writer).write_file(path.as_bytes(), &bytes, 0o644).expect("written");
+    write(writer, path, &bytes);
     assert!(Walker::new(reader).read_file(path.as_bytes()).expect("read") == bytes, "{path}");
 }
 
@@ -50,7 +46,7 @@ fn unreachable_peers_are_relayed_through_the_server() {
     // Copies are asked for on the same way.
     a.setxattr(&Caller::ROOT, a.root(), POLICY_XATTR, b"copies=1 fsync=1", XattrSet::Any)
         .expect("set");
-    Walker::new(&a).write_file(b"/copied", &content(3, 300_000), 0o644).expect("written");
+    write(&a, "/copied", &content(3, 300_000));
     let copied = a.lookup(a.root(), b"copied").expect("there").attr.ino;
     a.fsync(&Caller::ROOT, copied, false).expect("on b");
     // The server that all passed through is another one now.
@@ -95,7 +91,7 @@ fn server_without_relays_reports_that() {
     };
     let (a, b) = (join("a"), join("b"));
     hide(&cell.path("a"));
-    Walker::new(&a).write_file(b"/file", &content(1, 100_000), 0o644).expect("written");
+    write(&a, "/file", &content(1, 100_000));
     let error = Walker::new(&b).read_file(b"/file").expect_err("a is unreachable");
     let text = error.to_string();
     assert!(text.contains("peers.sock") && text.contains("--relays-max"), "{text}");

@@ -10,9 +10,9 @@ use weft_ringer_client::{
 };
 use weft_vfs::{Caller, Error, FileSystem, Ino, RenameFlags, Result, Walker, XattrSet};
 
-use super::encrypted::{encrypted_dir, ino, read, write};
+use super::encrypted::{encrypted_dir, read};
 use super::encrypted_hostile::tamper;
-use super::{Cell, encrypt, give_keys};
+use super::{Cell, encrypt, give_keys, ino, write};
 
 const EPOCH: Duration = Duration::from_secs(2);
 const ENOKEY: i32 = 126;
