@@ -648,7 +648,7 @@ mod tests {
     const A: RnodeId = RnodeId(7);
 
     #[test]
-    fn what_was_fetched_goes_when_room_is_needed_and_what_was_written_stays() {
+    fn fetched_blocks_are_evicted_and_written_ones_stay() {
         let dir = tempfile::tempdir().expect("a directory");
         let blocks = Blocks::open(dir.path(), 250).expect("a store");
         let own = blocks.put_own(A, &[1; 500]).expect("room");
@@ -674,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_block_is_as_none() {
+    fn damaged_block_counts_as_missing() {
         let dir = tempfile::tempdir().expect("a directory");
         let blocks = Blocks::open(dir.path(), 0).expect("a store");
         let name = blocks.put_own(A, b"content").expect("room");

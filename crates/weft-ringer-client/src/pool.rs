@@ -87,7 +87,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn each_job_is_done_whatever_the_others_wait_for() {
+    fn jobs_do_not_wait_for_each_other() {
         let pool = Arc::new(Pool::default());
         let (tell, told) = channel();
         let (go, gate) = channel::<()>();

@@ -100,7 +100,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn a_block_that_was_changed_counts_as_not_checked() {
+    fn changed_block_counts_as_unverified() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("block");
         std::fs::write(&path, [1; 5000]).expect("written");

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_is_read_as_it_is_written_and_others_are_refused() {
+    fn encryption_attributes_roundtrip() {
         let (key, file) = (KeyId([0xab; 16]), FileId([7; 16]));
         let plain = Rnode::root(Time::default());
         assert_eq!((KeyId::of_directory(&plain), Encryption::of(&plain)), (Ok(None), Ok(None)));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_have_one_form() {
+    fn ids_have_one_encoding() {
         let id = KeyId([0x0f; 16]);
         assert_eq!(id.to_string().parse(), Ok(id));
         for bad in ["", "0f", &id.to_string().to_uppercase(), &format!("{id}00"), &"+1".repeat(16)]

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn no_directory_stores_dots_or_slashes() {
+    fn names_with_dots_or_slashes_are_refused() {
         for bad in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
             assert!(Name::new(bad).is_err());
             let mut bytes = Vec::new();

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_knows_its_slot() {
+    fn rnode_number_contains_its_slot() {
         let id = RnodeId::new(7, 9);
         assert_eq!((id.slot(), id.count(), id.to_string().as_str()), (7, 9, "7.9"));
         assert_eq!(RnodeId::ROOT.slot(), 0);

@@ -74,7 +74,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn who_waits_is_woken_once_and_who_comes_late_sees_it() {
+    fn interrupt_wakes_a_waiter_once_and_stays_raised() {
         let interrupt = Interrupt::default();
         let woken = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&woken);

@@ -333,7 +333,7 @@ mod tests {
     };
 
     #[test]
-    fn what_was_opened_can_be_read_back() {
+    fn opened_replies_roundtrip() {
         let opened = Opened { handle: Handle(77), keep_cache: true, direct_io: false };
         let mut reply = Reply::default();
         reply.begin(1);

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_keeps_blocks_of_one_cell() {
+    fn directory_archive_stores_blocks_of_one_cell() {
         let dir = tempfile::tempdir().expect("a directory");
         let url = format!("file://{}", dir.path().display());
         let archive = Archive::new(&url, &Opener::default()).expect("there");

@@ -28,7 +28,7 @@ const EPOCH: Duration = Duration::from_secs(2);
 /// The patience of a client whose calls must fail; that of others decides nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a store does wrong.
+/// The fault of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Fault {
@@ -361,7 +361,7 @@ fn sweep_deletes_blocks_without_a_file_or_version() {
     assert_eq!(archive.blocks(LIMIT).expect("a list").len(), 6, "that was dry");
     assert_eq!(swept(false), SweepReport { blocks: 6, unused: 2, deleted: 2 });
     assert_eq!(swept(false), SweepReport { blocks: 4, unused: 0, deleted: 0 });
-    // What was deleted is put again when it is of use again.
+    // A deleted block that is needed again is put again.
     let a = join(&cell, "a", &faults, u64::MAX);
     write(&a, "/again", 5);
     a.vanish();

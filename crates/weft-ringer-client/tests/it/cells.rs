@@ -40,7 +40,7 @@ fn join(cell: &Cell, name: &str) -> CellTree {
 
 fn ino(fs: &dyn FileSystem, path: &str) -> Result<Ino> {
     path.split('/').filter(|name| !name.is_empty()).try_fold(fs.root(), |dir, name| {
-        // As the kernel does when it hears that something is stale.
+        // As the kernel does after `ESTALE`.
         match fs.lookup(dir, name.as_bytes()) {
             Err(Error::Stale(_)) => fs.lookup(dir, name.as_bytes()),
             found => found,
@@ -130,7 +130,7 @@ fn nested_cells_are_one_tree() {
     assert_eq!((here.1, above.1, x.1), (all[2], all[1], all[3]));
     assert_eq!(names(&a, all[1]).expect("a listing")[1].1, all[0]);
 
-    // As between file systems.
+    // As between two file systems: EXDEV.
     let across = a.rename(&Caller::ROOT, all[1], b"y", all[2], b"y", RenameFlags::empty());
     assert_eq!(errno(across), 18);
     assert_eq!(errno(a.link(&Caller::ROOT, all[3], all[0], b"x")), 18);
@@ -159,7 +159,7 @@ fn nested_cells_are_one_tree() {
     b.rmdir(&Caller::ROOT, b.root(), b"moved").expect("it is empty");
     a.unmount().expect("it ends well");
     b.unmount().expect("it ends well");
-    // What was changed inside is with the servers there.
+    // Changes in the inner cells have reached their servers.
     let alone = inner.join("alone");
     let x = ino(&alone, "x").expect("it is there");
     assert_eq!(alone.getattr(x).expect("attributes").size_bytes, 4);
@@ -205,7 +205,7 @@ fn unreachable_cell_mount_fails_alone() {
         assert!(walked.to_string().contains(server.as_str()), "{name}: {walked}");
         assert!(a.getattr(root).is_ok());
     }
-    // Nothing is kept of them but why.
+    // Only the reason of the failure is kept.
     assert!(!outer.path("a/cells").join(CellId(8).to_string()).exists());
     let told = a.getxattr(a.root(), CELLS_XATTR).expect("it says");
     let told = String::from_utf8_lossy(&told).into_owned();
@@ -321,7 +321,7 @@ fn search_across_cells_reports_each_cell() {
     };
     let complete = asked(["complete"; 3]);
     assert_eq!(search(&a, "tag:un"), (all.clone(), true, complete.clone()));
-    // They have said what they have by now.
+    // The client has the summaries of all cells now.
     let pruned = asked(["complete", "pruned", "pruned"]);
     assert_eq!(search(&a, "tag:draft"), (vec![], true, pruned.clone()));
     assert_eq!(
@@ -335,7 +335,7 @@ fn search_across_cells_reports_each_cell() {
     tag(&b, "three", "un,draft");
     b.sync().expect("it is with the server");
     assert_eq!(search(&a, "tag:draft").0, ["/m/d/three"]);
-    // Nor by a server of another life.
+    // The same after the inner server has restarted.
     inner.stop();
     let (found, is_all, how) = search(&a, "tag:un");
     assert_eq!((&found[..], is_all), (&all[1..], false));
@@ -365,7 +365,7 @@ fn searches_across_cells_agree_with_a_list_of_all_files() {
     for round in 0..80_u32 {
         let dir = ["", "m/", "m/d/"][rng.index(3)];
         let file = format!("{dir}{} {}", words[rng.index(words.len())], rng.below(2));
-        // One cell is changed by others as well.
+        // One cell is changed by other clients as well.
         let (fs, path): (&dyn FileSystem, &str) = match file.strip_prefix("m/d/") {
             Some(rest) if round % 2 == 0 => (&direct, rest),
             _ => (&a, &file),

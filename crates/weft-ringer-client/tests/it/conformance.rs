@@ -31,7 +31,7 @@ impl Alone {
         Self { root: fs.root(), fs, _cells: vec![cell] }
     }
 
-    /// What is seen in a cell mount, of a client of the cell around it.
+    /// The inner cell as a client of the outer one sees it in a cell mount.
     fn in_a_cell_mount() -> Self {
         let (outer, inner) =
             (Cell::new(Duration::from_secs(15)), Cell::new(Duration::from_secs(15)));
@@ -141,7 +141,7 @@ fn so_is_an_encrypted_directory() {
 
 #[test]
 fn so_is_a_cell_in_a_cell() {
-    // Nothing in an attached cell has power on the machines that mount it.
+    // Files of an attached cell have no privileges on the machines that mount it.
     let limits = Limits { privileges: false, ..limits() };
     conformance::run(|| Arc::new(Alone::in_a_cell_mount()), &limits);
 }

@@ -94,7 +94,7 @@ fn files_are_copied_after_they_are_written_and_kept_up_to_date() {
     write(&a, "/file", &second);
     assert!(current(&a, "file") < 3, "old copies count no more");
     wait_until("all are up to date", || current(&a, "file") == 3);
-    // What the file is not made of any more goes.
+    // Blocks that the file no longer has are deleted.
     let blocks = 400_000_usize.div_ceil(64 << 10);
     wait_until("old blocks go", || files_below(&cell.path("b").join("copy")) == blocks);
     drop((a, c));
@@ -218,7 +218,7 @@ fn a_peer_that_vanishes_while_it_copies_is_replaced() {
     let done = files_below(&copies);
     let c = join(&cell, "c", u64::MAX);
     if done < 8_000_000_usize.div_ceil(64 << 10) {
-        // What b has does not count.
+        // The copy of b does not count.
         a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on c");
         assert!(files_below(&cell.path("c").join("copy")) >= 123);
     }

@@ -76,7 +76,7 @@ fn plaintext_leaves_no_client_and_reaches_no_disk() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     let mut lazy = cell.options("c");
-    // Nothing is sent before it is asked for: it stays in the journal.
+    // Changes are sent only on request, so they stay in the journal.
     (lazy.client.flush_micros, lazy.client.batch) = (u64::MAX / 2, usize::MAX);
     let c = RingerFs::join(lazy).expect("it joins");
     encrypted_dir(&a);
@@ -114,7 +114,7 @@ fn plaintext_leaves_no_client_and_reaches_no_disk() {
     a.sync().expect("durable");
     assert!(!saying(cell.dir.path(), &NEEDLE[5..20]).is_empty());
 
-    // What the journal has is there again.
+    // The content of the journal is recovered.
     drop(c);
     let c = join(&cell, "c");
     changed[200_000..200_000 + NEEDLE.len()].copy_from_slice(NEEDLE);
@@ -234,7 +234,7 @@ fn moves_between_keys_are_refused() {
     }
     let on_file = a.setxattr(&Caller::ROOT, file, ENCRYPTION_XATTR, b"new", XattrSet::Any);
     assert_eq!(on_file.expect_err("of directories").errno(), 20);
-    // It would be copied with a file.
+    // The attribute would be copied with a file.
     assert!(a.listxattr(dir).expect("a list").is_empty());
     assert!(a.listxattr(file).expect("a list").is_empty());
     // Another cell is not encrypted by this one.
@@ -361,7 +361,7 @@ fn holes_stay_holes_and_blocks_of_all_sizes_are_cut() {
         model[at..at + NEEDLE.len()].copy_from_slice(NEEDLE);
         assert!(read(&b, "/d/file").expect("read") == model);
         a.sync().expect("durable");
-        // What is stored is longer by the same for each block.
+        // Each stored block is longer by the same overhead.
         let dir = cell.path("a").join("own").join(format!("{:016x}", file.0));
         // An unneeded version is removed meanwhile.
         let lens = files_below(&dir).into_iter().filter_map(|f| std::fs::metadata(f).ok());
@@ -383,7 +383,7 @@ fn history_snapshots_and_restore_work_encrypted() {
     set(&a, "d", SNAPSHOTS_XATTR, "create monday").expect("made");
     Walker::new(&a).remove(b"/d/gone").expect("removed");
     write(&a, "/d/file", b"new");
-    // By one that has no key: the blocks stay what they are.
+    // A client without the key restores a version: the encrypted blocks are reused.
     let history = attribute(&b, "d/file", HISTORY_XATTR);
     let number = history.lines().find(|l| l.ends_with("\t120000")).expect("kept");
     set(&b, "d/file", RESTORE_XATTR, number.split('\t').nth(1).expect("a number")).expect("made");
@@ -392,7 +392,7 @@ fn history_snapshots_and_restore_work_encrypted() {
     assert!(read(&a, "/d/.snapshots/monday/gone").expect("read") == pattern(100_000));
     let no_key = read(&b, "/d/.snapshots/monday/file").expect_err("no key");
     assert_eq!(no_key.errno(), ENOKEY);
-    // As a new file: there, and not where it would be plain.
+    // As a new file: in the encrypted directory, and not in an unencrypted one.
     let removed = attribute(&a, "d", HISTORY_XATTR);
     let gone = removed.split('\t').nth(1).expect("a number").to_owned();
     let file = ino(&a, "d/file").0;
@@ -450,7 +450,7 @@ fn conflict_resolution_keeps_both_sides_encrypted() {
                 if how == "both" {
                     assert!(copy == mine);
                 } else {
-                    // Of a file that is gone the blocks that were changed are left.
+                    // Of a removed file only the changed blocks are left.
                     assert!(copy[66_000..66_009] == *b"a's words");
                 }
             }

@@ -43,7 +43,7 @@ fn blocks(rnode: &mut Rnode) -> &mut BlockMap {
 struct Attacked {
     cell: Cell,
     files: [Ino; 2],
-    /// What the server had of the first.
+    /// The first file as the server had it.
     true_rnode: Rnode,
 }
 
@@ -181,7 +181,7 @@ fn name() -> Bytes {
     Bytes(ENCRYPTION_XATTR.to_vec())
 }
 
-/// Nothing plain is written, whatever the server says of the file or its directory.
+/// Checks that no plaintext is written, whatever attributes the server returns.
 fn writes_nothing(fs: &RingerFs, path: &str) {
     let error = Walker::new(fs).write_file(path.as_bytes(), b"plain words", 0o644);
     let error = error.expect_err("it should be encrypted");
@@ -197,7 +197,7 @@ fn removing_the_attribute_yields_no_plaintext() {
         let b = attacked.cell.join("b");
         writes_nothing(&b, "/d/one");
     }
-    // Of a format that is not known.
+    // An attribute of an unknown format.
     let got = attacked.read_as(|rnode| drop(rnode.xattrs.insert(name(), Bytes(b"v9".to_vec()))));
     rejected(got, "in an unknown format");
     attacked.read_as(|_| ()).expect("as it was");

@@ -108,8 +108,8 @@ fn a_server_that_is_cut_off_from_etcd_refuses() {
     let fs = join(dir, "one", &[a.clone(), b.clone()]);
     write(&fs, "/before", b"before");
     proxy.cut();
-    // Nothing passes until the test says so: it refuses by itself. The client goes to the other, by
-    // itself; nothing fails.
+    // The old owner has no connection to etcd and stops by itself; the client switches to the other
+    // server without an error.
     let fs = ends("the other server serves", move || {
         write(&fs, "/after", b"after");
         fs

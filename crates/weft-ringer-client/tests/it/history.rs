@@ -1,4 +1,4 @@
-//! What files were: kept by policy, listed, and made again.
+//! Versions of files: kept by policy, listed and restored.
 
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ fn kept_versions_survive_a_restart_and_expire() {
     cell.start();
     assert_eq!((history(&a, "file").len(), history(&a, "").len()), (2, 1));
     wait_until("no version is kept", || history(&a, "file").len() + history(&a, "").len() == 0);
-    // And then the blocks.
+    // Then the blocks are deleted.
     let own = cell.path("a").join("own");
     let left = || {
         let dirs = std::fs::read_dir(&own).expect("blocks").flatten();

@@ -368,7 +368,7 @@ fn sending_away(mut cell: Cell) {
     cell.member("a", &[("/", Level::Write)]);
     cell.member("b", &[("/", Level::Write)]);
     let a = cell.mount("a");
-    // Where a gives blocks.
+    // The address at which a serves blocks.
     let Ok(Answer::Status { status }) = cell.ask("pki", &Ask::Status {}) else { panic!() };
     let listens = status.clients[0].listens.clone().expect("it listens").0;
     let listens = String::from_utf8(listens).expect("text");

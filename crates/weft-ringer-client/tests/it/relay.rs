@@ -20,7 +20,7 @@ pub(super) fn hide(store: &Path) {
     std::fs::remove_file(store.join("peers.sock")).expect("it listens there");
 }
 
-/// What one writes, another reads.
+/// Checks that one client reads a file that another writes.
 pub(super) fn share(writer: &RingerFs, reader: &RingerFs, path: &str, seed: u8) {
     let bytes = content(seed, 700_000);
     write(writer, path, &bytes);
@@ -152,7 +152,7 @@ fn uncalled_client_joins_no_rendezvous() {
     assert_eq!(hear(&mut first), Answer::Met {});
     assert_eq!(hear(&mut waits), Answer::Met {});
     refusal(&mut say(&cell, &Ask::Come { rendezvous }));
-    // What they say is none of the server's business, and the end of one is that of the other.
+    // The server relays any bytes; when one connection ends, so does the other.
     waits.send(&Ask::Ping {}).expect("passed on");
     assert_eq!(first.receive::<Ask>(Some(Instant::now() + LIMIT)).expect("heard"), Ask::Ping {});
     drop(waits);

@@ -62,7 +62,7 @@ fn walk(fs: &RingerFs, dir: Ino, above: &str, into: &mut Vec<File>) {
     }
 }
 
-/// One random change; what is refused is refused.
+/// Makes one random change, which may be refused.
 fn change(fs: &RingerFs, rng: &mut Rng) {
     let mut dirs = vec![fs.root()];
     let mut files = Vec::new();

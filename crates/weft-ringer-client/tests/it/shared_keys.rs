@@ -95,7 +95,7 @@ fn trusted_members_receive_shared_keys() {
     let listed = told(&c, c.root(), SHARED_KEYS_XATTR);
     assert!([&a, &b, &c].iter().all(|fs| listed.contains(&id(fs).to_string())), "{listed}");
 
-    // What the cell has tells no key, and is not copied with the directory.
+    // The shares in the cell reveal no key, and are not copied with the directory.
     assert!(!a.listxattr(dir).expect("listed").contains(&SHARES_XATTR.to_vec()));
     assert_eq!(errno(a.removexattr(&Caller::ROOT, dir, SHARES_XATTR)), 1);
     let secret = secret_in(&cell.path("a").join("keys"));
@@ -213,7 +213,7 @@ impl Attacked {
         Self { cell, dirs, rnodes, attempts: 0 }
     }
 
-    /// What `b`, which has no key, gets that comes to `d` while the server says this of it.
+    /// The results of `b`, which has no key, when it uses `d` with an rnode that the server has altered.
     fn comes(&mut self, change: impl FnOnce(&mut Rnode)) -> (Result<Vec<u8>>, Result<()>) {
         let _ = std::fs::remove_file(self.cell.path("b").join("keys"));
         let (dir, before) = (self.dirs[0], self.rnodes[0].clone());

@@ -12,7 +12,7 @@ use super::Cell;
 use weft_testing::{LIMIT, ends, wait_until};
 
 const LONG: Duration = Duration::from_secs(15);
-/// What no test waits for: that would be a hang.
+/// A time that no test waits for.
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn read(fs: &RingerFs, path: &[u8]) -> Vec<u8> {
@@ -97,7 +97,7 @@ fn renames_are_visible_to_other_clients_at_once() {
     b.rename(&Caller::ROOT, d, b"e", b.root(), b"moved", RenameFlags::empty()).expect("moved");
     assert_eq!(read(&a, b"/moved/f"), b"content");
     assert!(matches!(a.lookup(d, b"e"), Err(Error::NotFound)));
-    // What only the server can tell: not into itself.
+    // Only the server can decide this: a directory does not move into itself.
     let moved = a.lookup(a.root(), b"moved").expect("there").attr.ino;
     assert!(matches!(
         a.rename(&Caller::ROOT, a.root(), b"moved", moved, b"x", RenameFlags::empty()),
@@ -179,7 +179,7 @@ fn leases_of_a_vanished_client_end_with_its_epoch() {
     write(&a, b"/file", b"a's, and on its way");
     a.vanish();
     let b = ends("the lease of the dead has run out", move || {
-        // What did not reach the server is not there.
+        // Changes that did not reach the server are missing.
         assert_eq!(read(&b, b"/file"), b"b's");
         write(&b, b"/other", b"new");
         b
@@ -352,7 +352,7 @@ fn leaving_client_releases_its_leases() {
     });
     b.unmount().expect("it ends");
     drop(b);
-    // But its blocks are with it alone: the error says so.
+    // Only the client that has left has the blocks: the error says so.
     let b = cell.join("b");
     let error = Walker::new(&b).read_file(b"/file").expect_err("no client has it");
     assert!(error.to_string().contains("is unavailable"), "{error}");

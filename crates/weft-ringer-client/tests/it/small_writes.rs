@@ -110,7 +110,7 @@ fn random_work(seed: u64, steps: u64, is_encrypted: bool) {
         let what = format!("WEFT_SMALL_WRITES_SEED={seed}, step {step}");
         match rng.below(60) {
             0 => {
-                // As if it had been killed.
+                // As after SIGKILL.
                 a.vanish();
                 drop(a);
                 a = cell.join("a");
@@ -168,7 +168,7 @@ fn long_small_writes() {
     seeds.for_each(|seed| random_work(seed, 1000, seed % 2 == 1));
 }
 
-/// Nothing is sent before it is asked for.
+/// Options of a client that sends changes only on request.
 fn silent(cell: &Cell, name: &str, block_bytes: u32) -> RingerFsOptions {
     let mut options = cell.options(name);
     (options.client.flush_micros, options.client.batch) = (u64::MAX / 2, usize::MAX);
@@ -201,8 +201,8 @@ fn power_cut_leaves_a_prefix_of_writes() {
         }
         a.vanish();
         drop(a);
-        // Of the journal any part from its beginning may be left, but for what was durable; what
-        // blocks were before they were opened has one name instead of two.
+        // Any prefix of the journal may be left that includes its durable part; the base of an open
+        // block may have lost its second name.
         let mut bytes = fs::read(&journal).expect("a journal");
         let cut = durable + rng.below(bytes.len() as u64 - durable + 1);
         if rng.below(3) > 0 {
@@ -219,7 +219,7 @@ fn power_cut_leaves_a_prefix_of_writes() {
         let a = cell.join("a");
         let left = whole(&a, ino);
         assert!(moments.contains(&left), "seed {seed}: it was never so");
-        // And so it is for others.
+        // Other clients read the same.
         let b = cell.join("b");
         if is_encrypted {
             give_keys(&cell, "a", &b);

@@ -33,7 +33,8 @@ fn ino(fs: &RingerFs, path: &str) -> Ino {
         at = fs.lookup(at, part.as_bytes()).unwrap_or_else(|e| panic!("{path}: {e}")).attr.ino;
         found.push(at);
     }
-    // What is removed is not to be held by this. Folders live as long as they are known.
+    // Releases the references, so that removed files can be reaped; virtual folders live as long as they
+    // are known.
     found.into_iter().filter(|ino| ino.0 >> 63 == 0).for_each(|ino| fs.forget(ino, 1));
     at
 }
@@ -42,7 +43,7 @@ fn tell(fs: &RingerFs, dir: &str, what: &str) -> Result<()> {
     fs.setxattr(&Caller::ROOT, ino(fs, dir), SNAPSHOTS_XATTR, what.as_bytes(), XattrSet::Any)
 }
 
-/// What there is, path by path.
+/// The content of a tree by path.
 type Tree = BTreeMap<String, (FileKind, u16, i64, Vec<u8>)>;
 
 fn walk(fs: &RingerFs, dir: Ino, above: &str, into: &mut Tree) {
@@ -128,7 +129,7 @@ fn snapshot_is_consistent_and_immutable() {
             }
         }
         let live = tree(&c, "").len() as u64 + 1;
-        // Of hard links there is one inode: never more of these than names.
+        // Hard links share an inode, so there are at most as many inodes as names.
         clients.iter().for_each(|fs| fs.unmount().expect("all is told"));
         wait_until("all of them goes", || checked(&cell) <= live);
     }
@@ -159,7 +160,7 @@ fn snapshot_keeps_its_blocks_until_removed() {
         let path = format!("/d/.snapshots/first/{path}");
         assert!(b_walker.read_file(path.as_bytes()).expect("from a") == content(seed), "{path}");
     }
-    // What was removed comes back as any file is copied.
+    // A removed file is restored by copying it from the snapshot.
     let back = b_walker.read_file(b"/d/.snapshots/first/gone").expect("read");
     b_walker.write_file(b"/d/back", &back, 0o644).expect("written");
     assert!(walker.read_file(b"/d/back").expect("read") == content(2));

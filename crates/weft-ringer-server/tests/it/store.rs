@@ -157,7 +157,7 @@ fn change_log_is_bounded() {
     let last = store.revision().expect("known");
     drop(store);
     assert!(rows() <= CHANGES_KEPT, "{} rows", rows());
-    // What is kept is all that came after some transaction; what is not is said to be forgotten.
+    // All changes after some revision are kept; earlier ones are reported as forgotten.
     let mut store = SqliteStore::open(&path).expect("opens");
     let Err(StoreError::Forgotten { kept_after }) = store.changes(Revision(0), 1) else {
         panic!("it knows no bounds")
@@ -166,7 +166,7 @@ fn change_log_is_bounded() {
     assert_eq!(kept.last().expect("some").revision, last);
     assert_eq!(kept.first().expect("some").revision, Revision(kept_after.0 + 1));
     assert!(kept.len() as u64 > CHANGES_KEPT - 1000, "{} are kept", kept.len());
-    // One transaction that has more by itself is told of whole.
+    // A single transaction with more changes than that is reported whole.
     let revision = put(&mut store, CHANGES_KEPT + 10, 1);
     let told = store.changes(Revision(revision.0 - 1), usize::MAX).expect("kept");
     assert_eq!(told.len() as u64, CHANGES_KEPT + 10);

@@ -1,4 +1,4 @@
-//! What a server takes of texts, and when they go: each by a message that only it stops.
+//! Texts that a server accepts, and their removal: for each check a message that no other check stops.
 
 use std::collections::BTreeMap;
 
@@ -322,7 +322,7 @@ fn check_finds_and_repairs_text_records() {
             (vec!["/a".into()], vec![])
         );
     }
-    // As a server leaves it that knows of no texts.
+    // As an earlier server without texts leaves it.
     let key = |kind: u8| [&[kind][..], &file.0.to_be_bytes()].concat();
     let mut broken = Transaction::default();
     let told = wrong(other).expect("some");

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn check_names_each_problem() {
         assert_eq!(RnodeId::ROOT, RnodeId(1));
         assert_eq!(with(|_| {}), [""; 0]);
         assert_eq!(with(|t| t.remove(key(b'r', 7))), ["dangling-name"]);

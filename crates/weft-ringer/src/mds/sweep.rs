@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_as_archived_survives_every_sweep() {
+    fn archived_blocks_survive_every_sweep() {
         let (mut deleted, mut archived) = (0, 0);
         for seed in 1..=400 {
             let mut world = World::new(seed);

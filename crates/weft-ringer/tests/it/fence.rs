@@ -1,5 +1,5 @@
-//! What a server does not take, and what a client does not believe: each check, by a message that
-//! only it stops. The random worlds of `sim` seldom come to these.
+//! Requests that a server rejects and replies that a client ignores: each check by a message that no
+//! other check stops. The random worlds of `sim` seldom come to these.
 
 use weft_ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Outcome,
@@ -351,7 +351,7 @@ fn repeated_snapshot_request_is_carried_out_once() {
     assert_eq!(harness.say(one.client, one.epoch, make(8)), held);
     assert_eq!(harness.repeat(other.client, other.epoch, removed, remove()), held);
     assert_eq!(names(&mut harness), 1);
-    // What was refused is not done when it could be.
+    // A refused request is not carried out later.
     let no = |why| vec![Reply::No { why }];
     assert_eq!(harness.say(other.client, other.epoch, make(9)), no(Refusal::Exists));
     let refused = RequestId(harness.requests);
@@ -422,7 +422,7 @@ fn lease_requested_by_name_serves_the_next_call() {
 #[test]
 fn grant_by_name_is_ignored_after_a_recall() {
     let (mut played, named, file) = played_by_name();
-    // It may be about what the name names, and come from before what was changed under that.
+    // The recall may concern the rnode that the name leads to, and the grant be older than its last change.
     played.recall(1);
     played.reply(named, granted(&file, 2));
     let id = played.asked(|b| matches!(b, RequestBody::Lower { to: None, .. }));

@@ -37,9 +37,9 @@ struct Cell {
     now: Moment,
     /// Messages between the proxy and the server.
     upstream: usize,
-    /// What the proxy says to the server is lost.
+    /// Whether messages of the proxy to the server are lost.
     cut: bool,
-    /// What the proxy has given back at the server.
+    /// Rnodes whose leases the proxy has released.
     lowered: Vec<RnodeId>,
     calls: u64,
     said: Vec<FromServer>,
@@ -424,7 +424,7 @@ fn client_epochs_end_with_the_epoch_of_their_proxy() {
             renewed_at = cell.now;
         }
     }
-    // By then the client has renewed some times, and is over before the proxy is.
+    // The client has renewed its epoch several times, and it ends before that of the proxy.
     assert!(renewed_at > began);
     let ends = renewed_at.after(welcome.lasts_micros + welcome.lasts_micros / 16);
     assert!(ends <= began.after(epoch_micros), "{ends:?}");

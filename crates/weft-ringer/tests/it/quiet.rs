@@ -1,4 +1,4 @@
-//! What is done again under a lease costs no message: counted.
+//! Counts of messages: repeated operations under a lease cost none.
 
 use std::collections::VecDeque;
 
@@ -22,14 +22,14 @@ struct Cell {
     now: Moment,
     /// How often each client has sent something.
     exchanges: Vec<usize>,
-    /// Nothing reaches this client, and nothing comes from it.
+    /// The client that is cut off from the server.
     cut: Option<usize>,
     conflicts: Vec<Conflict>,
-    /// What came back of other calls than the one being made.
+    /// Results of other calls than the present one.
     later: Vec<(CallId, Outcome)>,
 }
 
-/// What a few calls may cost, and far more.
+/// An upper bound of the messages for a few calls.
 const MESSAGES_MAX: usize = 10_000;
 
 const START: Moment = Moment(1_000_000);
@@ -211,7 +211,7 @@ fn likely_leases_are_prefetched() {
         cell.call(0, create(name));
     }
     cell.call(0, Call::Sync);
-    // What a name is, and the lease on that, come together.
+    // The reply to a lookup and the lease on the rnode arrive together.
     cell.call(1, Call::List { dir: RnodeId::ROOT });
     cell.call(1, Call::Evict { id: RnodeId::ROOT });
     cell.call(0, Call::Evict { id: RnodeId::ROOT });
@@ -389,7 +389,7 @@ fn relock_after_unlock_while_others_lock() {
     let (mut cell, file) = shared_file();
     cell.call(0, lock(file, 7, 1, false));
     assert_eq!(cell.call(1, lock(file, 8, 1, false)), REFUSED);
-    // What it says is lost on the way, and said again.
+    // Its message is lost and repeated.
     cell.cut = Some(0);
     let unlocks = cell.begin(0, unlock(file, 7));
     assert_eq!(cell.call(1, lock(file, 8, 1, false)), REFUSED);

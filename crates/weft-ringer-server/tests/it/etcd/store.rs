@@ -24,7 +24,7 @@ fn etcd_agrees_with_the_model() {
     }
 }
 
-/// Of all sizes: some that fit one transaction of etcd, some that do not.
+/// Makes a transaction of any size: some fit one transaction of etcd, some do not.
 fn transaction(rng: &mut Rng, model: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Transaction {
     let mut transaction = Transaction::default();
     let (count, most_bytes) = [(3, 100), (400, 50), (2, 2_500_000)][rng.index(3)];
@@ -67,7 +67,7 @@ fn large_transaction_is_atomic() {
         }
         assert!(content(&store) == model, "round {round}");
     }
-    // Nothing is left but what is described: a long value has its parts, and no others.
+    // No other keys are left: a long value has its own parts alone.
     let parts: usize = model
         .values()
         .map(Vec::len)
@@ -114,7 +114,7 @@ fn lost_reply_of_a_commit_is_resolved() {
     assert!(content(&take(&cell, "me")) == model);
 }
 
-/// What a cell has before and after a transaction that is too large for one of etcd's.
+/// The content of a cell before and after a transaction that is too large for one of etcd's.
 fn two_states() -> (Transaction, Transaction, [Content; 2]) {
     let (mut first, mut second) = (Transaction::default(), Transaction::default());
     let mut before = BTreeMap::new();
@@ -161,7 +161,7 @@ fn die(etcd: &Cluster, at: u64, answer: bool) -> Option<bool> {
         let heir = take(&cell(etcd.endpoints(), &name), "second");
         let found = content(&heir);
         assert!(found == before || found == after, "{what}: torn");
-        // What was held up comes after all, and changes nothing.
+        // The delayed request arrives after all, and changes nothing.
         proxy.heal();
         let late = committing.join().expect("no panic");
         assert!(matches!(late, Err(StoreError::Fenced)), "{what}: {late:?}");
@@ -209,7 +209,7 @@ fn owner_without_etcd_stops_before_another_begins() {
     let stopped = Instant::now();
     assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
     assert!(!old.is_owned());
-    // It answers nothing from memory either.
+    // It does not answer from its cache either.
     assert!(matches!(old.get(b"k"), Err(StoreError::Fenced)));
     let (mut new, took) = watch.join().expect("no panic");
     assert!(stopped < took, "two owners");

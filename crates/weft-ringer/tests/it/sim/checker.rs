@@ -19,7 +19,7 @@ pub struct Operation<K> {
     pub kind: K,
 }
 
-/// What a thing does.
+/// The effect of an operation.
 pub trait Model {
     type State: Clone + Eq + Hash + Debug;
     type Kind: Debug;
