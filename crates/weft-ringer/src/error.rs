@@ -3,6 +3,7 @@
 
 use weft_vfs::Error as VfsError;
 
+use crate::types::Seq;
 use crate::wire::{Reader, Wire, WireError};
 
 macro_rules! refusals {
@@ -33,6 +34,10 @@ macro_rules! refusals {
             fn of_numbers(numbers: (u64, u64)) -> Option<Self> {
                 ALL.iter().copied().find(|refusal| refusal.numbers() == numbers)
             }
+
+            fn of_errno(number: u64) -> Result<Self, WireError> {
+                Self::of_numbers((number, 0)).ok_or(WireError::Unknown { what: "Refusal", number })
+            }
         }
 
         const ALL: &[Refusal] = &[$(Refusal::$name,)*];
@@ -54,7 +59,7 @@ impl Wire for Refusal {
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        let refusal = Self::get_errno(from)?;
+        let refusal = Self::of_errno(u64::get(from)?)?;
         let mut behind = from.clone();
         let detail = u64::get(&mut behind).ok().filter(|detail| *detail > 0);
         match detail.and_then(|detail| Self::of_numbers((refusal.numbers().0, detail))) {
@@ -67,16 +72,24 @@ impl Wire for Refusal {
     }
 }
 
-impl Refusal {
-    /// Appends the errno alone, for structures in which other fields follow.
-    pub(crate) fn put_errno(self, out: &mut Vec<u8>) {
-        self.numbers().0.put(out);
+/// A change that was not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// The change.
+    pub seq: Seq,
+    /// The reason.
+    pub why: Refusal,
+}
+
+/// Only the errno of the reason is encoded, as other fields may follow.
+impl Wire for Refused {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.seq.put(out);
+        self.why.numbers().0.put(out);
     }
 
-    /// Reads a refusal without a detail.
-    pub(crate) fn get_errno(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        let number = u64::get(from)?;
-        Self::of_numbers((number, 0)).ok_or(WireError::Unknown { what: "Refusal", number })
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { seq: Seq::get(from)?, why: Refusal::of_errno(u64::get(from)?)? })
     }
 }
 

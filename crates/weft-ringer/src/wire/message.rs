@@ -17,7 +17,7 @@ use super::archives::ArchiveInfo;
 use super::frame::FRAME_MAX_BYTES;
 use super::{Reader, Wire, WireError, decode, encode, put_bytes, wire_enum, wire_struct};
 use crate::block_map::BlockMap;
-use crate::error::Refusal;
+use crate::error::{Refusal, Refused};
 use crate::locks::{ClientLocks, FileLocks, LockClaim};
 use crate::op::Logged;
 use crate::policy::Policy;
@@ -549,25 +549,6 @@ pub struct SnapshotEntry {
     pub names: u64,
 }
 wire_struct!(SnapshotEntry { name, root, at, names });
-
-/// A change that was not carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused {
-    /// The change.
-    pub seq: Seq,
-    /// The reason, of which only the errno is sent.
-    pub why: Refusal,
-}
-impl Wire for Refused {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.seq.put(out);
-        self.why.put_errno(out);
-    }
-
-    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Self { seq: Seq::get(from)?, why: Refusal::get_errno(from)? })
-    }
-}
 
 /// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
