@@ -831,11 +831,11 @@ pub fn ringer_wire(data: &[u8]) {
         let _ = summary.may_have(query.as_ref().unwrap_or(&absent));
     }
     let _ = text.parse::<weft::ringer::Policy>();
-    if let Ok(junction) = weft::ringer::Junction::parse(data) {
-        let text = junction.to_string();
+    if let Ok(cell_mount) = weft::ringer::CellMount::parse(data) {
+        let text = cell_mount.to_string();
         // One that has no end of a line at its end grows by that.
-        if text.len() <= weft::ringer::JUNCTION_MAX_BYTES {
-            assert_eq!(weft::ringer::Junction::parse(text.as_bytes()), Ok(junction));
+        if text.len() <= weft::ringer::CELL_MOUNT_MAX_BYTES {
+            assert_eq!(weft::ringer::CellMount::parse(text.as_bytes()), Ok(cell_mount));
         }
     }
     ringer_encryption(data, &text);

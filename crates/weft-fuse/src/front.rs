@@ -9,9 +9,12 @@
 //! With the writeback cache the kernel keeps size, mtime and ctime of regular files, determines the
 //! offset of appends, and sends times with `setattr`.
 
+mod attribute_replies;
 mod commands;
+mod locks;
 mod overtaken;
 mod ranges;
+mod waits;
 mod xattrs;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,9 +28,9 @@ use weft_vfs::{
     RenameFlags, SetAttr, SetTime, Time,
 };
 
-use self::overtaken::AttributeReplies;
+use self::attribute_replies::AttributeReplies;
+use self::waits::Waits;
 use crate::handshake::Agreed;
-use crate::locks::Waits;
 use crate::passthrough::{Mixed, Passthrough};
 use crate::wire::{
     Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DIRECT, O_DSYNC,
@@ -47,7 +50,7 @@ pub(crate) enum Outcome {
 }
 
 /// The reason for an error reply.
-pub(crate) enum Refusal {
+enum Refusal {
     FileSystem(Error),
     /// An errno of the protocol.
     Protocol(i32),
@@ -65,7 +68,7 @@ impl From<Malformed> for Refusal {
     }
 }
 
-pub(crate) type Answered = Result<(), Refusal>;
+type Answered = Result<(), Refusal>;
 
 /// Converts inode numbers: the kernel calls the root 1; if the file system gives it another number,
 /// the two are swapped.
@@ -108,7 +111,7 @@ pub(crate) struct Front {
     /// The file system has locks of its own.
     pub(crate) locks: bool,
     pub(crate) waits: Waits,
-    attribute_replies: AttributeReplies,
+    pub(crate) attribute_replies: AttributeReplies,
     /// Requests by opcode.
     counts: [AtomicU64; COUNTED_OPCODES],
 }
@@ -570,7 +573,7 @@ impl Front {
         })
     }
 
-    pub(crate) fn release_handle(&self, ino: Ino, handle: Handle) -> Answered {
+    fn release_handle(&self, ino: Ino, handle: Handle) -> Answered {
         if let Some(passthrough) = &self.passthrough {
             passthrough.released(handle.0);
         }

@@ -37,7 +37,6 @@ mod error;
 mod front;
 mod handshake;
 mod invalidate;
-mod locks;
 mod mount;
 mod mountpoint;
 mod options;

@@ -147,7 +147,7 @@ impl Worker<'_> {
     fn answer(&mut self, len: usize) -> bool {
         let service = self.service;
         // Until the reply is written.
-        let _counted = service.front.begin_attribute_reply(&self.request[..len]);
+        let _counted = service.front.attribute_replies.begin(&self.request[..len]);
         let outcome = self.outcome(len);
         if outcome != Outcome::Silent {
             match rustix::io::write(&self.service.fd, self.reply.finish()) {

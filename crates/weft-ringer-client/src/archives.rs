@@ -17,6 +17,7 @@ use weft_vfs::{Error, Result};
 use super::client_fs::ClientFs;
 use super::copies::{Content, Wanted};
 use super::errors::{ETIMEDOUT, io_error, unexpected};
+use super::mutex::locked;
 use crate::archive::{Archive, ArchiveError};
 
 /// The time for which the list of archives is valid for reads.
@@ -53,7 +54,7 @@ impl ClientFs {
         let Reply::Archives { era, archives } = self.ask(RequestBody::Archives {})? else {
             return Err(unexpected());
         };
-        let mut known = self.engine.archives.lock();
+        let mut known = locked(&self.engine.archives.known);
         known.asked = Some(Instant::now());
         known.list.clone_from(&archives);
         known.used.retain(|id, _| archives.iter().any(|info| info.archive == *id));
@@ -64,7 +65,7 @@ impl ClientFs {
     /// known.
     pub(super) fn known_archives(&self) -> Vec<ArchiveInfo> {
         let (is_fresh, list) = {
-            let known = self.engine.archives.lock();
+            let known = locked(&self.engine.archives.known);
             let is_fresh = known.asked.is_some_and(|asked| asked.elapsed() < KNOWN_FOR);
             (is_fresh, known.list.clone())
         };
@@ -76,7 +77,7 @@ impl ClientFs {
             Err(e) => {
                 tracing::debug!("cannot list the archives: {e}");
                 // Not every read should wait for an unreachable server.
-                self.engine.archives.lock().asked = Some(Instant::now());
+                locked(&self.engine.archives.known).asked = Some(Instant::now());
                 list
             }
         }
@@ -151,9 +152,10 @@ impl ClientFs {
                 match self.put_all(info, id, &content, &peeked, deadline) {
                     Ok(()) => match self.ask(body)? {
                         Reply::Held {} => have += 1,
-                        Reply::No { why: Refusal::Busy } => {
-                            said.push_str("; the file has changed, or a sweep is running");
-                        }
+                        // A server of version 2 does not tell one from the other.
+                        Reply::No {
+                            why: why @ (Refusal::Changed | Refusal::SweepRunning | Refusal::Busy),
+                        } => said.push_str(&format!("; {why}")),
                         Reply::No { why } => return Err(why.into()),
                         _ => return Err(unexpected()),
                     },

@@ -70,7 +70,7 @@ impl ClientFs {
             let op = Op::SetXattr { id, name: name.clone(), value: value.clone() };
             let if_version = (how != XattrSet::Any).then_some((id, rnode.version));
             match self.engine.call(Call::Apply { op, if_version })?.0 {
-                Outcome::Refused(Refusal::Busy) => {}
+                Outcome::Refused(Refusal::Changed) => {}
                 Outcome::Refused(why) => return Err(self.refused(id, why)),
                 _ => return Ok(()),
             }

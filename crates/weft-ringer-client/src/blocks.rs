@@ -23,14 +23,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_ringer::{Block, BlockHash, ENCRYPTED_OVERHEAD_BYTES, RnodeId, STORED_MAX_BYTES};
 use weft_ringer_net::{private, private_dir};
 
 use super::durable::sync_all;
 use super::fetched::{Fetched, Key};
+use super::mutex::locked;
 use super::room::{Spare, allocate, rounded};
 use super::verified::{Stamp, Verified};
 
@@ -81,10 +82,6 @@ fn bytes_of(dir: &Path) -> io::Result<u64> {
         }
     }
     Ok(bytes)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The name of a block.
@@ -651,7 +648,7 @@ mod tests {
     const A: RnodeId = RnodeId(7);
 
     #[test]
-    fn what_was_fetched_goes_when_room_is_needed_and_what_was_written_stays() {
+    fn fetched_blocks_are_evicted_and_written_ones_stay() {
         let dir = tempfile::tempdir().expect("a directory");
         let blocks = Blocks::open(dir.path(), 250).expect("a store");
         let own = blocks.put_own(A, &[1; 500]).expect("room");
@@ -677,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_block_is_as_none() {
+    fn damaged_block_counts_as_missing() {
         let dir = tempfile::tempdir().expect("a directory");
         let blocks = Blocks::open(dir.path(), 0).expect("a store");
         let name = blocks.put_own(A, b"content").expect("room");

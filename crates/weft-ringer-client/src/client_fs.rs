@@ -158,10 +158,14 @@ impl ClientFs {
             let (id, name) = (RnodeId::ROOT, name.clone());
             let (uid, gid) = (caller.uid, caller.gid);
             let is_encrypted = Some(matches!(make, Make::EncryptedFile { .. }));
-            match self.apply(Op::Create { parent, name, id, make, perm, uid, gid }, parent) {
-                // The directory was encrypted just now, perhaps.
-                Err(Error::Busy) if tried != is_encrypted => tried = is_encrypted,
-                made => return self.entry_in(parent, made?.0.ok_or(Error::Stale(0))?),
+            let op = Op::Create { parent, name, id, make, perm, uid, gid };
+            match self.engine.call(Call::Apply { op, if_version: None })?.0 {
+                Outcome::Refused(Refusal::EncryptionChanged) if tried != is_encrypted => {
+                    tried = is_encrypted;
+                }
+                Outcome::Refused(why) => return Err(self.refused(parent, why)),
+                Outcome::Done(Some(id)) => return self.entry_in(parent, id),
+                _ => return Err(Error::Stale(parent.0)),
             }
         }
     }

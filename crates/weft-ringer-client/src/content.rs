@@ -21,12 +21,24 @@ use super::open::to_store;
 pub(super) enum Lack {
     /// A block is not here, and no other client or archive returned it.
     Block(String),
+    /// The file has changed since its state was read, or may change now.
+    Changed,
     Failed(Error),
 }
 
 impl From<Error> for Lack {
     fn from(e: Error) -> Self {
         Self::Failed(e)
+    }
+}
+
+impl From<Lack> for Error {
+    fn from(lack: Lack) -> Self {
+        match lack {
+            Lack::Block(message) => Self::Io { errno: 5, message },
+            Lack::Changed => Refusal::Changed.into(),
+            Lack::Failed(e) => e,
+        }
     }
 }
 
@@ -205,10 +217,7 @@ impl ClientFs {
         block: &Block,
         buf: &mut [u8],
     ) -> Result<()> {
-        self.load(source, index, block, 0, buf).map_err(|lack| match lack {
-            Lack::Block(message) => Error::Io { errno: 5, message },
-            Lack::Failed(e) => e,
-        })
+        Ok(self.load(source, index, block, 0, buf)?)
     }
 
     /// The same for a block kept here for a conflict, even if its file was removed.
@@ -244,15 +253,15 @@ impl ClientFs {
             let rnode = self.get(id)?;
             match work(&rnode) {
                 Ok(value) => return Ok(value),
-                Err(Lack::Failed(Error::Busy)) if Instant::now() < deadline => {}
-                Err(Lack::Failed(e)) => return Err(e),
-                Err(Lack::Block(message)) => {
+                Err(Lack::Changed) if Instant::now() < deadline => {}
+                Err(lack @ Lack::Block(_)) => {
                     // A block that is sealed has another name in the same version.
                     let same = self.get(id)? == rnode;
                     if same || Instant::now() >= deadline {
-                        return Err(Error::Io { errno: 5, message });
+                        return Err(lack.into());
                     }
                 }
+                Err(lack) => return Err(lack.into()),
             }
         }
     }
@@ -286,13 +295,13 @@ impl ClientFs {
         let Some((Outcome::Rnode(now), _)) = self.engine.call_now(Call::Get { id: rnode.id })?
         else {
             // The lease may be recalled: others may have changed the file when it is here again.
-            return Err(Error::Busy.into());
+            return Err(Lack::Changed);
         };
         let file = file(&now)?;
         for (piece, part) in parts(&file, offset, buf) {
             let block = file.blocks.get(&piece.index).filter(|b| b.hash.is_open());
             let Some(block) = block else { continue };
-            let open = behind.get(&block.hash).ok_or(Error::Busy)?;
+            let open = behind.get(&block.hash).ok_or(Lack::Changed)?;
             let end = open.bytes.len().min(block.len_bytes as usize);
             let there = open.bytes.get(piece.within..end).unwrap_or(&[]);
             let len = there.len().min(part.len());
@@ -425,7 +434,7 @@ impl ClientFs {
         let mut open_before = all().filter_map(|piece| file.blocks.get(&piece.index));
         if open_before.any(|b| b.hash.is_open() && !behind.contains_key(&b.hash)) {
             // It was sealed meanwhile.
-            return Err(Error::Busy.into());
+            return Err(Lack::Changed);
         }
         if new_bytes > 0 && open.is_closed() {
             return Ok(false);
@@ -449,7 +458,7 @@ impl ClientFs {
                 self.was_replaced(id, file.blocks, &new, seq);
                 Ok(true)
             }
-            Some((Outcome::Refused(Refusal::Busy), _)) => Err(Error::Busy.into()),
+            Some((Outcome::Refused(Refusal::Changed), _)) => Err(Lack::Changed),
             Some((Outcome::Refused(why), _)) => Err(self.refused(id, why).into()),
             _ => Ok(false),
         }
@@ -519,11 +528,10 @@ impl ClientFs {
                 // removed.
                 let useless = new.iter().filter_map(|(_, hash)| *hash).filter(|h| !had(h));
                 self.supersede(id, Seq::default(), useless);
-                Err(Lack::Failed(if why == Refusal::Busy {
-                    Error::Busy
-                } else {
-                    self.refused(id, why)
-                }))
+                Err(match why {
+                    Refusal::Changed => Lack::Changed,
+                    why => self.refused(id, why).into(),
+                })
             }
             (_, seq) => {
                 self.was_replaced(id, old, &new, seq);

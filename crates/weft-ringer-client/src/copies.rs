@@ -128,24 +128,25 @@ impl ClientFs {
                 },
             }
             match self.promise(id, &content)? {
-                Reply::Held {} => return Ok(Held::Yes),
-                Reply::No { why: Refusal::Busy } => {}
-                Reply::No { why } => return Err(why.into()),
-                _ => return Ok(no("protocol error: unexpected reply from the server")),
+                Some(Reply::Held {}) => return Ok(Held::Yes),
+                // A server of version 2 says that a file that has changed is busy.
+                None | Some(Reply::No { why: Refusal::Changed | Refusal::Busy }) => {}
+                Some(Reply::No { why }) => return Err(why.into()),
+                Some(_) => return Ok(no("protocol error: unexpected reply from the server")),
             }
         }
         Ok(no("the file changes faster than it can be copied"))
     }
 
-    /// Promises the server to keep a file; `Busy` if it is not whole.
-    fn promise(&self, id: RnodeId, content: &Content) -> Result<Reply> {
+    /// Promises the server to keep a file, and returns its reply; `None` if blocks are missing.
+    fn promise(&self, id: RnodeId, content: &Content) -> Result<Option<Reply>> {
         let _one = locked(self.writer(id));
         let blocks = &self.engine.blocks;
         if content.blocks.keys().any(|hash| !blocks.stays(id, hash)) {
-            return Ok(Reply::No { why: Refusal::Busy });
+            return Ok(None);
         }
         blocks.sync().map_err(|e| io_error(&e))?;
-        self.ask(RequestBody::Hold { rnode: id, content: content.version })
+        self.ask(RequestBody::Hold { rnode: id, content: content.version }).map(Some)
     }
 
     fn copy_block(&self, id: RnodeId, block: &Block, peeked: &Peeked) -> Result<()> {

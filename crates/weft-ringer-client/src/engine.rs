@@ -14,7 +14,6 @@ use weft_ringer::{BlockHash, Body, ClientId, Epoch, Holders, Mode, Policy, Rnode
 use weft_ringer_net::{Ask, Denial, Error, Home, KnownCell, Outbox, Result, client_id, now, wall};
 use weft_vfs::Interrupt;
 
-use super::RingerFsOptions;
 use super::blocks::Blocks;
 use super::conflict_log::{Conflicts, blocks_of};
 use super::encryption::{Keys, Members};
@@ -25,6 +24,7 @@ use super::mutex::locked;
 use super::open::OpenBlocks;
 #[cfg(feature = "archive")]
 use super::opened_archives::Archives;
+use super::options::RingerFsOptions;
 use super::peers::{MakeCopy, PeerServer, Peers, RevokedMembers};
 use super::pins::Pins;
 

@@ -15,7 +15,6 @@ use weft_vfs::{
     SeekFrom, SetAttr, SetTime, StatFs, XattrSet,
 };
 
-use super::RingerFsOptions;
 use super::arguments::{SNAPSHOTS_NAME, changeable, id, name, new_name};
 use super::client_fs::{ClientFs, OpenFile, Scrubbing};
 use super::encryption::Encrypted;
@@ -25,6 +24,7 @@ use super::folder_table::{Folders, TOP_NAME, is_of_folders};
 use super::invalidation;
 use super::lost_leases::Sink;
 use super::mutex::locked;
+use super::options::RingerFsOptions;
 use super::peers::Held;
 
 /// A cell, as this client has it: a file system that other clients use at the same time.

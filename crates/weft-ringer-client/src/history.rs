@@ -168,7 +168,7 @@ impl ClientFs {
             let op = Op::Write { id, blocks: changed, end_bytes, kill_privileges };
             let call = Call::Apply { op, if_version: Some((id, rnode.version)) };
             match self.engine.call(call)? {
-                (Outcome::Refused(Refusal::Busy), _) => {}
+                (Outcome::Refused(Refusal::Changed), _) => {}
                 (Outcome::Refused(why), _) => return Err(self.refused(id, why)),
                 (_, seq) => {
                     self.wrote(id, rnode.version, seq);

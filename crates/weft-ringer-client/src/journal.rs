@@ -258,7 +258,7 @@ mod tests {
     use weft_ringer::client::JournalRecord;
 
     #[test]
-    fn what_is_torn_is_cut_off() {
+    fn torn_records_are_cut_off() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("journal");
         let records: Vec<_> = (1..=5).map(|n| JournalRecord::Applied { seq: Seq(n) }).collect();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_anew() {
+    fn restart_replaces_the_journal() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("journal");
         let (mut journal, _) = Journal::open::<JournalRecord>(&path).expect("a journal");

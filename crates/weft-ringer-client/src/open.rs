@@ -340,7 +340,7 @@ mod tests {
         let tidying = {
             let open = Arc::clone(&open);
             move || {
-                tidies.send(()).expect("somebody opens");
+                tidies.send(()).expect("the test receives");
                 open.tidy();
                 drop(done);
             }

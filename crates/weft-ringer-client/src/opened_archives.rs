@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weft_ringer::wire::ArchiveInfo;
 use weft_ringer::{ArchiveId, BlockHash};
 
+use super::mutex::locked;
 use crate::archive::{Archive, ArchiveError, Opener};
 
 /// The time for which a failed archive is asked last.
@@ -33,7 +34,7 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Archives {
     opener: Opener,
-    known: Mutex<Known>,
+    pub(super) known: Mutex<Known>,
     blocks_put: AtomicU64,
     blocks_read: AtomicU64,
     bytes_put: AtomicU64,
@@ -66,15 +67,11 @@ impl Archives {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The counters, by name.
     pub(super) fn figures(&self) -> [(&'static str, u64); 7] {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [
-            ("archives", self.lock().list.len() as u64),
+            ("archives", locked(&self.known).list.len() as u64),
             ("archive_blocks_put", of(&self.blocks_put)),
             ("archive_bytes_put", of(&self.bytes_put)),
             ("archive_blocks_read", of(&self.blocks_read)),
@@ -92,20 +89,22 @@ impl Archives {
         limit: Duration,
     ) -> Result<Arc<Archive>, ArchiveError> {
         let url = String::from_utf8_lossy(&info.url.0);
-        if let Some(used) = self.lock().used.get(&info.archive).filter(|u| u.archive.url() == url) {
+        if let Some(used) =
+            locked(&self.known).used.get(&info.archive).filter(|u| u.archive.url() == url)
+        {
             return Ok(Arc::clone(&used.archive));
         }
         let archive = Arc::new(Archive::new(&url, &self.opener)?);
         archive.check(info.archive, cell, limit)?;
         let used = Used { archive: Arc::clone(&archive), benched: None, read_micros: 0 };
-        self.lock().used.insert(info.archive, used);
+        locked(&self.known).used.insert(info.archive, used);
         Ok(archive)
     }
 
     /// Returns archives in the order to ask them: those that failed lately last, else the nearest
     /// first.
     pub(super) fn in_order(&self, mut list: Vec<ArchiveInfo>) -> Vec<ArchiveInfo> {
-        let (now, known) = (Instant::now(), self.lock());
+        let (now, known) = (Instant::now(), locked(&self.known));
         list.sort_by_key(|info| {
             let used = known.used.get(&info.archive);
             let benched = used.and_then(|u| u.benched).is_some_and(|until| now < until);
@@ -128,7 +127,7 @@ impl Archives {
         // The loss of one object says nothing about the others.
         let is_of_object =
             matches!(error, ArchiveError::Absent { .. } | ArchiveError::Wrong { .. });
-        if let Some(used) = self.lock().used.get_mut(&id).filter(|_| !is_of_object) {
+        if let Some(used) = locked(&self.known).used.get_mut(&id).filter(|_| !is_of_object) {
             used.benched = Some(Instant::now() + BENCH);
         }
     }
@@ -143,7 +142,7 @@ impl Archives {
         let begun = Instant::now();
         let bytes = self.open(info, cell, limit)?.get(hash, limit)?;
         let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        if let Some(used) = self.lock().used.get_mut(&info.archive) {
+        if let Some(used) = locked(&self.known).used.get_mut(&info.archive) {
             used.benched = None;
             used.read_micros = (used.read_micros.saturating_mul(7) / 8).saturating_add(micros / 8);
         }

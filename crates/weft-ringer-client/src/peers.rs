@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weft_net::{Address, Channel, ClientTls, Listener, Listening, ServerTls};
@@ -22,6 +22,7 @@ use weft_ringer_net::{
 };
 
 use super::blocks::Blocks;
+use super::mutex::locked;
 use super::pool::Pool;
 
 /// The time limit for one block from one peer.
@@ -93,12 +94,12 @@ impl Peers {
 
     /// Sets the server that this client is connected to, if any.
     pub(super) fn set_server(&self, server: Option<Address>) {
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
+        *locked(&self.server) = server;
     }
 
     /// Connects to the server with `ask`, and returns the channel relayed to another client.
     fn meet(&self, ask: &Ask, deadline: Instant) -> Result<Channel> {
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let server = locked(&self.server).clone();
         let server = server.ok_or(Error::Closed)?;
         let tls = self.tls.as_ref().map(|tls| (tls, server.host()));
         let link = Conversation::connect(&server, tls, left(deadline))?;
@@ -132,13 +133,9 @@ impl Peers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a list of connected peers. Those that have left may still answer.
     pub(super) fn learn(&self, own: ClientId, peers: Vec<Peer>) {
-        let mut known = self.lock();
+        let mut known = locked(&self.known);
         for Peer { client, listens } in peers {
             let text = std::str::from_utf8(&listens.0).ok();
             let address = text.and_then(|t| Address::parse(t, PORT).ok());
@@ -154,7 +151,7 @@ impl Peers {
     pub(super) fn order(&self, holders: &Holders) -> VecDeque<ClientId> {
         let now = Instant::now();
         let mut order: Vec<_> = {
-            let known = self.lock();
+            let known = locked(&self.known);
             let rank = |(client, peer): (&ClientId, &Known)| {
                 let benched = peer.benched.is_some_and(|until| now < until);
                 let held = holders.clients.get(client).copied();
@@ -168,11 +165,11 @@ impl Peers {
 
     /// Returns true if a client is known.
     pub(super) fn knows(&self, client: ClientId) -> bool {
-        self.lock().contains_key(&client)
+        locked(&self.known).contains_key(&client)
     }
 
     pub(super) fn bench(&self, client: ClientId) {
-        if let Some(peer) = self.lock().get_mut(&client) {
+        if let Some(peer) = locked(&self.known).get_mut(&client) {
             peer.benched = Some(Instant::now() + BENCH);
         }
     }
@@ -213,7 +210,7 @@ impl Peers {
     pub(super) fn others(&self, rnode: RnodeId) -> Vec<ClientId> {
         let now = Instant::now();
         let mut others: Vec<_> = {
-            let known = self.lock();
+            let known = locked(&self.known);
             let rank = |(client, peer): (&ClientId, &Known)| {
                 let benched = peer.benched.is_some_and(|until| now < until);
                 // Any function that spreads files over clients would do.
@@ -237,7 +234,7 @@ impl Peers {
         // A pooled connection may have ended meanwhile: only a new one shows the peer's state.
         loop {
             let (address, detour, spare) = {
-                let mut known = self.lock();
+                let mut known = locked(&self.known);
                 let peer = known.get_mut(&client).ok_or(Error::Closed)?;
                 let detour = peer.detour.filter(|until| Instant::now() < *until);
                 (peer.address.clone(), detour, peer.spare.pop())
@@ -249,7 +246,7 @@ impl Peers {
                     let connected = self.connect(client, &address, detour.is_some(), deadline);
                     let (connection, is_detour) = connected.inspect_err(|_| {
                         // A direct connection may work again.
-                        self.lock().entry(client).and_modify(|peer| peer.detour = None);
+                        locked(&self.known).entry(client).and_modify(|peer| peer.detour = None);
                     })?;
                     let until = detour.unwrap_or_else(|| Instant::now() + DETOUR);
                     (connection, is_detour.then_some(until))
@@ -260,7 +257,7 @@ impl Peers {
                 Err(e) if is_new || e.is_timeout() => return Err(e),
                 Err(_) => continue,
             };
-            if let Some(peer) = self.lock().get_mut(&client)
+            if let Some(peer) = locked(&self.known).get_mut(&client)
                 && peer.address == address
                 && peer.spare.len() < SPARE_MAX
             {
@@ -399,7 +396,7 @@ impl Serving {
                 Err(Error::Closed) => return Ok(()),
                 Err(e) => return Err(e),
             };
-            let revoked = self.revoked.lock().unwrap_or_else(PoisonError::into_inner);
+            let revoked = locked(&self.revoked);
             if peer.fingerprint().is_some_and(|shown| revoked.contains(&shown)) {
                 return Err(Denial::Revoked.into());
             }

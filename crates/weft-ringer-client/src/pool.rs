@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::mutex::locked;
+
 /// The maximum number of parallel conversations; more wait.
 const THREADS_MAX: usize = 64;
 /// The time after which an idle thread ends.
@@ -33,7 +35,7 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     pub(super) fn submit(self: &Arc<Self>, job: Job) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = locked(&self.jobs);
         jobs.waiting.push_back(job);
         if jobs.idle >= jobs.waiting.len() {
             drop(jobs);
@@ -58,12 +60,12 @@ impl Pool {
     }
 
     fn work(&self) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = locked(&self.jobs);
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
                 drop(jobs);
                 job();
-                jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+                jobs = locked(&self.jobs);
                 continue;
             }
             jobs.idle += 1;
@@ -85,7 +87,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn each_job_is_done_whatever_the_others_wait_for() {
+    fn jobs_do_not_wait_for_each_other() {
         let pool = Arc::new(Pool::default());
         let (tell, told) = channel();
         let (go, gate) = channel::<()>();

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_allocated_is_enough_and_not_much_more() {
+    fn allocation_suffices_and_is_tight() {
         for len in [0, 1, 16 << 10, (16 << 10) + 1, 70_000, 262_144, 262_172] {
             let got = rounded(len, 262_172);
             assert!(got >= len && got <= (2 * len).max(LEAST_BYTES), "{len}: {got}");
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn spare_room_is_given_up_once() {
+    fn spare_room_is_released_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let spare = Spare::new(dir.path().join("spare"));
         let tries = std::cell::Cell::new(0);

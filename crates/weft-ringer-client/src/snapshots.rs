@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_user_has_more_of_a_snapshot_than_then_or_now() {
+    fn snapshots_grant_no_additional_permissions() {
         let modes = [0o000, 0o600, 0o640, 0o604, 0o070, 0o007, 0o755, 0o777, 0o712, 0o164];
         for (uid, gid) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
             for (a, b) in modes.iter().flat_map(|a| modes.iter().map(move |b| (*a, *b))) {

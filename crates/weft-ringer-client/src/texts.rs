@@ -51,8 +51,8 @@ impl ClientFs {
         };
         match self.ask(RequestBody::Text { rnode: id, content, text })? {
             Reply::Held {} => Ok(()),
-            // It has changed by now, or is gone.
-            Reply::No { why: Refusal::Busy | Refusal::Stale } => Ok(()),
+            // It has changed by now (a server of version 2 says that it is busy), or is gone.
+            Reply::No { why: Refusal::Changed | Refusal::Busy | Refusal::Stale } => Ok(()),
             Reply::No { why: Refusal::NotPermitted } => {
                 locked(&self.skipped_texts).add(id, content);
                 Ok(())

@@ -14,11 +14,13 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::{ReadWriteFlags, preadv2};
 use weft_ringer::{BlockHash, RnodeId};
+
+use super::mutex::locked;
 
 /// The maximum number of blocks remembered: some 4 MiB of memory. Beyond it, all are forgotten.
 const REMEMBERED_MAX: usize = 1 << 16;
@@ -60,10 +62,6 @@ impl Stamp {
 pub(super) struct Verified(Mutex<HashMap<(RnodeId, BlockHash), Stamp>>);
 
 impl Verified {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(RnodeId, BlockHash), Stamp>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Fills `buf` from byte `offset` of a checked block. Returns `false` if it was not checked, or
     /// has changed since, or if part of it would come from the disk.
     pub(super) fn read(
@@ -74,7 +72,7 @@ impl Verified {
         offset: u64,
         buf: &mut [u8],
     ) -> bool {
-        let Some(stamp) = self.lock().get(&(rnode, *hash)).copied() else { return false };
+        let Some(stamp) = locked(&self.0).get(&(rnode, *hash)).copied() else { return false };
         if Stamp::of(file).ok() != Some(stamp) {
             return false;
         }
@@ -88,7 +86,7 @@ impl Verified {
         if !stamp.is_settled() {
             return;
         }
-        let mut all = self.lock();
+        let mut all = locked(&self.0);
         if all.len() >= REMEMBERED_MAX {
             all.clear();
         }
@@ -102,7 +100,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn a_block_that_was_changed_counts_as_not_checked() {
+    fn changed_block_counts_as_unverified() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("block");
         std::fs::write(&path, [1; 5000]).expect("written");

@@ -100,7 +100,7 @@ pub enum Ask {
         limit: u32,
     },
     /// Lists the cells attached to this one, and asks whether the summary of this cell has changed.
-    Junctions {},
+    CellMounts {},
     /// Asks for the summary of what may be found in the cell.
     Summary {},
     /// Sent by a proxy: one of its clients has connected. The proxy may send messages for the state
@@ -172,7 +172,7 @@ wire_enum!(Ask {
     82 => Archives {},
     83 => Sweep { number, step },
     84 => Leases { limit },
-    85 => Junctions {},
+    85 => CellMounts {},
     86 => Summary {},
     100 => SawLater { generation, instance, revision },
     101 => Copy { after },
@@ -282,8 +282,8 @@ pub enum Answer {
         /// The total number of leases.
         total: u64,
     },
-    /// To `Junctions`.
-    Junctions {
+    /// To `CellMounts`.
+    CellMounts {
         /// The cell's number.
         cell: u64,
         /// A random number of the server's present run.
@@ -291,7 +291,7 @@ pub enum Answer {
         /// The last revision that may have added something that can be found.
         added: u64,
         /// The paths of the mount points and their contents, those that the requester may see.
-        junctions: Vec<(Bytes, Bytes)>,
+        cell_mounts: Vec<(Bytes, Bytes)>,
         /// Whether these are all.
         complete: bool,
     },
@@ -394,7 +394,7 @@ wire_enum!(Answer {
     80 => Archives { archives },
     81 => Swept { swept },
     82 => Leases { leases, total },
-    83 => Junctions { cell, instance, added, junctions, complete },
+    83 => CellMounts { cell, instance, added, cell_mounts, complete },
     84 => Summary { instance, revision, summary },
     100 => Generations { generations, revision },
     101 => Reached { revision },

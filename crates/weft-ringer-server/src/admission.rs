@@ -5,7 +5,7 @@
 use weft_net::Socket;
 use weft_ringer_net::{Answer, Conversation, Denial, Error};
 
-use super::ServeOptions;
+use super::options::ServeOptions;
 
 /// Returns why the peer of a connection is refused, or `None` if it is admitted. Called before any
 /// message of the peer is read.

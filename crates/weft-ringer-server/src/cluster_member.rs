@@ -16,9 +16,9 @@ use weft_ringer::Bytes;
 use weft_ringer::mds::INDEX;
 use weft_ringer_net::{Answer, Outbox, Result};
 
-use super::ServeOptions;
 use super::dispatch::Dispatcher;
 use super::event::Event;
+use super::options::ServeOptions;
 use crate::store::{EtcdCell, EtcdOptions, EtcdStore, Taken};
 
 /// The interval at which a standby checks for an owner. A watch would report at once, through a
@@ -101,10 +101,7 @@ impl ClusterMember {
     }
 
     /// Reports the owner, until this server is the owner.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "nobody is told any more once this has ended"
-    )]
+    #[expect(clippy::needless_pass_by_value, reason = "there is no receiver once this has ended")]
     fn look(&self, not_before: Instant, is_over: &AtomicBool, tell: SyncSender<Look>) {
         while !is_over.load(Ordering::Acquire) {
             let looked = if Instant::now() < not_before {

@@ -14,8 +14,10 @@ use weft_ringer_net::{
 
 use super::admission::{self, deny, refuse};
 use super::event::Event;
+use super::relay;
 use super::rollback::SawLater;
-use super::{Shared, relay, spawn};
+use super::shared::Shared;
+use super::thread::spawn;
 
 /// The idle time after which a connection is closed. A client renews its epoch more often.
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
@@ -159,7 +161,7 @@ fn take(
             }
             (Ask::Status {}, _) => Event::Status { number },
             (Ask::Search { query, limit }, _) => Event::Search { number, query, limit },
-            (ask @ (Ask::Junctions {} | Ask::Summary {}), _) => Event::Look { number, ask },
+            (ask @ (Ask::CellMounts {} | Ask::Summary {}), _) => Event::Look { number, ask },
             (Ask::Check {}, _) => Event::Check { number },
             (Ask::Ping {}, _) => Event::Ping { number },
             (

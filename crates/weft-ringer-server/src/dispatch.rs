@@ -13,11 +13,11 @@ use weft_ringer::{BlockHash, Bytes, ClientId};
 use weft_ringer_net::pki::Authority;
 use weft_ringer_net::{Answer, Ask, Denial, Error, Rendezvous, Result, now, wall};
 
-use super::ServeOptions;
 use super::cell_number::cell_number;
 use super::event::{Call, Event};
 use super::federation::Federation;
 use super::members::Members;
+use super::options::ServeOptions;
 use super::rollback::Rollback;
 use super::sessions::{Observer, Proxied, Session, Sessions};
 use super::traffic::Traffic;
@@ -223,7 +223,7 @@ impl Dispatcher {
                 let (store, cell) = (&*self.store, self.cell);
                 let answer = match ask {
                     Ask::Summary {} => self.federation.summary(store, &access),
-                    _ => self.federation.junctions(store, cell, &access),
+                    _ => self.federation.cell_mounts(store, cell, &access),
                 };
                 self.sessions.answer(number, &answer?);
             }

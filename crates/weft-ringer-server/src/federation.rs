@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use weft_ringer::mds::Access;
 use weft_ringer::store::{CellStore, Revision, StoreResult};
-use weft_ringer::{Bytes, JUNCTION_XATTR, Summary};
+use weft_ringer::{Bytes, CELL_MOUNT_XATTR, Summary};
 use weft_ringer_net::{Answer, fill_random};
 
 /// The maximum number of mount points in an answer: they fit a frame.
-const JUNCTIONS_MAX: usize = 1000;
+const CELL_MOUNTS_MAX: usize = 1000;
 /// The maximum number of terms of a summary; a cell with more has none.
 const TERMS_MAX: usize = 200_000;
 /// The minimum age of a summary before it is replaced, as a multiple of the time that it took to
@@ -40,29 +40,29 @@ impl Federation {
     }
 
     /// Lists the attached cells in the directories that the requester may read.
-    pub(super) fn junctions(
+    pub(super) fn cell_mounts(
         &self,
         store: &dyn CellStore,
         cell: u64,
         access: &Access,
     ) -> StoreResult<Answer> {
         let name =
-            String::from_utf8_lossy(JUNCTION_XATTR.strip_prefix(b"user.").unwrap_or_default());
-        let Some(mut having) = store.having(&name, JUNCTIONS_MAX + 1)? else {
+            String::from_utf8_lossy(CELL_MOUNT_XATTR.strip_prefix(b"user.").unwrap_or_default());
+        let Some(mut having) = store.having(&name, CELL_MOUNTS_MAX + 1)? else {
             return Ok(Answer::refused(
                 "the search index is being rebuilt after a failover: try again soon",
             ));
         };
-        let complete = having.len() <= JUNCTIONS_MAX;
-        having.truncate(JUNCTIONS_MAX);
-        let mut junctions = Vec::new();
+        let complete = having.len() <= CELL_MOUNTS_MAX;
+        having.truncate(CELL_MOUNTS_MAX);
+        let mut cell_mounts = Vec::new();
         for (rnode, path, text) in having {
             if access.level(store, rnode)?.is_some() {
-                junctions.push((Bytes(path), Bytes(text.into_bytes())));
+                cell_mounts.push((Bytes(path), Bytes(text.into_bytes())));
             }
         }
         let (instance, added) = (self.instance, store.added()?.0);
-        Ok(Answer::Junctions { cell, instance, added, junctions, complete })
+        Ok(Answer::CellMounts { cell, instance, added, cell_mounts, complete })
     }
 
     /// Returns a summary of the cell, for a requester that may read all of it.

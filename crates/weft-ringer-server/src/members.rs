@@ -199,7 +199,7 @@ mod tests {
     use weft_ringer::store::MemoryStore;
 
     #[test]
-    fn an_invitation_makes_one_member_in_time() {
+    fn invitation_is_valid_once_until_it_expires() {
         let mut store = MemoryStore::new();
         let mut members = Members::load(&store, Vec::new()).expect("none");
         let (secret, print) = (BlockHash([1; 32]), BlockHash([2; 32]));

@@ -23,7 +23,7 @@ use weft_ringer_net::{
 };
 
 use super::event::{Call, Event, UpstreamEvent};
-use super::spawn;
+use super::thread::spawn;
 use super::traffic::{Counts, Traffic};
 
 const TICK: Duration = Duration::from_millis(50);

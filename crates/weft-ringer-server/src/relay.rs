@@ -17,20 +17,20 @@
 //! - At most [`ServeOptions::relays_max`](super::ServeOptions::relays_max) rendezvous exist at a
 //!   time; an idle one ends.
 
-use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use weft_net::{Address, Channel, ClientTls, SendHalf, is_pause};
+use weft_net::{Channel, SendHalf, is_pause};
 use weft_ringer::ClientId;
-use weft_ringer_net::{Answer, Ask, Conversation, Error, Rendezvous, Result, fill_random};
+use weft_ringer_net::{Answer, Ask, Conversation, Error, Rendezvous, Result};
 
 use super::admission::{deny, refuse};
 use super::event::{Call, Event};
-use super::{Shared, spawn};
+use super::shared::Shared;
+use super::thread::spawn;
 
 /// The time for a called client to come.
 const COME_LIMIT: Duration = Duration::from_secs(5);
@@ -38,54 +38,6 @@ const COME_LIMIT: Duration = Duration::from_secs(5);
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
 /// The size of one relay step, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-
-/// The rendezvous of a server.
-#[derive(Debug, Default)]
-pub(super) struct Relays {
-    /// Those that are waited for, and those that have begun, which have no channel any more.
-    waiting: Mutex<HashMap<Rendezvous, Option<SyncSender<Conversation>>>>,
-}
-
-/// A rendezvous, removed when dropped.
-struct Held<'a> {
-    relays: &'a Relays,
-    rendezvous: Rendezvous,
-    /// Receives the connection of the called client.
-    come: Receiver<Conversation>,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.relays.lock().remove(&self.rendezvous);
-    }
-}
-
-impl Relays {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Rendezvous, Option<SyncSender<Conversation>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins a rendezvous; `None` if there are `max` already.
-    fn hold(&self, max: usize) -> Result<Option<Held<'_>>> {
-        let mut rendezvous = Rendezvous([0; 16]);
-        fill_random(&mut rendezvous.0).map_err(|e| Error::io("random numbers", e))?;
-        let (tell, come) = sync_channel(1);
-        let mut waiting = self.lock();
-        if waiting.len() >= max {
-            return Ok(None);
-        }
-        waiting.insert(rendezvous, Some(tell));
-        Ok(Some(Held { relays: self, rendezvous, come }))
-    }
-
-    /// Hands the connection of a called client to the waiting one; gives it back if there is none.
-    fn come(&self, rendezvous: &Rendezvous, link: Conversation) -> Option<Conversation> {
-        let Some(tell) = self.lock().get_mut(rendezvous).and_then(Option::take) else {
-            return Some(link);
-        };
-        tell.send(link).err().map(|unsent| unsent.0)
-    }
-}
 
 /// Serves a connection whose first message was [`Ask::Meet`].
 pub(super) fn meet(shared: &Shared, mut link: Conversation, peer: ClientId) -> Result<()> {
@@ -144,13 +96,6 @@ pub(super) fn come(shared: &Shared, link: Conversation, rendezvous: Rendezvous) 
         ));
     };
     upstream(shared, link, &Ask::Come { rendezvous })
-}
-
-/// The servers behind a proxy.
-#[derive(Debug, Default)]
-pub(super) struct Parents {
-    pub(super) servers: Vec<Address>,
-    pub(super) tls: Option<ClientTls>,
 }
 
 /// Passes the request to a parent.

@@ -108,7 +108,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map_that_knows_its_sum(
+        fn block_map_agrees_with_a_model(
             steps in prop::collection::vec((0_u32..8, 0_u32..5, 0_u64..40), 1..40)
         ) {
             let (mut map, mut model) = (BlockMap::default(), BTreeMap::<u32, Block>::new());

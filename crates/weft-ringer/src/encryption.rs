@@ -198,7 +198,7 @@ pub(crate) fn of_new_file(
             let value = [&mark.0[..], b" ", file.to_string().as_bytes()].concat();
             Ok(Some((Bytes(ENCRYPTION_XATTR.to_vec()), Bytes(value))))
         }
-        _ => Err(Refusal::Busy),
+        _ => Err(Refusal::EncryptionChanged),
     }
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn check_attribute(
     }
     match (&rnode.body, value) {
         // The content of another cell is not encrypted by this one.
-        (Body::Directory { .. }, Some(_)) if rnode.is_junction() => Err(Refusal::Invalid),
+        (Body::Directory { .. }, Some(_)) if rnode.is_cell_mount() => Err(Refusal::Invalid),
         (Body::Directory { entries: 0, .. }, Some(value)) => {
             let is_mark = (1..=MARK_MAX_BYTES).contains(&value.0.len());
             if is_mark { Ok(()) } else { Err(Refusal::Invalid) }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_is_read_as_it_is_written_and_others_are_refused() {
+    fn encryption_attributes_roundtrip() {
         let (key, file) = (KeyId([0xab; 16]), FileId([7; 16]));
         let plain = Rnode::root(Time::default());
         assert_eq!((KeyId::of_directory(&plain), Encryption::of(&plain)), (Ok(None), Ok(None)));
@@ -283,12 +283,12 @@ mod tests {
             assert_eq!(KeyId::of_directory(&bad), Err(UnknownFormat), "{bad:?}");
             assert!(is_encrypted(&bad));
         }
-        assert_eq!(of_new_file(&dir, None), Err(Refusal::Busy));
-        assert_eq!(of_new_file(&plain, Some(&file)), Err(Refusal::Busy));
+        assert_eq!(of_new_file(&dir, None), Err(Refusal::EncryptionChanged));
+        assert_eq!(of_new_file(&plain, Some(&file)), Err(Refusal::EncryptionChanged));
     }
 
     #[test]
-    fn ids_have_one_form() {
+    fn ids_have_one_encoding() {
         let id = KeyId([0x0f; 16]);
         assert_eq!(id.to_string().parse(), Ok(id));
         for bad in ["", "0f", &id.to_string().to_uppercase(), &format!("{id}00"), &"+1".repeat(16)]

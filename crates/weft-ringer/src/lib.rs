@@ -73,7 +73,7 @@
 //! | [`Encryption`] | the key that content below a directory is encrypted with |
 //! | [`Policy`] | settings for the files below a directory: copies, history, text indexing |
 //! | [`Text`] | the content of a text file, for the index |
-//! | [`Junction`] | a directory that is the mount point of another cell |
+//! | [`CellMount`] | a directory that is the mount point of another cell |
 //! | [`client`] | a client: its state under leases, its log, calls and recalls |
 //! | [`mds`] | the metadata server: sessions, the lease table, changes carried out |
 //! | [`proxy`] | a proxy: a server in front of another one |
@@ -90,10 +90,10 @@
 #![warn(missing_docs)]
 
 mod block_map;
+mod cell_mount;
 pub mod client;
 mod encryption;
 mod error;
-mod junction;
 pub mod locks;
 pub mod mds;
 pub mod op;
@@ -111,14 +111,14 @@ pub use block_map::{
     BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, BlockMap, ENCRYPTED_OVERHEAD_BYTES,
     STORED_MAX_BYTES,
 };
+pub use cell_mount::{
+    CELL_MOUNT_MAX_BYTES, CELL_MOUNT_SERVERS_MAX, CELL_MOUNT_XATTR, CellMount, CellMountError,
+};
 pub use encryption::{
     ENCRYPTION_XATTR, Encryption, FileId, Fingerprint, KeyId, NotAnId, SHARES_MAX_BYTES,
     SHARES_XATTR, UnknownFormat, from_hex, is_encrypted,
 };
 pub use error::Refusal;
-pub use junction::{
-    JUNCTION_MAX_BYTES, JUNCTION_SERVERS_MAX, JUNCTION_XATTR, Junction, JunctionError,
-};
 pub use policy::{Archiving, COPIES_MAX, POLICY_XATTR, Policy, PolicyError, VERSIONS_MAX};
 pub use rnode::{
     Body, Bytes, Dirent, Holders, LINKS_MAX, Name, Rnode, TAGS_XATTR, TARGET_MAX_BYTES,

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_what_a_map_of_bytes_says() {
+    fn locked_ranges_agree_with_a_map_of_bytes() {
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
             let mut locks = FileLocks::default();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_excludes_what() {
+    fn lock_conflicts() {
         let shared = lock(1, false, 0, 9);
         assert!(!shared.excludes(&lock(2, false, 0, 9)));
         assert!(shared.excludes(&lock(2, true, 9, 12)) && lock(2, true, 9, 12).excludes(&shared));

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use weft_vfs::{FileKind, RenameFlags, Time, access::without_privileges};
 
 use crate::block_map::{BLOCK_MAX_BYTES, BLOCK_MIN_BYTES, BLOCKS_MAX, Block, BlockMap};
+use crate::cell_mount::{CELL_MOUNT_XATTR, CellMount};
 use crate::encryption::{self, FileId};
 use crate::error::Refusal;
-use crate::junction::{JUNCTION_XATTR, Junction};
 use crate::rnode::{
     Body, Bytes, Dirent, LINKS_MAX, Name, Rnode, TARGET_MAX_BYTES, XATTR_MAX_BYTES,
     XATTRS_MAX_BYTES,
@@ -290,9 +290,9 @@ impl<V: View> Draft<'_, V> {
         Ok(rnode)
     }
 
-    /// Refuses changes of a junction: it stays empty and in place, as another cell is shown there.
+    /// Refuses changes of a cell mount: it stays empty and in place, as another cell is shown there.
     fn check_plain(&self, rnode: &Rnode) -> Result<(), V::Stop> {
-        if rnode.is_junction() { Err(Refusal::Busy.into()) } else { Ok(()) }
+        if rnode.is_cell_mount() { Err(Refusal::CellMount.into()) } else { Ok(()) }
     }
 
     /// Sets or removes a name, and keeps the directory's account of its entries and times.
@@ -426,7 +426,7 @@ impl<V: View> Draft<'_, V> {
         Ok(())
     }
 
-    /// Checks that a directory that is to be removed has no names, and is no junction.
+    /// Checks that a directory that is to be removed has no names, and is no cell mount.
     fn check_empty(&self, id: RnodeId) -> Result<(), V::Stop> {
         let rnode = self.rnode(id)?;
         match rnode.body {
@@ -578,8 +578,8 @@ impl<V: View> Draft<'_, V> {
                 xattrs.remove(name).ok_or(Refusal::NoAttribute)?;
             }
             Some(value) => {
-                if name.0 == JUNCTION_XATTR {
-                    self.check_junction(id, value)?;
+                if name.0 == CELL_MOUNT_XATTR {
+                    self.check_cell_mount(id, value)?;
                 }
                 xattrs.insert(name.clone(), value.clone());
                 let all: usize = xattrs.iter().map(|(n, v)| n.0.len() + v.0.len()).sum();
@@ -592,10 +592,10 @@ impl<V: View> Draft<'_, V> {
         Ok(())
     }
 
-    /// Checks that an rnode can become a junction: only an empty directory can, not an encrypted
+    /// Checks that an rnode can become a cell mount: only an empty directory can, not an encrypted
     /// one, and never the root of a cell.
-    fn check_junction(&self, id: RnodeId, value: &Bytes) -> Result<(), V::Stop> {
-        if id == RnodeId::ROOT || Junction::parse(&value.0).is_err() {
+    fn check_cell_mount(&self, id: RnodeId, value: &Bytes) -> Result<(), V::Stop> {
+        if id == RnodeId::ROOT || CellMount::parse(&value.0).is_err() {
             return Err(Refusal::Invalid.into());
         }
         let rnode = self.directory(id)?;

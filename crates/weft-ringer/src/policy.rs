@@ -196,7 +196,7 @@ mod tests {
     use weft_vfs::Time;
 
     #[test]
-    fn a_policy_is_read_as_it_is_written() {
+    fn policies_roundtrip() {
         for (copies, fsync) in [(0, 0), (1, 0), (16, 16), (3, 2)] {
             for versions in [0, 1, 1000] {
                 for (text_bytes, archive) in [
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_later_versions_add_is_passed_over() {
+    fn settings_of_later_versions_are_ignored() {
         let mut rnode = Rnode::root(Time::default());
         assert_eq!(Policy::of(&rnode), None);
         let text = Bytes(b"copies=2 moons=3 fsync=9".to_vec());

@@ -6,8 +6,8 @@ use std::fmt;
 use weft_vfs::{Attr, FileKind, Ino, NAME_MAX_BYTES, Time, check_name};
 
 use crate::block_map::BlockMap;
+use crate::cell_mount::CELL_MOUNT_XATTR;
 use crate::error::Refusal;
-use crate::junction::JUNCTION_XATTR;
 use crate::types::{ClientId, Cookie, RnodeId, Version};
 use crate::wire::{Reader, Wire, WireError, wire_enum, wire_struct};
 
@@ -211,11 +211,11 @@ impl Rnode {
         matches!(self.body, Body::Directory { .. })
     }
 
-    /// Returns true if it is a junction, the mount point of another cell; the attribute's value may
+    /// Returns true if it is a cell mount, the mount point of another cell; the attribute's value may
     /// be damaged.
     #[must_use]
-    pub fn is_junction(&self) -> bool {
-        self.is_dir() && self.xattrs.keys().any(|name| name.0 == JUNCTION_XATTR)
+    pub fn is_cell_mount(&self) -> bool {
+        self.is_dir() && self.xattrs.keys().any(|name| name.0 == CELL_MOUNT_XATTR)
     }
 
     /// Returns the version of a regular file's content.
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn no_directory_stores_dots_or_slashes() {
+    fn names_with_dots_or_slashes_are_refused() {
         for bad in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
             assert!(Name::new(bad).is_err());
             let mut bytes = Vec::new();

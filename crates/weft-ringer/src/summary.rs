@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_prunes_and_what_it_cannot_tell_does_not() {
+    fn summary_prunes_only_what_is_absent() {
         let terms = [
             Term::Tag("un".into()),
             Term::Attribute("project".into()),
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_there_is_missed(
+        fn summary_has_no_false_negatives(
             tags in prop::collection::vec("[a-z]{1,3}", 0..40),
             words in prop::collection::vec("[a-z0-9\u{e9}]{1,9}", 1..200),
             which: prop::sample::Index,

@@ -67,7 +67,7 @@ mod tests {
     use crate::wire::{decode, encode};
 
     #[test]
-    fn what_is_no_text_is_told_from_it() {
+    fn binary_content_is_no_text() {
         let most = usize::try_from(TEXT_MAX_BYTES).expect("it fits");
         let good: [&[u8]; 4] = [b"x", "über\n".as_bytes(), b"\t", &vec![b'a'; most]];
         for bytes in good {

@@ -4,18 +4,20 @@
 
 use std::fmt;
 
+use crate::wire::{Reader, Wire, WireError, wire_enum, wire_struct};
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
         pub struct $name(pub $inner);
 
-        impl $crate::wire::Wire for $name {
+        impl Wire for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 self.0.put(out);
             }
-            fn get(from: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::WireError> {
-                Ok(Self($crate::wire::Wire::get(from)?))
+            fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(Self(Wire::get(from)?))
             }
         }
     };
@@ -83,7 +85,7 @@ pub struct Version {
     /// Its position in the log of its client.
     pub seq: Seq,
 }
-crate::wire::wire_struct!(Version { count, epoch, seq });
+wire_struct!(Version { count, epoch, seq });
 
 impl Version {
     /// The version of an rnode that the server made and no client has changed.
@@ -140,6 +142,19 @@ impl Token {
 /// rnodes without asking the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RnodeId(pub u64);
+
+impl Wire for RnodeId {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        match u64::get(from)? {
+            0 => Err(WireError::Invalid { what: "an rnode number" }),
+            id => Ok(Self(id)),
+        }
+    }
+}
 
 /// The first slot of snapshots. Clients never reach so many.
 pub const SNAPSHOT_SLOTS: u32 = 1 << 30;
@@ -205,9 +220,23 @@ pub enum Mode {
     Write,
 }
 
+wire_enum!(Mode { 0 => Hold, 1 => Read, 2 => Write });
+
 /// The BLAKE3 hash of a block's bytes: its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 32]);
+
+impl Wire for BlockHash {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        const WHAT: &str = "a hash";
+        let bytes = from.take(32, WHAT)?;
+        bytes.try_into().map(Self).map_err(|_| WireError::Short { what: WHAT })
+    }
+}
 
 impl BlockHash {
     /// Returns the name of a block that is being written, and has no hash yet: 16 bytes of zeroes,
@@ -279,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_knows_its_slot() {
+    fn rnode_number_contains_its_slot() {
         let id = RnodeId::new(7, 9);
         assert_eq!((id.slot(), id.count(), id.to_string().as_str()), (7, 9, "7.9"));
         assert_eq!(RnodeId::ROOT.slot(), 0);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn user_0_runs_only_what_somebody_may_run() {
+    fn user_0_needs_an_execute_bit() {
         let root = user(0, 0, &[]);
         let plain = attr(FileKind::Regular, 0o600, 1, 1);
         assert!(check(&plain, &root, Access::READ | Access::WRITE).is_ok());

@@ -43,6 +43,7 @@ mod invalidate;
 mod layer;
 mod lock;
 pub mod memfs;
+mod mutex;
 mod name;
 pub mod path;
 mod types;

@@ -1,8 +1,10 @@
 //! File locks (`fcntl(2)` and `flock(2)`) of a file system that keeps its own, because other
 //! machines use it too.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use crate::mutex::locked;
 
 /// The kind of a lock; locks of different kinds do not conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,7 +50,7 @@ impl Interrupt {
     /// Interrupts the call, also if it begins to wait later.
     pub fn raise(&self) {
         self.raised.store(true, Ordering::Release);
-        if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(wake) = &*locked(&self.wake) {
             wake();
         }
     }
@@ -62,7 +64,7 @@ impl Interrupt {
     /// Sets the action for an interrupt from now on; the waiting call checks
     /// [`is_raised`](Self::is_raised) after this.
     pub fn on_raise(&self, wake: impl Fn() + Send + 'static) {
-        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
+        *locked(&self.wake) = Some(Box::new(wake));
     }
 }
 
@@ -72,7 +74,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn who_waits_is_woken_once_and_who_comes_late_sees_it() {
+    fn interrupt_wakes_a_waiter_once_and_stays_raised() {
         let interrupt = Interrupt::default();
         let woken = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&woken);

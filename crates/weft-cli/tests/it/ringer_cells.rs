@@ -118,7 +118,7 @@ fn nested_cells_are_one_folder_on_every_mount() {
     cells.bench.ok(&["ringer", "tag", "b/m/i/half", "--add", "un"]);
     File::open(b.join("m/i")).unwrap().sync_all().unwrap();
     assert_eq!(fs::read(a.join("m/i/.query/tag:un/half")).unwrap(), b"another");
-    // What a snapshot around a junction shows in its place is the empty directory.
+    // What a snapshot around a cell mount shows in its place is the empty directory.
     cells.bench.ok(&["ringer", "snapshot", "create", "a/m", "around"]);
     assert_eq!(names(b.join("m/.snapshots/around/i")), Vec::<String>::new());
 
@@ -207,7 +207,7 @@ fn a_cell_that_is_away_stops_nobody_but_who_walks_into_it() {
             }
         });
     }
-    // A server that is away for good does not keep a junction from being taken away.
+    // A server that is away for good does not keep a cell mount from being taken away.
     cells.stop("i");
     cells.bench.ok(&["ringer", "detach", "a/i"]);
     fs::remove_dir(a.join("i")).unwrap();

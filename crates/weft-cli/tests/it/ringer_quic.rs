@@ -5,10 +5,7 @@ use crate::run::{Bench, can_mount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::UdpSocket;
-use std::time::{Duration, Instant};
-
-/// Whatever a test waits for comes sooner.
-const LIMIT: Duration = Duration::from_secs(60);
+use weft_testing::wait_until;
 
 /// A cell that is reached over QUIC alone; whatever a test does, nothing stays mounted or running.
 struct Quic {
@@ -63,15 +60,6 @@ impl Quic {
     }
 }
 
-/// What is true at last.
-fn at_last(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn a_cell_over_quic_outlives_what_befalls_it() {
     if !can_mount() {
@@ -113,7 +101,9 @@ fn a_cell_over_quic_outlives_what_befalls_it() {
     let pid = fs::read_to_string(quic.cell.bench.path("server.pid")).unwrap();
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    at_last("the server ends", || rustix::process::test_kill_process(pid).is_err() || is_dead(pid));
+    wait_until("the server ends", || {
+        rustix::process::test_kill_process(pid).is_err() || is_dead(pid)
+    });
     quic.serve();
     quic.shares("a", "b", "after-its-end", 5);
 

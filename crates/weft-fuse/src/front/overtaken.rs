@@ -9,62 +9,17 @@
 //! name. For the others it is told to drop the attributes once more, before the change is answered,
 //! which has that effect: [`Front::announce_overtaken`].
 //!
-//! A notice costs a system call, so that none is sent while no reply with attributes is under way: a
-//! reply is counted from before its attributes are read until the kernel has it.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! A notice costs a system call, so that none is sent while no reply with attributes is under way.
 
 use crate::wire::{Body, Header, Malformed, Opcode};
 
 use super::Front;
 
-/// The number of requests in progress whose replies carry attributes.
-#[derive(Debug, Default)]
-pub(crate) struct AttributeReplies(AtomicUsize);
-
-/// A request whose reply carries attributes, from before it is processed until it is answered.
-pub(crate) struct AttributeReply<'a>(&'a AttributeReplies);
-
-impl Drop for AttributeReply<'_> {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Returns true if the reply to a request carries attributes of an inode.
-fn carries_attributes(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::Lookup
-            | Opcode::GetAttr
-            | Opcode::StatX
-            | Opcode::SetAttr
-            | Opcode::ReadDirPlus
-            | Opcode::MkNod
-            | Opcode::MkDir
-            | Opcode::Symlink
-            | Opcode::Link
-            | Opcode::Create
-            | Opcode::TmpFile
-    )
-}
-
 impl Front {
-    /// Counts a request whose reply carries attributes, until the returned guard is dropped.
-    pub(crate) fn begin_attribute_reply(&self, request: &[u8]) -> Option<AttributeReply<'_>> {
-        let (header, _) = Header::split(request)?;
-        if !carries_attributes(Opcode::from_number(header.opcode)?) {
-            return None;
-        }
-        self.attribute_replies.0.fetch_add(1, Ordering::SeqCst);
-        Some(AttributeReply(&self.attribute_replies))
-    }
-
     /// After a request that has succeeded, and before it is answered: tells the kernel to drop the
     /// attributes of the inodes that it changed, if a reply of before the change may be under way.
     pub(super) fn announce_overtaken(&self, opcode: Opcode, head: &Header, body: Body<'_>) {
-        let own = usize::from(carries_attributes(opcode));
-        if self.attribute_replies.0.load(Ordering::SeqCst) <= own {
+        if !self.attribute_replies.has_others(opcode) {
             return;
         }
         match opcode {

@@ -9,16 +9,10 @@ mod request;
 
 pub(crate) use opcode::Opcode;
 pub(crate) use reply::{Lifetimes, Listing, Reply, put_listed, put_listed_plus, put_name_plus};
-pub(crate) use request::{Body, Header, Malformed};
+pub(crate) use request::{Body, Header, Malformed, WRITE_OVERHEAD_BYTES};
 
 /// The node id of the root.
 pub(crate) const ROOT_ID: u64 = 1;
-
-/// Bytes of a request before its body.
-pub(crate) const HEADER_BYTES: usize = 40;
-
-/// The most bytes of a write request beside its data.
-pub(crate) const WRITE_OVERHEAD_BYTES: usize = HEADER_BYTES + 40;
 
 /// Bits of `fuse_setattr_in::valid`.
 pub(crate) mod valid {
@@ -56,18 +50,6 @@ pub(crate) const O_EXCL: u32 = 0o200;
 
 /// The file is truncated to length 0.
 pub(crate) const O_TRUNC: u32 = 0o1000;
-
-/// Bits of `fuse_open_out::open_flags`.
-pub(crate) mod open_flags {
-    /// Bypasses the page cache: the length of the file need not be known.
-    pub(crate) const DIRECT_IO: u32 = 1 << 0;
-    /// The content of the page cache stays valid.
-    pub(crate) const KEEP_CACHE: u32 = 1 << 1;
-    /// No request is needed before the last descriptor is closed.
-    pub(crate) const NO_FLUSH: u32 = 1 << 5;
-    /// The kernel uses the registered file whose number is in the reply.
-    pub(crate) const PASSTHROUGH: u32 = 1 << 7;
-}
 
 /// Kinds of `fuse_file_lock`, and flags of `fuse_lk_in`.
 pub(crate) mod lk {

@@ -4,10 +4,20 @@ use std::time::Duration;
 
 use weft_vfs::{Attr, CommandAnswer, DirEntry, Entry, Opened, StatFs, Time};
 
-use super::open_flags;
-
 /// Bytes before the body of a reply (`fuse_out_header`).
 const HEADER_BYTES: usize = 16;
+
+/// Bits of `fuse_open_out::open_flags`.
+mod open_flags {
+    /// Bypasses the page cache: the length of the file need not be known.
+    pub(super) const DIRECT_IO: u32 = 1 << 0;
+    /// The content of the page cache stays valid.
+    pub(super) const KEEP_CACHE: u32 = 1 << 1;
+    /// No request is needed before the last descriptor is closed.
+    pub(super) const NO_FLUSH: u32 = 1 << 5;
+    /// The kernel uses the registered file whose number is in the reply.
+    pub(super) const PASSTHROUGH: u32 = 1 << 7;
+}
 
 /// The times for which the kernel may trust names and attributes.
 #[derive(Debug, Clone, Copy)]
@@ -323,7 +333,7 @@ mod tests {
     };
 
     #[test]
-    fn what_was_opened_can_be_read_back() {
+    fn opened_replies_roundtrip() {
         let opened = Opened { handle: Handle(77), keep_cache: true, direct_io: false };
         let mut reply = Reply::default();
         reply.begin(1);

@@ -1,6 +1,10 @@
 //! Parsing requests.
 
-use super::HEADER_BYTES;
+/// Bytes of a request before its body.
+const HEADER_BYTES: usize = 40;
+
+/// The most bytes of a write request beside its data.
+pub(crate) const WRITE_OVERHEAD_BYTES: usize = HEADER_BYTES + 40;
 
 /// A request that is shorter than its type requires, or a name without its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

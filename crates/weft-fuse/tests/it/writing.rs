@@ -190,7 +190,7 @@ fn locks() {
 
 /// By default the kernel keeps nothing back: what was written is known of at once.
 #[test]
-fn what_was_written_takes_space_and_is_no_hole() {
+fn written_data_takes_space_and_is_no_hole() {
     let Some(m) = super::mounted() else { return };
     let file = File::create(m.at("file")).expect("create");
     file.write_all_at(&bytes(1 << 20), 4096).expect("write");

@@ -9,7 +9,8 @@ use weft_ringer::wire::{SweepStep, Swept};
 use weft_ringer::{ArchiveId, BlockHash};
 use weft_ringer_net::{Answer, Ask, Error, Observer};
 
-use super::{Archive, ArchiveError};
+use super::error::ArchiveError;
+use super::store::Archive;
 
 /// The time limit for reading the archive's marker.
 const CHECK_LIMIT: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weft_ringer::{JUNCTION_XATTR, Junction};
+use weft_ringer::{CELL_MOUNT_XATTR, CellMount};
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileLock, FileSystem,
     Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened, RenameFlags, Result,
@@ -10,7 +10,7 @@ use weft_vfs::{
 };
 
 use super::nodes::is_mapped;
-use super::{At, CellTree};
+use super::tree::{At, CellTree};
 use crate::errors::ETIMEDOUT;
 use crate::folder_table::CELLS_XATTR;
 use crate::fs::RingerFs;
@@ -43,15 +43,15 @@ impl CellTree {
     }
 
     /// Checks the value that makes a directory a mount point. The cell checks the directory itself.
-    fn check_junction(at: &At, value: &[u8]) -> Result<()> {
-        let junction = Junction::parse(value).map_err(|e| {
+    fn check_cell_mount(at: &At, value: &[u8]) -> Result<()> {
+        let cell_mount = CellMount::parse(value).map_err(|e| {
             tracing::info!("refused to attach a cell: {e}");
             Error::Invalid("not a valid address of a cell")
         })?;
         if at.is_inner_root() {
             return Err(Error::Exists);
         }
-        if at.place.is_within(junction.cell) { Err(Error::SymlinkLoop) } else { Ok(()) }
+        if at.place.is_within(cell_mount.cell) { Err(Error::SymlinkLoop) } else { Ok(()) }
     }
 }
 
@@ -340,7 +340,7 @@ impl FileSystem for CellTree {
         }
         let fs = match &at.place.above {
             Some(above) if at.is_inner_root() => {
-                if name == JUNCTION_XATTR {
+                if name == CELL_MOUNT_XATTR {
                     return self.cells.enter(&above.place)?.getxattr(above.dir, name);
                 }
                 if name.starts_with(OWN) {
@@ -361,7 +361,7 @@ impl FileSystem for CellTree {
         }
         // To read the attribute, or to detach the cell, the permissions of the visible root are
         // enough.
-        if name == JUNCTION_XATTR && value.is_some() && !self.allow_attach {
+        if name == CELL_MOUNT_XATTR && value.is_some() && !self.allow_attach {
             return true;
         }
         // For a cell that cannot be reached, other users are told nothing.
@@ -391,8 +391,8 @@ impl FileSystem for CellTree {
         how: XattrSet,
     ) -> Result<()> {
         let at = self.at(ino)?;
-        if name == JUNCTION_XATTR {
-            Self::check_junction(&at, value)?;
+        if name == CELL_MOUNT_XATTR {
+            Self::check_cell_mount(&at, value)?;
         }
         if !at.place.is_seen(name) {
             return Err(Error::Unsupported("security attributes in an attached cell"));
@@ -404,7 +404,7 @@ impl FileSystem for CellTree {
         let at = self.at(ino)?;
         match &at.place.above {
             _ if !at.place.is_seen(name) => Err(Error::NoAttribute),
-            Some(above) if at.is_inner_root() && name == JUNCTION_XATTR => {
+            Some(above) if at.is_inner_root() && name == CELL_MOUNT_XATTR => {
                 self.cells.enter(&above.place)?.removexattr(caller, above.dir, name)
             }
             _ => self.cells.enter(&at.place)?.removexattr(caller, at.ino, name),

@@ -13,21 +13,22 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use weft_net::{Address, ClientTls, Role, ServerTls};
-use weft_ringer::{CellId, JUNCTION_MAX_BYTES, Junction};
+use weft_ringer::{CELL_MOUNT_MAX_BYTES, CellId, CellMount};
 use weft_ringer_net::{self as net, PORT, replace};
 use weft_vfs::{Error, FileSystem, Result};
 
 use super::place::Place;
 use super::upward::{OfCell, Upward};
-use crate::RingerFsOptions;
 use crate::errors::ETIMEDOUT;
 use crate::fs::RingerFs;
 use crate::mutex::locked;
+use crate::options::RingerFsOptions;
 
 /// The maximum number of open cells: each has some threads, and an index of its blocks.
 const CELLS_MAX: usize = 64;
-/// The directory of the local stores, and the file in each that says where the cell is.
+/// The directory of the local stores.
 const DIRECTORY: &str = "cells";
+/// The file in each that has the text of the cell mount, under the name that earlier clients know.
 const MARK: &str = "junction";
 /// The interval between attempts to open a cell that could not be opened at the start.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -52,12 +53,12 @@ struct Failure {
 }
 
 impl Failure {
-    fn new(junction: &Junction, errno: i32, why: impl std::fmt::Display) -> Self {
-        let servers = junction.servers.join(" or ");
-        Self { errno, message: format!("cell {} at {servers}: {why}", junction.cell) }
+    fn new(cell_mount: &CellMount, errno: i32, why: impl std::fmt::Display) -> Self {
+        let servers = cell_mount.servers.join(" or ");
+        Self { errno, message: format!("cell {} at {servers}: {why}", cell_mount.cell) }
     }
 
-    fn of(junction: &Junction, error: &net::Error) -> Self {
+    fn of(cell_mount: &CellMount, error: &net::Error) -> Self {
         let errno = match error {
             net::Error::Denied(_) => EACCES,
             net::Error::Refused(_) => EREMOTEIO,
@@ -65,7 +66,7 @@ impl Failure {
             e if e.is_timeout() => ETIMEDOUT,
             _ => EIO,
         };
-        Self::new(junction, errno, error)
+        Self::new(cell_mount, errno, error)
     }
 }
 
@@ -79,7 +80,7 @@ impl From<Failure> for Error {
 #[derive(Debug)]
 struct InnerCell {
     /// The mount point through which it was last reached.
-    junction: Mutex<Junction>,
+    cell_mount: Mutex<CellMount>,
     fs: OnceLock<Arc<RingerFs>>,
     /// Held by the thread that opens or closes it.
     turn: Mutex<()>,
@@ -116,23 +117,23 @@ impl InnerCells {
             return Ok(Arc::clone(fs));
         }
         let Some(above) = &place.above else { return Err(Error::Stale(0)) };
-        let junction = locked(&above.junction).clone();
-        let junction = junction.map_err(|e| {
+        let cell_mount = locked(&above.cell_mount).clone();
+        let cell_mount = cell_mount.map_err(|e| {
             let message =
                 format!("invalid record of an attached cell at inode {}: {e}", above.dir.0);
             Error::Io { errno: 5, message }
         })?;
-        if above.place.is_within(junction.cell) {
-            tracing::warn!("cell {} is attached below itself", junction.cell);
+        if above.place.is_within(cell_mount.cell) {
+            tracing::warn!("cell {} is attached below itself", cell_mount.cell);
             return Err(Error::SymlinkLoop);
         }
-        let fs = self.open(&junction)?;
+        let fs = self.open(&cell_mount)?;
         Ok(Arc::clone(place.fs.get_or_init(|| fs)))
     }
 
     /// Returns the client of a cell, opened if it is not yet: waits for its server.
-    pub(super) fn open(&self, junction: &Junction) -> Result<Arc<RingerFs>> {
-        let cell = self.cell(junction)?;
+    pub(super) fn open(&self, cell_mount: &CellMount) -> Result<Arc<RingerFs>> {
+        let cell = self.cell(cell_mount)?;
         if let Some(fs) = cell.fs.get() {
             return Ok(Arc::clone(fs));
         }
@@ -148,7 +149,7 @@ impl InnerCells {
                 return Err(failure.clone().into());
             }
         }
-        let joined = self.join(junction);
+        let joined = self.join(cell_mount);
         let mut attempts = locked(&cell.attempts);
         attempts.0 += 1;
         match joined {
@@ -165,14 +166,14 @@ impl InnerCells {
     }
 
     /// Returns the table entry of a cell, made if there is none.
-    fn cell(&self, junction: &Junction) -> Result<Arc<InnerCell>> {
+    fn cell(&self, cell_mount: &CellMount) -> Result<Arc<InnerCell>> {
         let mut cells = locked(&self.cells);
         if self.stop.load(Ordering::Acquire) {
-            return Err(Failure::new(junction, EIO, "the mount has ended").into());
+            return Err(Failure::new(cell_mount, EIO, "the mount has ended").into());
         }
-        if let Some(cell) = cells.get(&junction.cell) {
+        if let Some(cell) = cells.get(&cell_mount.cell) {
             if cell.fs.get().is_none() {
-                locked(&cell.junction).clone_from(junction);
+                locked(&cell.cell_mount).clone_from(cell_mount);
             }
             return Ok(Arc::clone(cell));
         }
@@ -182,28 +183,28 @@ impl InnerCells {
         }
         if cells.len() >= CELLS_MAX {
             let why = format!("too many attached cells: a mount opens at most {CELLS_MAX}");
-            return Err(Failure::new(junction, ENFILE, why).into());
+            return Err(Failure::new(cell_mount, ENFILE, why).into());
         }
         let cell = Arc::new(InnerCell {
-            junction: Mutex::new(junction.clone()),
+            cell_mount: Mutex::new(cell_mount.clone()),
             fs: OnceLock::new(),
             turn: Mutex::default(),
             attempts: Mutex::default(),
         });
-        cells.insert(junction.cell, Arc::clone(&cell));
+        cells.insert(cell_mount.cell, Arc::clone(&cell));
         Ok(cell)
     }
 
-    fn join(&self, junction: &Junction) -> std::result::Result<RingerFs, Failure> {
+    fn join(&self, cell_mount: &CellMount) -> std::result::Result<RingerFs, Failure> {
         let address = |text: &String| Address::parse(text, PORT);
         let servers: std::result::Result<Vec<_>, _> =
-            junction.servers.iter().map(address).collect();
-        let servers = servers.map_err(|e| Failure::new(junction, EIO, e))?;
-        let directory = self.directory(junction.cell);
+            cell_mount.servers.iter().map(address).collect();
+        let servers = servers.map_err(|e| Failure::new(cell_mount, EIO, e))?;
+        let directory = self.directory(cell_mount.cell);
         let mut options = self.options.clone();
-        options.cell = Some(junction.cell);
+        options.cell = Some(cell_mount.cell);
         options.servers = servers;
-        options.tls = self.certificates(junction)?;
+        options.tls = self.certificates(cell_mount)?;
         options.listen = match &self.options.listen {
             // The outermost cell uses the port.
             Some(Address::Tcp(host, _)) => Some(Address::Tcp(host.clone(), 0)),
@@ -212,17 +213,17 @@ impl InnerCells {
         };
         options.directory.clone_from(&directory);
         let io =
-            |e| Failure::new(junction, EIO, net::Error::io(directory.display().to_string(), e));
+            |e| Failure::new(cell_mount, EIO, net::Error::io(directory.display().to_string(), e));
         let is_new = !directory.exists();
-        let joined = RingerFs::join(options).map_err(|e| Failure::of(junction, &e));
+        let joined = RingerFs::join(options).map_err(|e| Failure::of(cell_mount, &e));
         if joined.is_err() && is_new {
             // The server never accepted a client from there.
             let _ = std::fs::remove_dir_all(&directory);
         }
         let fs = joined?;
         let upward = Weak::clone(&self.upward);
-        fs.set_invalidate(Arc::new(OfCell { cell: junction.cell, upward }));
-        replace(&directory.join(MARK), junction.to_string().as_bytes()).map_err(io)?;
+        fs.set_invalidate(Arc::new(OfCell { cell: cell_mount.cell, upward }));
+        replace(&directory.join(MARK), cell_mount.to_string().as_bytes()).map_err(io)?;
         Ok(fs)
     }
 
@@ -230,20 +231,20 @@ impl InnerCells {
     /// cell has none either; the result is `None` then.
     fn certificates(
         &self,
-        junction: &Junction,
+        cell_mount: &CellMount,
     ) -> std::result::Result<Option<(ClientTls, ServerTls)>, Failure> {
         let own = self.options.cells_certificates.as_ref();
-        let own = own.map(|dir| dir.join(junction.cell.to_string())).filter(|dir| dir.exists());
+        let own = own.map(|dir| dir.join(cell_mount.cell.to_string())).filter(|dir| dir.exists());
         match own {
             Some(dir) => {
                 let pair = ClientTls::mutual(&dir)
                     .and_then(|client| Ok((client, ServerTls::mutual(&dir, Role::Client)?)));
-                pair.map(Some).map_err(|e| Failure::new(junction, EACCES, e))
+                pair.map(Some).map_err(|e| Failure::new(cell_mount, EACCES, e))
             }
             None if self.options.tls.is_none() => Ok(None),
             None => {
                 let why = "no certificates for this cell: see --cells-certificates";
-                Err(Failure::new(junction, EACCES, why))
+                Err(Failure::new(cell_mount, EACCES, why))
             }
         }
     }
@@ -256,9 +257,9 @@ impl InnerCells {
     /// The certificates to call the servers of a cell with.
     pub(super) fn certificates_of(
         &self,
-        junction: &Junction,
+        cell_mount: &CellMount,
     ) -> std::result::Result<Option<ClientTls>, String> {
-        let pair = self.certificates(junction).map_err(|failure| failure.message)?;
+        let pair = self.certificates(cell_mount).map_err(|failure| failure.message)?;
         Ok(pair.map(|(client, _)| client))
     }
 
@@ -279,11 +280,12 @@ impl InnerCells {
         for entry in entries {
             left.insert(entry?.path());
         }
-        let junction = |dir: &PathBuf| {
-            let text = std::fs::read(dir.join(MARK)).ok().filter(|t| t.len() <= JUNCTION_MAX_BYTES);
-            text.and_then(|text| Junction::parse(&text).ok())
+        let cell_mount = |dir: &PathBuf| {
+            let text =
+                std::fs::read(dir.join(MARK)).ok().filter(|t| t.len() <= CELL_MOUNT_MAX_BYTES);
+            text.and_then(|text| CellMount::parse(&text).ok())
         };
-        let mut left: Vec<Junction> = left.iter().filter_map(junction).collect();
+        let mut left: Vec<CellMount> = left.iter().filter_map(cell_mount).collect();
         if left.is_empty() {
             return Ok(());
         }
@@ -291,8 +293,8 @@ impl InnerCells {
         let thread = std::thread::Builder::new().name("ringer-cells".into());
         thread.spawn(move || {
             while !left.is_empty() {
-                left.retain(|junction| {
-                    cells.upgrade().is_some_and(|cells| cells.open(junction).is_err())
+                left.retain(|cell_mount| {
+                    cells.upgrade().is_some_and(|cells| cells.open(cell_mount).is_err())
                 });
                 let mut wait = if left.is_empty() { Duration::ZERO } else { AGAIN };
                 while !wait.is_zero() && Weak::strong_count(&cells) > 0 {
@@ -348,7 +350,7 @@ impl InnerCells {
     pub(super) fn describe(&self) -> Vec<u8> {
         let mut text = String::new();
         for (number, cell) in locked(&self.cells).iter() {
-            let servers = locked(&cell.junction).servers.join(",");
+            let servers = locked(&cell.cell_mount).servers.join(",");
             let (state, unsent, conflicts, why) = match cell.fs.get() {
                 Some(fs) => {
                     let (is_linked, unsent, conflicts, why) = fs.standing();

@@ -124,7 +124,7 @@ mod tests {
     proptest! {
         /// With so few numbers that most inodes collide.
         #[test]
-        fn as_a_list_of_who_is_known(steps in steps(), bits in 6..9_u32) {
+        fn nodes_agree_with_a_model(steps in steps(), bits in 6..9_u32) {
             let mut nodes = Nodes { mask: (1 << bits) - 1, ..Nodes::new() };
             let mut known: Vec<((u64, u64), u64, u64)> = Vec::new();
             for step in steps {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_same_after_each_start() {
+    fn numbers_are_stable_over_restarts() {
         let (mut first, mut second) = (Nodes::new(), Nodes::new());
         second.enter(9, 9, || ());
         let number = first.enter(7, 1 << 62, || ());

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use weft_ringer::{CellId, Junction, JunctionError};
+use weft_ringer::{CellId, CellMount, CellMountError};
 use weft_vfs::{Attr, Error, FileKind, FileSystem, Ino, Result};
 
 use super::nodes::hash;
@@ -39,7 +39,7 @@ pub(super) struct Above {
     fs: Arc<RingerFs>,
     pub(super) dir: Ino,
     /// Its content at the last lookup.
-    pub(super) junction: Mutex<Result<Junction, JunctionError>>,
+    pub(super) cell_mount: Mutex<Result<CellMount, CellMountError>>,
     /// The number, for the front end, of the directory that it was found in.
     pub(super) holder: AtomicU64,
 }
@@ -51,8 +51,8 @@ impl Drop for Above {
 }
 
 /// The cell number, which distinguishes cells that one mount point leads to at different times.
-fn cell_of(junction: &Result<Junction, JunctionError>) -> CellId {
-    junction.as_ref().map_or(CellId(0), |junction| junction.cell)
+fn cell_of(cell_mount: &Result<CellMount, CellMountError>) -> CellId {
+    cell_mount.as_ref().map_or(CellId(0), |cell_mount| cell_mount.cell)
 }
 
 impl Place {
@@ -69,8 +69,12 @@ impl Place {
     }
 
     /// The key of the location at a mount point in this one.
-    pub(super) fn key_within(&self, dir: Ino, junction: &Result<Junction, JunctionError>) -> u64 {
-        hash(&[self.key, dir.0, cell_of(junction).0])
+    pub(super) fn key_within(
+        &self,
+        dir: Ino,
+        cell_mount: &Result<CellMount, CellMountError>,
+    ) -> u64 {
+        hash(&[self.key, dir.0, cell_of(cell_mount).0])
     }
 
     /// The location at the mount point `dir` of `above`, found in the directory that has the number
@@ -79,16 +83,16 @@ impl Place {
         above: &Arc<Self>,
         fs: &Arc<RingerFs>,
         dir: Ino,
-        junction: Result<Junction, JunctionError>,
+        cell_mount: Result<CellMount, CellMountError>,
         holder: u64,
     ) -> Self {
         fs.refer(dir);
-        let key = above.key_within(dir, &junction);
+        let key = above.key_within(dir, &cell_mount);
         let above = Above {
             place: Arc::clone(above),
             fs: Arc::clone(fs),
             dir,
-            junction: Mutex::new(junction),
+            cell_mount: Mutex::new(cell_mount),
             holder: AtomicU64::new(holder),
         };
         Self {
@@ -101,9 +105,9 @@ impl Place {
     }
 
     /// Updates the mount point after another lookup.
-    pub(super) fn found_again(&self, junction: Result<Junction, JunctionError>, holder: u64) {
+    pub(super) fn found_again(&self, cell_mount: Result<CellMount, CellMountError>, holder: u64) {
         let Some(above) = &self.above else { return };
-        *locked(&above.junction) = junction;
+        *locked(&above.cell_mount) = cell_mount;
         above.holder.store(holder, Ordering::Relaxed);
     }
 

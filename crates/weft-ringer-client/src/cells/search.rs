@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use weft_net::{Address, ClientTls};
 use weft_ringer::query::Query;
-use weft_ringer::{Bytes, CellId, Junction, Summary};
+use weft_ringer::{Bytes, CellId, CellMount, Summary};
 use weft_ringer_net::{self as net, Answer, Ask, Hit, Observer, PORT};
 
 use super::inner::InnerCells;
@@ -44,7 +44,7 @@ struct Known {
 struct Task {
     /// The path of the mount point, from the root of the outermost cell.
     path: Vec<u8>,
-    junction: Junction,
+    cell_mount: CellMount,
     /// The cells that contain it, the outermost first.
     above: Vec<CellId>,
 }
@@ -54,7 +54,7 @@ struct Found {
     asked: Asked,
     hits: Vec<Hit>,
     /// Paths from the cell's root, and the contents of the mount points there.
-    junctions: Vec<(Bytes, Bytes)>,
+    cell_mounts: Vec<(Bytes, Bytes)>,
 }
 
 /// The reason why a query failed.
@@ -90,10 +90,10 @@ impl Searcher {
         let (servers, tls) = self.cells.outermost();
         let mut failed = Failed(Asked::Unreachable, "the cell has no server".into());
         for server in servers {
-            match net::ask(server, tls, &Ask::Junctions {}) {
-                Ok(Answer::Junctions { junctions, complete, .. }) => {
+            match net::ask(server, tls, &Ask::CellMounts {}) {
+                Ok(Answer::CellMounts { cell_mounts, complete, .. }) => {
                     let asked = if complete { Asked::Complete } else { Asked::Cut };
-                    return Ok(Found { asked, hits: Vec::new(), junctions });
+                    return Ok(Found { asked, hits: Vec::new(), cell_mounts });
                 }
                 Ok(_) => {
                     let why = "protocol error: unexpected reply from the server";
@@ -108,16 +108,16 @@ impl Searcher {
     /// Searches one cell.
     fn ask(&self, task: &Task, text: &str, query: &Query) -> Result<Found, Failed> {
         let refused = |e: &dyn std::fmt::Display| Failed(Asked::Refused, e.to_string());
-        if task.above.contains(&task.junction.cell) {
+        if task.above.contains(&task.cell_mount.cell) {
             return Err(Failed(Asked::Refused, "the cell is attached below itself".into()));
         }
-        let tls = self.cells.certificates_of(&task.junction).map_err(|why| refused(&why))?;
+        let tls = self.cells.certificates_of(&task.cell_mount).map_err(|why| refused(&why))?;
         // Tags and writes made here must be found.
         self.cells
-            .tell(task.junction.cell)
+            .tell(task.cell_mount.cell)
             .map_err(|e| Failed(Asked::Unreachable, e.to_string()))?;
         let mut failed = Failed(Asked::Unreachable, "the cell has no server".into());
-        for server in &task.junction.servers {
+        for server in &task.cell_mount.servers {
             let server = Address::parse(server, PORT).map_err(|e| refused(&e))?;
             match self.ask_server(&server, tls.as_ref(), task, (text, query)) {
                 Ok(found) => return Ok(found),
@@ -134,12 +134,12 @@ impl Searcher {
         task: &Task,
         (text, query): (&str, &Query),
     ) -> net::Result<Found> {
-        let wanted = task.junction.cell;
+        let wanted = task.cell_mount.cell;
         let unexpected =
             || net::Error::Refused("protocol error: unexpected reply from the server".into());
         let mut link = Observer::connect(server, tls)?;
-        let Answer::Junctions { cell, instance, added, junctions, complete } =
-            link.ask(&Ask::Junctions {})?
+        let Answer::CellMounts { cell, instance, added, cell_mounts, complete } =
+            link.ask(&Ask::CellMounts {})?
         else {
             return Err(unexpected());
         };
@@ -154,7 +154,7 @@ impl Searcher {
         let is_known = known.is_some();
         if known.is_some_and(|known| !known.summary.may_have(query)) {
             let asked = if complete { Asked::Pruned } else { Asked::Cut };
-            return Ok(Found { asked, hits: Vec::new(), junctions });
+            return Ok(Found { asked, hits: Vec::new(), cell_mounts });
         }
         let query = Bytes(text.as_bytes().to_vec());
         let Answer::Found { hits, complete: is_all } =
@@ -172,13 +172,13 @@ impl Searcher {
             }
             summaries.insert(wanted, Known { instance, revision, summary });
         }
-        Ok(Found { asked: asked(is_all), hits, junctions })
+        Ok(Found { asked: asked(is_all), hits, cell_mounts })
     }
 
     /// Converts a cell's result to paths from the outermost root, and queues the cells below it.
     fn take(task: &Task, outcome: Result<Found, Failed>, queue: &mut VecDeque<Task>) -> CellAnswer {
         let mut answer = CellAnswer {
-            cell: task.junction.cell,
+            cell: task.cell_mount.cell,
             path: task.path.clone(),
             asked: Asked::Complete,
             hits: Vec::new(),
@@ -191,17 +191,17 @@ impl Searcher {
                 let hits = found.hits.into_iter();
                 answer.hits = hits.map(|h| Hit { path: below(h.path), ..h }).collect();
                 let above: Vec<CellId> =
-                    task.above.iter().copied().chain([task.junction.cell]).collect();
-                for (path, text) in found.junctions {
+                    task.above.iter().copied().chain([task.cell_mount.cell]).collect();
+                for (path, text) in found.cell_mounts {
                     if queue.len() >= CELLS_MAX {
                         answer.asked = Asked::Cut;
                         answer.why = "more cells are attached than a search asks".into();
                         break;
                     }
-                    match Junction::parse(&text.0) {
-                        Ok(junction) => {
+                    match CellMount::parse(&text.0) {
+                        Ok(cell_mount) => {
                             let above = above.clone();
-                            queue.push_back(Task { path: below(path).0, junction, above });
+                            queue.push_back(Task { path: below(path).0, cell_mount, above });
                         }
                         Err(e) => {
                             (answer.asked, answer.why) =
@@ -251,8 +251,8 @@ impl RemoteSearch for Shared {
     fn search(&self, text: &str, query: &Query) -> Vec<CellAnswer> {
         let deadline = Instant::now() + LIMIT;
         let searcher = &self.0;
-        let own = Junction { cell: searcher.own, servers: Vec::new() };
-        let start = Task { path: Vec::new(), junction: own, above: Vec::new() };
+        let own = CellMount { cell: searcher.own, servers: Vec::new() };
+        let start = Task { path: Vec::new(), cell_mount: own, above: Vec::new() };
         let (mut queue, mut running, mut answers) = (VecDeque::new(), BTreeMap::new(), Vec::new());
         let first = Searcher::take(&start, searcher.begin(), &mut queue);
         if !first.asked.is_all() {

@@ -216,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_block_is_good_in_its_place_alone(
+        fn encrypted_block_is_valid_at_its_position_only(
             plain in prop::collection::vec(any::<u8>(), 0..200), index: u32, at: usize, bit in 0..8,
         ) {
             let own = cipher(1, 1);
@@ -246,7 +246,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken_apart_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_block_is_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             let own = cipher(1, 1);
             prop_assert!(own.open_block(0, &bytes).is_err());
             let named = [&BLOCK_MAGIC[..], &bytes].concat();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_good_in_its_open_block_alone() {
+    fn encrypted_write_is_valid_in_its_open_block_only() {
         let own = cipher(1, 1);
         let names = [1, 2].map(|n| BlockHash::open(Incarnation(1), n));
         let stored = own.encrypt_redo(&names[0], 7, b"words").expect("random bytes");
@@ -268,7 +268,7 @@ mod tests {
 
     /// The stored format stays readable.
     #[test]
-    fn the_format_is_what_it_was() {
+    fn format_is_stable() {
         let own = cipher(1, 1);
         let stored = weft_ringer::from_hex::<79>(GOLDEN).expect("hex");
         assert_eq!(own.open_block(5, &stored), Ok(b"abc".to_vec()));

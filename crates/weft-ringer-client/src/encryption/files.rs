@@ -239,7 +239,7 @@ impl ClientFs {
             if is_new {
                 keys.remove(&id).map_err(|e| io_error(&e))?;
             }
-            if why != Refusal::Busy {
+            if why != Refusal::Changed {
                 return Err(self.refused(dir, why));
             }
         }

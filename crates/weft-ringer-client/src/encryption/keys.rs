@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_read_as_it_is_written_and_damage_is_told() {
+    fn keys_roundtrip_and_damage_is_detected() {
         let key = key(9);
         let text = key.to_text();
         assert_eq!(text.parse(), Ok(key.clone()));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_kept_for_nobody_else_and_a_damaged_file_is_not_used() {
+    fn key_file_is_private_and_checked() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("keys");
         let keys = Keys::open(&path).expect("none");

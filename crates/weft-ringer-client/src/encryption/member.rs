@@ -293,7 +293,7 @@ mod tests {
 
     /// RFC 9180, A.2.3: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20-Poly1305, mode Auth.
     #[test]
-    fn the_message_of_the_standard_is_opened() {
+    fn test_vector_of_the_standard() {
         fn bytes<const N: usize>(text: &str) -> [u8; N] {
             from_hex(text).expect("hex")
         }
@@ -323,7 +323,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_wrapped_key_is_good_for_one_by_one_in_one_place(
+        fn wrapped_key_is_bound_to_sender_receiver_and_purpose(
             bytes: [u8; 32], at in 0..WRAPPED_BYTES, bit in 0..8,
         ) {
             let key = Secret::new(bytes);
@@ -356,7 +356,7 @@ mod tests {
         }
 
         #[test]
-        fn an_id_is_read_as_it_is_written_and_damage_is_told(bytes: [u8; 32], at in 0..89_usize) {
+        fn member_ids_roundtrip_and_damage_is_detected(bytes: [u8; 32], at in 0..89_usize) {
             let id = MemberId(bytes);
             let text = id.to_string();
             prop_assert_eq!(text.parse(), Ok(id));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_id_and_ids_that_nobody_has() {
+    fn invalid_member_ids_are_refused() {
         let text = secret(1).id().to_string();
         let later = text.replace("weftid1", "weftid2");
         assert_eq!(later.parse::<MemberId>(), Err(MemberIdError::Version("2".into())));

@@ -137,7 +137,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_pair_is_made_once_and_trust_is_kept() {
+    fn key_pair_is_made_once_and_trust_is_stored() {
         let dir = tempfile::tempdir().expect("a directory");
         let (own, trusted) = (dir.path().join("member"), dir.path().join("trusted"));
         let open = || Members::open(own.clone(), trusted.clone());

@@ -76,7 +76,7 @@ mod tests {
     use weft_ringer::{FileId, KeyId};
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many() {
+    fn oldest_entries_are_evicted() {
         let opened = Opened::default();
         let encryption = Encryption { key: KeyId([1; 16]), file: FileId([2; 16]) };
         let of = |index| (BlockHash([3; 32]), encryption, index);

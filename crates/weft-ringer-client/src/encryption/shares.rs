@@ -266,7 +266,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
-        fn shares_are_read_as_they_are_written_and_any_change_is_refused(
+        fn shares_roundtrip_and_alterations_are_rejected(
             keys in 1..5_u8, members in 0..4_usize, at: usize, bit in 0..8,
         ) {
             let (secret, purpose, shares, inside) = made(keys, members);
@@ -292,7 +292,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_in_one_way_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn share_encoding_is_canonical(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             for bytes in [bytes.clone(), [&MAGIC[..], &bytes].concat()] {
                 if let Ok(shares) = Shares::parse(&bytes) {
                     prop_assert_eq!(shares.to_bytes(), bytes);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_is_short_enough() {
+    fn longest_shares_fit_an_attribute() {
         let (_, _, shares, _) = made(255, MEMBERS_MAX);
         assert!(shares.to_bytes().len() <= SHARES_MAX_BYTES);
         assert_eq!(Shares::parse(&shares.to_bytes()), Ok(shares));

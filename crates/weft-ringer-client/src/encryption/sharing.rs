@@ -186,7 +186,7 @@ impl ClientFs {
         let op = Op::SetXattr { id: rnode.id, name, value };
         let if_version = Some((rnode.id, rnode.version));
         match self.engine.call(Call::Apply { op, if_version })?.0 {
-            Outcome::Refused(Refusal::Busy) => Ok(false),
+            Outcome::Refused(Refusal::Changed) => Ok(false),
             Outcome::Refused(why) => Err(self.refused(rnode.id, why)),
             _ => self.engine.sync().map(|()| true),
         }

@@ -15,19 +15,20 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use weft_ringer::wire::ArchiveInfo;
-use weft_ringer::{ArchiveId, Bytes, POLICY_XATTR};
+use weft_ringer::{ArchiveId, Bytes};
 use weft_ringer_client::archive::{Archive, Opener, SweepReport, by_url, sweep};
 use weft_ringer_client::{HOLDERS_XATTR, RingerFs, STORE_XATTR};
 use weft_ringer_net::{Answer, Ask, Observer};
-use weft_vfs::{Caller, FileSystem, Ino, Walker, XattrSet};
+use weft_vfs::{Caller, FileSystem, Walker};
 
-use super::Cell;
-use weft_testing::wait_until;
+use super::{Cell, attribute, content, ino, set_policy, write};
+use weft_testing::{LIMIT, wait_until};
 
 const EPOCH: Duration = Duration::from_secs(2);
-const LIMIT: Duration = Duration::from_secs(10);
+/// The patience of a client whose calls must fail; that of others decides nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a store does wrong.
+/// The fault of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Fault {
@@ -187,28 +188,24 @@ fn add(cell: &Cell, name: &str, id: u64) -> String {
 }
 
 fn join(cell: &Cell, name: &str, faults: &Faults, store_max_bytes: u64) -> RingerFs {
+    join_for(cell, name, faults, store_max_bytes, LIMIT)
+}
+
+fn join_for(
+    cell: &Cell,
+    name: &str,
+    faults: &Faults,
+    store_max_bytes: u64,
+    patience: Duration,
+) -> RingerFs {
     let mut options = cell.options(name);
     options.settle = Duration::from_millis(50);
     options.scan_every = Duration::from_secs(1);
-    options.patience = Duration::from_secs(3);
+    options.patience = patience;
     options.store_max_bytes = store_max_bytes;
     options.cache_max_bytes = 0;
     options.archives = faults.opener();
     RingerFs::join(options).expect("it joins")
-}
-
-fn ino(fs: &RingerFs, name: &str) -> Ino {
-    let names = name.split('/').filter(|part| !part.is_empty());
-    names.fold(fs.root(), |at, part| fs.lookup(at, part.as_bytes()).expect("there").attr.ino)
-}
-
-fn set_policy(fs: &RingerFs, policy: &str) {
-    fs.setxattr(&Caller::ROOT, fs.root(), POLICY_XATTR, policy.as_bytes(), XattrSet::Any)
-        .expect("a policy");
-}
-
-fn attribute(fs: &RingerFs, name: &str, attribute: &[u8]) -> String {
-    String::from_utf8(fs.getxattr(ino(fs, name), attribute).expect("a value")).expect("text")
 }
 
 fn figure(fs: &RingerFs, name: &str) -> u64 {
@@ -217,18 +214,14 @@ fn figure(fs: &RingerFs, name: &str) -> u64 {
     figure.expect("a figure").parse().expect("a number")
 }
 
-fn content(seed: u8, len: u32) -> Vec<u8> {
-    (0..len).map(|n| (n % 251) as u8 ^ seed ^ (n >> 16) as u8).collect()
-}
-
 #[test]
-fn what_fsync_returned_for_is_in_the_archive_when_its_writer_is_gone() {
+fn fsync_archives_before_it_returns() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let a = join(&cell, "a", &faults, u64::MAX);
-    set_policy(&a, "archive=fsync");
+    set_policy(&a, "", "archive=fsync");
     let bytes = content(1, 700_000);
-    Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+    write(&a, "/file", &bytes);
     // The cell has none yet: ENXIO. The write stands.
     assert_eq!(a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect_err("none").errno(), 6);
     let url = add(&cell, "archive", 1);
@@ -237,7 +230,7 @@ fn what_fsync_returned_for_is_in_the_archive_when_its_writer_is_gone() {
     assert_eq!(figure(&a, "archive_bytes_put"), 700_000);
     // Again it costs nothing, and other files with the same blocks neither.
     a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("archived");
-    Walker::new(&a).write_file(b"/same", &bytes, 0o644).expect("written");
+    write(&a, "/same", &bytes);
     a.fsync(&Caller::ROOT, ino(&a, "same"), false).expect("archived");
     assert_eq!(figure(&a, "archive_bytes_put"), 700_000);
     a.vanish();
@@ -250,21 +243,21 @@ fn what_fsync_returned_for_is_in_the_archive_when_its_writer_is_gone() {
     std::fs::remove_file(cell.path("archive").join("weft-archive")).expect("there");
     let c = join(&cell, "c", &faults, u64::MAX);
     b.vanish();
-    let error = Walker::new(&c).read_file(b"/file").expect_err("nobody has it").to_string();
+    let error = Walker::new(&c).read_file(b"/file").expect_err("no copy exists").to_string();
     assert!(error.contains(&url) && error.contains("not the expected archive"), "{error}");
 }
 
 #[test]
-fn a_client_lets_go_what_an_archive_has_acknowledged() {
+fn client_evicts_archived_blocks() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let url = add(&cell, "archive", 1);
     let a = join(&cell, "a", &faults, 300_000);
     faults.set(&url, Fault::IsFull);
-    set_policy(&a, "archive=later");
+    set_policy(&a, "", "archive=later");
     for n in 0..8 {
         let path = format!("/file{n}");
-        Walker::new(&a).write_file(path.as_bytes(), &content(n, 100_000), 0o644).expect("written");
+        write(&a, &path, &content(n, 100_000));
     }
     wait_until("the archive is tried", || figure(&a, "archive_failures") > 8);
     assert_eq!(figure(&a, "staying_bytes"), 800_000, "the only copies");
@@ -279,14 +272,14 @@ fn a_client_lets_go_what_an_archive_has_acknowledged() {
 }
 
 #[test]
-fn an_archive_that_lies_or_hangs_is_named_and_others_are_asked() {
+fn faulty_archive_is_named_and_others_are_used() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let (bad, good) = (add(&cell, "bad", 1), add(&cell, "good", 2));
     let a = join(&cell, "a", &faults, u64::MAX);
-    set_policy(&a, "archive=later");
+    set_policy(&a, "", "archive=later");
     let bytes = content(1, 60_000);
-    Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+    write(&a, "/file", &bytes);
     wait_until("both have it", || {
         attribute(&a, "file", HOLDERS_XATTR).matches("\tcurrent\tarchive\n").count() == 2
     });
@@ -297,14 +290,14 @@ fn an_archive_that_lies_or_hangs_is_named_and_others_are_asked() {
     {
         faults.set(&bad, fault);
         faults.set(&good, Fault::None);
-        let b = join(&cell, &format!("b{n}"), &faults, u64::MAX);
+        let b = join_for(&cell, &format!("b{n}"), &faults, u64::MAX, PATIENCE);
         assert!(Walker::new(&b).read_file(b"/file").expect("from the other") == bytes);
         let is_wrong = matches!(fault, Fault::OtherBytes | Fault::Short);
         assert_eq!(figure(&b, "archive_wrong_blocks"), u64::from(is_wrong), "{fault:?}");
         assert_eq!(figure(&b, "archive_failures"), u64::from(!is_wrong), "{fault:?}");
-        // Nobody has it: the error says whom it was asked for.
+        // No copy exists: the error names the clients and archives that were asked.
         faults.set(&good, fault);
-        let c = join(&cell, &format!("c{n}"), &faults, u64::MAX);
+        let c = join_for(&cell, &format!("c{n}"), &faults, u64::MAX, PATIENCE);
         b.vanish();
         drop(b);
         let error = Walker::new(&c).read_file(b"/file").expect_err("lies").to_string();
@@ -318,12 +311,12 @@ fn fsync_fails_in_time_and_says_why() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let url = add(&cell, "archive", 1);
-    let a = join(&cell, "a", &faults, u64::MAX);
-    set_policy(&a, "archive=fsync");
+    let a = join_for(&cell, "a", &faults, u64::MAX, PATIENCE);
+    set_policy(&a, "", "archive=fsync");
     for (fault, errno) in [(Fault::Hangs, 110), (Fault::IsFull, 28), (Fault::Denies, 13)] {
         faults.set(&url, fault);
         let bytes = content(errno as u8, 70_000);
-        Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+        write(&a, "/file", &bytes);
         let error = a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect_err("not archived");
         assert_eq!(error.errno(), errno, "{fault:?}: {error}");
         assert!(Walker::new(&a).read_file(b"/file").expect("it stands") == bytes);
@@ -333,15 +326,15 @@ fn fsync_fails_in_time_and_says_why() {
 }
 
 #[test]
-fn a_sweep_deletes_what_no_file_and_no_version_has() {
+fn sweep_deletes_blocks_without_a_file_or_version() {
     let cell = Cell::new(EPOCH);
     let faults = Faults::default();
     let url = add(&cell, "archive", 1);
     let a = join(&cell, "a", &faults, u64::MAX);
-    set_policy(&a, "archive=fsync versions=5 every=0");
+    set_policy(&a, "", "archive=fsync versions=5 every=0");
     let write = |fs: &RingerFs, path: &str, seed| {
         let bytes = content(seed, 50_000);
-        Walker::new(fs).write_file(path.as_bytes(), &bytes, 0o644).expect("written");
+        write(fs, path, &bytes);
         fs.fsync(&Caller::ROOT, ino(fs, path), false).expect("archived");
     };
     for (path, seed) in [("/stays", 1), ("/changes", 2), ("/goes", 3)] {
@@ -355,20 +348,20 @@ fn a_sweep_deletes_what_no_file_and_no_version_has() {
     Walker::new(&a).remove(b"/goes").expect("removed");
     a.sync().expect("with the server");
     assert_eq!(swept(false), SweepReport { blocks: 4, unused: 0, deleted: 0 });
-    // Without history what is left of it is of no use; nor is what nobody ever used.
-    set_policy(&a, "archive=fsync");
+    // Without history the old blocks are unused, as is a block that was never used.
+    set_policy(&a, "", "archive=fsync");
     write(&a, "/short", 5);
     Walker::new(&a).remove(b"/short").expect("removed");
     let stray = blake3_of(&content(9, 1000));
     archive.put(&stray, content(9, 1000), LIMIT).expect("room");
-    // Who has looked at it has it open.
+    // The client that read it still references it.
     a.unmount().expect("with the server");
     drop(a);
     wait_until("it is gone", || swept(true).unused == 2);
     assert_eq!(archive.blocks(LIMIT).expect("a list").len(), 6, "that was dry");
     assert_eq!(swept(false), SweepReport { blocks: 6, unused: 2, deleted: 2 });
     assert_eq!(swept(false), SweepReport { blocks: 4, unused: 0, deleted: 0 });
-    // What was deleted is put again when it is of use again.
+    // A deleted block that is needed again is put again.
     let a = join(&cell, "a", &faults, u64::MAX);
     write(&a, "/again", 5);
     a.vanish();

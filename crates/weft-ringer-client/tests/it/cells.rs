@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use weft_block::Rng;
-use weft_ringer::{CellId, JUNCTION_XATTR, Junction};
+use weft_ringer::{CELL_MOUNT_XATTR, CellId, CellMount};
 use weft_ringer_client::{CELLS_XATTR, COMPLETE_XATTR, CellTree, RingerFsOptions};
 use weft_ringer_net::{Answer, Ask, ask};
 use weft_vfs::{
@@ -24,8 +24,8 @@ fn number(cell: &Cell) -> CellId {
     }
 }
 
-pub fn junction_to(cell: &Cell) -> String {
-    Junction { cell: number(cell), servers: vec![cell.address().to_string()] }.to_string()
+pub fn cell_mount_to(cell: &Cell) -> String {
+    CellMount { cell: number(cell), servers: vec![cell.address().to_string()] }.to_string()
 }
 
 fn options(cell: &Cell, name: &str) -> RingerFsOptions {
@@ -40,7 +40,7 @@ fn join(cell: &Cell, name: &str) -> CellTree {
 
 fn ino(fs: &dyn FileSystem, path: &str) -> Result<Ino> {
     path.split('/').filter(|name| !name.is_empty()).try_fold(fs.root(), |dir, name| {
-        // As the kernel does when it hears that something is stale.
+        // As the kernel does after `ESTALE`.
         match fs.lookup(dir, name.as_bytes()) {
             Err(Error::Stale(_)) => fs.lookup(dir, name.as_bytes()),
             found => found,
@@ -56,12 +56,12 @@ fn mkdir(fs: &dyn FileSystem, path: &str) -> Ino {
     made.expect("a directory").attr.ino
 }
 
-fn set(fs: &dyn FileSystem, dir: Ino, junction: &str) -> Result<()> {
-    fs.setxattr(&Caller::ROOT, dir, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any)
+fn set(fs: &dyn FileSystem, dir: Ino, cell_mount: &str) -> Result<()> {
+    fs.setxattr(&Caller::ROOT, dir, CELL_MOUNT_XATTR, cell_mount.as_bytes(), XattrSet::Any)
 }
 
 fn attach(fs: &dyn FileSystem, path: &str, cell: &Cell) {
-    set(fs, mkdir(fs, path), &junction_to(cell)).expect("a junction");
+    set(fs, mkdir(fs, path), &cell_mount_to(cell)).expect("a cell mount");
 }
 
 fn write(fs: &dyn FileSystem, path: &str, content: &[u8]) {
@@ -102,7 +102,7 @@ fn errno<T>(result: Result<T>) -> i32 {
 }
 
 #[test]
-fn three_cells_are_one_tree_to_two_clients() {
+fn nested_cells_are_one_tree() {
     let (outer, mid, inner) = (Cell::new(EPOCH), Cell::new(EPOCH), Cell::new(EPOCH));
     let (a, b) = (join(&outer, "a"), join(&outer, "b"));
     attach(&a, "m", &mid);
@@ -116,7 +116,7 @@ fn three_cells_are_one_tree_to_two_clients() {
 
     // Each inode has one number, whatever way leads to it, and on every mount.
     let all = ["", "m", "m/d", "m/d/x", "m/y", "z"].map(|p| ino(&a, p).expect("it is there"));
-    // Also of a junction that nobody has walked into.
+    // Also of a cell mount that was never entered.
     attach(&a, "n", &inner);
     let unseen = ino(&a, "n").expect("it is there");
     assert_eq!(a.getattr(unseen).expect("attributes").ino, unseen);
@@ -130,45 +130,48 @@ fn three_cells_are_one_tree_to_two_clients() {
     assert_eq!((here.1, above.1, x.1), (all[2], all[1], all[3]));
     assert_eq!(names(&a, all[1]).expect("a listing")[1].1, all[0]);
 
-    // As between file systems.
+    // As between two file systems: EXDEV.
     let across = a.rename(&Caller::ROOT, all[1], b"y", all[2], b"y", RenameFlags::empty());
     assert_eq!(errno(across), 18);
     assert_eq!(errno(a.link(&Caller::ROOT, all[3], all[0], b"x")), 18);
     a.rename(&Caller::ROOT, all[0], b"m", all[0], b"moved", RenameFlags::empty())
-        .expect("a junction moves");
+        .expect("a cell mount moves");
     assert_eq!(read(&b, "moved/d/x").expect("it is there"), b"deep");
 
-    // A junction stays while it is one.
+    // A cell mount stays while it is one.
     assert_eq!(errno(a.rmdir(&Caller::ROOT, all[0], b"moved")), 16);
-    assert_eq!(errno(set(&a, all[1], &junction_to(&inner))), 17);
-    assert_eq!(a.getxattr(all[1], JUNCTION_XATTR).expect("it says"), junction_to(&mid).as_bytes());
+    assert_eq!(errno(set(&a, all[1], &cell_mount_to(&inner))), 17);
+    assert_eq!(
+        a.getxattr(all[1], CELL_MOUNT_XATTR).expect("it says"),
+        cell_mount_to(&mid).as_bytes()
+    );
     assert_eq!(a.listxattr(all[1]).expect("a list"), Vec::<Vec<u8>>::new());
     let plain = mkdir(&a, "plain");
     write(&a, "plain/in the way", b"");
-    assert_eq!(errno(set(&a, plain, &junction_to(&inner))), 39);
+    assert_eq!(errno(set(&a, plain, &cell_mount_to(&inner))), 39);
     let y = ino(&a, "moved/y").expect("it is there");
-    assert_eq!(errno(set(&a, y, &junction_to(&outer))), 40);
+    assert_eq!(errno(set(&a, y, &cell_mount_to(&outer))), 40);
     let file = ino(&a, "z").expect("it is there");
-    assert_eq!(errno(set(&a, file, &junction_to(&inner))), 20);
+    assert_eq!(errno(set(&a, file, &cell_mount_to(&inner))), 20);
 
-    a.removexattr(&Caller::ROOT, all[1], JUNCTION_XATTR).expect("it is detached");
+    a.removexattr(&Caller::ROOT, all[1], CELL_MOUNT_XATTR).expect("it is detached");
     assert_eq!(errno(b.lookup(ino(&b, "moved").expect("it is there"), b"d")), 2);
     b.rmdir(&Caller::ROOT, b.root(), b"moved").expect("it is empty");
     a.unmount().expect("it ends well");
     b.unmount().expect("it ends well");
-    // What was changed inside is with the servers there.
+    // Changes in the inner cells have reached their servers.
     let alone = inner.join("alone");
     let x = ino(&alone, "x").expect("it is there");
     assert_eq!(alone.getattr(x).expect("attributes").size_bytes, 4);
 }
 
 #[test]
-fn a_junction_that_leads_nowhere_fails_by_name_and_alone() {
+fn unreachable_cell_mount_fails_alone() {
     let (outer, inner) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let a = join(&outer, "a");
     write(&a, "file", b"here");
     let (own, there) = (number(&outer), inner.address().to_string());
-    // What is no junction is not taken, from nobody.
+    // An invalid cell mount is refused, also from root.
     let dir = mkdir(&a, "d");
     let long = format!("cell {own}\nserver {}", "x".repeat(2000));
     for bad in ["", "cell\0", "server nowhere", "\u{1}", &long] {
@@ -184,17 +187,17 @@ fn a_junction_that_leads_nowhere_fails_by_name_and_alone() {
     for (name, cell, server, wanted) in [
         ("another", CellId(7), &there, 121),
         ("itself", own, &outer.address().to_string(), 40),
-        ("nobody", CellId(8), &format!("unix:{}", outer.path("none").display()), 110),
+        ("unreachable", CellId(8), &format!("unix:{}", outer.path("none").display()), 110),
         ("a web server", CellId(9), &web, 110),
         ("no address", CellId(10), &"a/b".to_owned(), 5),
     ] {
-        let junction = Junction { cell, servers: vec![server.clone()] }.to_string();
+        let cell_mount = CellMount { cell, servers: vec![server.clone()] }.to_string();
         let dir = mkdir(&a, name);
         if name == "itself" {
-            assert_eq!(errno(set(&a, dir, &junction)), wanted);
+            assert_eq!(errno(set(&a, dir, &cell_mount)), wanted);
             continue;
         }
-        set(&a, dir, &junction).expect("it is a junction all the same");
+        set(&a, dir, &cell_mount).expect("it is a cell mount all the same");
         let root = ino(&a, name).expect("it can be looked at");
         let walked = names(&a, root).expect_err(name);
         assert_eq!(walked.errno(), wanted, "{name}: {walked}");
@@ -202,22 +205,22 @@ fn a_junction_that_leads_nowhere_fails_by_name_and_alone() {
         assert!(walked.to_string().contains(server.as_str()), "{name}: {walked}");
         assert!(a.getattr(root).is_ok());
     }
-    // Nothing is kept of them but why.
+    // Only the reason of the failure is kept.
     assert!(!outer.path("a/cells").join(CellId(8).to_string()).exists());
     let told = a.getxattr(a.root(), CELLS_XATTR).expect("it says");
     let told = String::from_utf8_lossy(&told).into_owned();
     assert_eq!(told.matches("\tclosed\t").count(), 4, "{told}");
-    // And nobody else is stopped.
+    // Other operations continue.
     assert_eq!(names(&a, a.root()).expect("a listing").len(), 2 + 7);
     assert_eq!(read(&a, "file").expect("it is there"), b"here");
-    let dead = ino(&a, "nobody").expect("it is there");
-    a.removexattr(&Caller::ROOT, dead, JUNCTION_XATTR)
+    let dead = ino(&a, "unreachable").expect("it is there");
+    a.removexattr(&Caller::ROOT, dead, CELL_MOUNT_XATTR)
         .expect("it is detached, without a word of it");
-    assert_eq!(names(&a, ino(&a, "nobody").expect("there")).expect("a listing").len(), 2);
+    assert_eq!(names(&a, ino(&a, "unreachable").expect("there")).expect("a listing").len(), 2);
 }
 
 #[test]
-fn a_circle_of_cells_has_an_end() {
+fn cyclic_cell_mounts_are_refused() {
     let (one, two) = (Cell::new(EPOCH), Cell::new(EPOCH));
     // Neither client sees that it is one.
     let (a, b) = (join(&one, "a"), join(&two, "b"));
@@ -230,7 +233,7 @@ fn a_circle_of_cells_has_an_end() {
 }
 
 #[test]
-fn a_cell_in_two_places_has_one_client_and_two_numbers() {
+fn cell_mounted_twice_has_one_client() {
     let (outer, inner) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let a = join(&outer, "a");
     attach(&a, "first", &inner);
@@ -250,7 +253,7 @@ fn a_cell_in_two_places_has_one_client_and_two_numbers() {
 }
 
 #[test]
-fn what_a_dead_client_had_changed_inside_is_sent_by_its_next_life() {
+fn changes_in_an_inner_cell_survive_a_crash() {
     let (outer, mut inner) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let a = join(&outer, "a");
     attach(&a, "in", &inner);
@@ -261,7 +264,7 @@ fn what_a_dead_client_had_changed_inside_is_sent_by_its_next_life() {
     a.vanish();
     drop(a);
     inner.start();
-    // Nobody walks in.
+    // Without a program that enters the inner cell.
     let _a = join(&outer, "a");
     let b = inner.join("b");
     wait_for("the change arrives", || b.lookup(b.root(), b"after"));
@@ -301,7 +304,7 @@ fn tag(fs: &dyn FileSystem, path: &str, tags: &str) {
 }
 
 #[test]
-fn a_search_goes_across_cells_and_says_of_each_how() {
+fn search_across_cells_reports_each_cell() {
     let (outer, mid) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let mut inner = Cell::new(EPOCH);
     let a = join(&outer, "a");
@@ -318,7 +321,7 @@ fn a_search_goes_across_cells_and_says_of_each_how() {
     };
     let complete = asked(["complete"; 3]);
     assert_eq!(search(&a, "tag:un"), (all.clone(), true, complete.clone()));
-    // They have said what they have by now.
+    // The client has the summaries of all cells now.
     let pruned = asked(["complete", "pruned", "pruned"]);
     assert_eq!(search(&a, "tag:draft"), (vec![], true, pruned.clone()));
     assert_eq!(
@@ -327,12 +330,12 @@ fn a_search_goes_across_cells_and_says_of_each_how() {
     );
     assert_eq!(search(&a, "project:x").2, pruned);
     assert_eq!(search(&a, "kind:dir").2, complete);
-    // What was added since is never missed, whoever did it.
+    // Files added since, by any client, are found.
     let b = inner.join("b");
     tag(&b, "three", "un,draft");
     b.sync().expect("it is with the server");
     assert_eq!(search(&a, "tag:draft").0, ["/m/d/three"]);
-    // Nor by a server of another life.
+    // The same after the inner server has restarted.
     inner.stop();
     let (found, is_all, how) = search(&a, "tag:un");
     assert_eq!((&found[..], is_all), (&all[1..], false));
@@ -341,8 +344,8 @@ fn a_search_goes_across_cells_and_says_of_each_how() {
     b.sync().expect("it goes on");
     assert_eq!(search(&a, "tag:un"), (all, true, complete));
     // Another cell at the address is not asked.
-    let wrong = Junction { cell: CellId(7), servers: vec![inner.address().to_string()] };
-    set(&a, mkdir(&a, "wrong"), &wrong.to_string()).expect("a junction");
+    let wrong = CellMount { cell: CellId(7), servers: vec![inner.address().to_string()] };
+    set(&a, mkdir(&a, "wrong"), &wrong.to_string()).expect("a cell mount");
     let (_, is_all, how) = search(&a, "tag:draft");
     assert!(!is_all && how.contains(&"/wrong refused".to_owned()), "{how:?}");
 }
@@ -362,7 +365,7 @@ fn searches_across_cells_agree_with_a_list_of_all_files() {
     for round in 0..80_u32 {
         let dir = ["", "m/", "m/d/"][rng.index(3)];
         let file = format!("{dir}{} {}", words[rng.index(words.len())], rng.below(2));
-        // One cell is changed by others as well.
+        // One cell is changed by other clients as well.
         let (fs, path): (&dyn FileSystem, &str) = match file.strip_prefix("m/d/") {
             Some(rest) if round % 2 == 0 => (&direct, rest),
             _ => (&a, &file),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft_ringer::JUNCTION_XATTR;
+use weft_ringer::CELL_MOUNT_XATTR;
 use weft_ringer_client::CellTree;
 use weft_vfs::conformance::{self, Limits};
 use weft_vfs::{
@@ -11,7 +11,7 @@ use weft_vfs::{
     OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet,
 };
 
-use super::cells::junction_to;
+use super::cells::cell_mount_to;
 use super::{Cell, encrypt};
 
 /// A client and the cell that it is of.
@@ -31,21 +31,21 @@ impl Alone {
         Self { root: fs.root(), fs, _cells: vec![cell] }
     }
 
-    /// What is seen in a junction, of a client of the cell around it.
-    fn in_a_junction() -> Self {
+    /// The inner cell as a client of the outer one sees it in a cell mount.
+    fn in_a_cell_mount() -> Self {
         let (outer, inner) =
             (Cell::new(Duration::from_secs(15)), Cell::new(Duration::from_secs(15)));
         let fs = Box::new(CellTree::join(outer.options("a")).expect("it joins"));
         let dir = fs.mkdir(&Caller::ROOT, fs.root(), b"in", 0o755).expect("a directory");
-        let junction = junction_to(&inner);
+        let cell_mount = cell_mount_to(&inner);
         fs.setxattr(
             &Caller::ROOT,
             dir.attr.ino,
-            JUNCTION_XATTR,
-            junction.as_bytes(),
+            CELL_MOUNT_XATTR,
+            cell_mount.as_bytes(),
             XattrSet::Any,
         )
-        .expect("a junction");
+        .expect("a cell mount");
         let root = fs.lookup(fs.root(), b"in").expect("the root inside").attr.ino;
         assert_ne!(root, dir.attr.ino);
         Self { fs, root, _cells: vec![outer, inner] }
@@ -141,7 +141,7 @@ fn so_is_an_encrypted_directory() {
 
 #[test]
 fn so_is_a_cell_in_a_cell() {
-    // Nothing in an attached cell has power on the machines that mount it.
+    // Files of an attached cell have no privileges on the machines that mount it.
     let limits = Limits { privileges: false, ..limits() };
-    conformance::run(|| Arc::new(Alone::in_a_junction()), &limits);
+    conformance::run(|| Arc::new(Alone::in_a_cell_mount()), &limits);
 }

@@ -6,16 +6,12 @@ use std::time::{Duration, Instant};
 use weft_ringer::POLICY_XATTR;
 use weft_ringer_client::{HOLDERS_XATTR, PIN_XATTR, RingerFs, STORE_XATTR};
 use weft_ringer_net::{Answer, Ask, ask};
-use weft_vfs::{Caller, Error, FileSystem, Ino, Walker, XattrSet};
+use weft_vfs::{Caller, Error, FileSystem, Walker, XattrSet};
 
-use super::Cell;
+use super::{Cell, attribute, content, ino, set_policy, write};
 use weft_testing::wait_until;
 
 const EPOCH: Duration = Duration::from_secs(2);
-
-fn content(seed: u8, len: u32) -> Vec<u8> {
-    (0..len).map(|n| (n % 251) as u8 ^ seed).collect()
-}
 
 fn join(cell: &Cell, name: &str, store_max_bytes: u64) -> RingerFs {
     let mut options = cell.options(name);
@@ -24,24 +20,6 @@ fn join(cell: &Cell, name: &str, store_max_bytes: u64) -> RingerFs {
     options.store_max_bytes = store_max_bytes;
     options.cache_max_bytes = 0;
     RingerFs::join(options).expect("it joins")
-}
-
-fn ino(fs: &RingerFs, name: &str) -> Ino {
-    let mut at = fs.root();
-    for part in name.split('/').filter(|part| !part.is_empty()) {
-        at = fs.lookup(at, part.as_bytes()).expect("there").attr.ino;
-    }
-    at
-}
-
-fn set_policy(fs: &RingerFs, dir: &str, policy: &str) {
-    let ino = ino(fs, dir);
-    fs.setxattr(&Caller::ROOT, ino, POLICY_XATTR, policy.as_bytes(), XattrSet::Any)
-        .expect("a policy");
-}
-
-fn attribute(fs: &RingerFs, name: &str, attribute: &[u8]) -> String {
-    String::from_utf8(fs.getxattr(ino(fs, name), attribute).expect("a value")).expect("text")
 }
 
 /// How many clients have what the file is now.
@@ -89,7 +67,7 @@ fn fsync_waits_until_others_have_the_file() {
     let (a, b) = (join(&cell, "a", u64::MAX), join(&cell, "b", u64::MAX));
     set_policy(&a, "", "copies=1 fsync=1");
     let bytes = content(1, 1_000_000);
-    Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+    write(&a, "/file", &bytes);
     a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on b");
     assert!(files_below(&cell.path("b").join("copy")) > 0);
     // The machine is gone at once, with its store.
@@ -104,19 +82,19 @@ fn files_are_copied_after_they_are_written_and_kept_up_to_date() {
     let cell = Cell::new(EPOCH);
     let a = join(&cell, "a", u64::MAX);
     set_policy(&a, "", "copies=2");
-    Walker::new(&a).write_file(b"/file", &content(1, 300_000), 0o644).expect("written");
+    write(&a, "/file", &content(1, 300_000));
     a.sync().expect("with the server");
-    // Nobody is there: nothing waits, and it is known to be lacking.
+    // No other client is connected: nothing waits, and the file is reported as under-replicated.
     wait_until("a file is known to lack copies", || {
         attribute(&a, "", STORE_XATTR).contains("files_with_copies_to_make\t1\n")
     });
     let (b, c) = (join(&cell, "b", u64::MAX), join(&cell, "c", u64::MAX));
     wait_until("two copies and the writer's", || current(&a, "file") == 3);
     let second = content(2, 400_000);
-    Walker::new(&a).write_file(b"/file", &second, 0o644).expect("written");
+    write(&a, "/file", &second);
     assert!(current(&a, "file") < 3, "old copies count no more");
     wait_until("all are up to date", || current(&a, "file") == 3);
-    // What the file is not made of any more goes.
+    // Blocks that the file no longer has are deleted.
     let blocks = 400_000_usize.div_ceil(64 << 10);
     wait_until("old blocks go", || files_below(&cell.path("b").join("copy")) == blocks);
     drop((a, c));
@@ -130,7 +108,7 @@ fn attributes_change_no_copy() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a", u64::MAX), join(&cell, "b", u64::MAX));
     set_policy(&a, "", "copies=1 fsync=1");
-    Walker::new(&a).write_file(b"/file", &content(1, 100_000), 0o644).expect("written");
+    write(&a, "/file", &content(1, 100_000));
     a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on b");
     let file = ino(&b, "file");
     b.setxattr(&Caller::ROOT, file, b"user.mark", b"1", XattrSet::Any).expect("set");
@@ -143,7 +121,7 @@ fn attributes_change_no_copy() {
 }
 
 #[test]
-fn the_last_copy_is_never_let_go() {
+fn last_copy_is_never_evicted() {
     let cell = Cell::new(EPOCH);
     // Room for one of the files, and nothing to read again.
     let a = join(&cell, "a", 300_000);
@@ -178,12 +156,12 @@ fn the_last_copy_is_never_let_go() {
 }
 
 #[test]
-fn two_that_want_to_drop_the_same_do_not_both() {
+fn two_clients_do_not_evict_the_last_copies() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a", u64::MAX), join(&cell, "b", u64::MAX));
     set_policy(&a, "", "copies=1 fsync=1");
     let bytes = content(7, 500_000);
-    Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+    write(&a, "/file", &bytes);
     a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on b");
     set_policy(&a, "", "");
     drop((a, b));
@@ -202,7 +180,7 @@ fn two_that_want_to_drop_the_same_do_not_both() {
 fn a_peer_without_room_fails_fsync_and_not_the_write() {
     let cell = Cell::new(EPOCH);
     let mut options = cell.options("a");
-    // Longer than the epoch of who is gone.
+    // Longer than the epoch of the client that has left.
     options.patience = Duration::from_secs(4);
     let a = RingerFs::join(options).expect("it joins");
     let b = join(&cell, "b", 1000);
@@ -214,12 +192,12 @@ fn a_peer_without_room_fails_fsync_and_not_the_write() {
     assert!(matches!(error, Error::NoSpace), "{error}");
     assert!(begun.elapsed() >= Duration::from_secs(4), "it waits for room as long as it may");
     assert!(Walker::new(&b).read_file(b"/file").expect("b reads it all the same") == bytes);
-    // With nobody there it is not a matter of room.
+    // Without other clients the error is not about room.
     drop(b);
     Walker::new(&a).write_file(b"/other", &bytes, 0o644).expect("the write is local");
-    let error = a.fsync(&Caller::ROOT, ino(&a, "other"), false).expect_err("nobody is there");
+    let error = a.fsync(&Caller::ROOT, ino(&a, "other"), false).expect_err("no other client");
     assert!(error.to_string().contains("0 of 1 copies"), "{error}");
-    // Where the policy does not say so, fsync needs nobody.
+    // Without such a policy fsync needs no other client.
     set_policy(&a, "", "copies=1");
     a.fsync(&Caller::ROOT, ino(&a, "other"), false).expect("local");
 }
@@ -230,7 +208,7 @@ fn a_peer_that_vanishes_while_it_copies_is_replaced() {
     let a = join(&cell, "a", u64::MAX);
     set_policy(&a, "", "copies=1 fsync=1");
     let bytes = content(3, 8_000_000);
-    Walker::new(&a).write_file(b"/file", &bytes, 0o644).expect("written");
+    write(&a, "/file", &bytes);
     a.sync().expect("with the server");
     let b = join(&cell, "b", u64::MAX);
     let copies = cell.path("b").join("copy");
@@ -240,7 +218,7 @@ fn a_peer_that_vanishes_while_it_copies_is_replaced() {
     let done = files_below(&copies);
     let c = join(&cell, "c", u64::MAX);
     if done < 8_000_000_usize.div_ceil(64 << 10) {
-        // What b has does not count.
+        // The copy of b does not count.
         a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on c");
         assert!(files_below(&cell.path("c").join("copy")) >= 123);
     }
@@ -249,7 +227,7 @@ fn a_peer_that_vanishes_while_it_copies_is_replaced() {
 }
 
 #[test]
-fn what_is_pinned_is_here_when_everybody_else_is_gone() {
+fn pinned_files_are_complete_locally() {
     let cell = Cell::new(EPOCH);
     let a = join(&cell, "a", u64::MAX);
     let walker = Walker::new(&a);
@@ -280,11 +258,11 @@ fn what_is_pinned_is_here_when_everybody_else_is_gone() {
 }
 
 #[test]
-fn blocks_of_files_removed_by_others_meanwhile_go() {
+fn blocks_of_files_removed_by_others_are_deleted() {
     let cell = Cell::new(EPOCH);
     let a = join(&cell, "a", u64::MAX);
-    Walker::new(&a).write_file(b"/file", &content(1, 200_000), 0o644).expect("written");
-    Walker::new(&a).write_file(b"/stays", &content(2, 70_000), 0o644).expect("written");
+    write(&a, "/file", &content(1, 200_000));
+    write(&a, "/stays", &content(2, 70_000));
     a.unmount().expect("it ends");
     drop(a);
     let b = join(&cell, "b", u64::MAX);
@@ -298,11 +276,11 @@ fn blocks_of_files_removed_by_others_meanwhile_go() {
 }
 
 #[test]
-fn a_client_that_is_forgotten_is_replaced() {
+fn copies_of_a_dropped_client_are_replaced() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a", u64::MAX), join(&cell, "b", u64::MAX));
     set_policy(&a, "", "copies=1 fsync=1");
-    Walker::new(&a).write_file(b"/file", &content(1, 100_000), 0o644).expect("written");
+    write(&a, "/file", &content(1, 100_000));
     a.fsync(&Caller::ROOT, ino(&a, "file"), false).expect("on b");
     let text = attribute(&b, "", STORE_XATTR);
     let client = text.lines().find_map(|line| line.strip_prefix("client\t")).expect("a number");

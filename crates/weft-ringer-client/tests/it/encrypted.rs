@@ -1,45 +1,29 @@
-//! Encrypted directories: who has the key works in them as elsewhere, and nobody else learns what the
+//! Encrypted directories: a client with the key works in them as elsewhere, and no other learns what the
 //! files say.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use weft_ringer::{ENCRYPTION_XATTR, JUNCTION_XATTR, POLICY_XATTR};
+use weft_ringer::{CELL_MOUNT_XATTR, ENCRYPTION_XATTR, POLICY_XATTR};
 use weft_ringer_client::{
     CONFLICTS_XATTR, DirectoryKey, HISTORY_XATTR, HOLDERS_XATTR, KEYS_XATTR, RESTORE_XATTR,
     RingerFs, SNAPSHOTS_XATTR,
 };
 use weft_vfs::{
-    Caller, Error, FallocateMode, FileSystem, Handle, Ino, OpenFlags, RenameFlags, SeekFrom,
-    SetAttr, Walker, XattrSet,
+    Caller, Error, FallocateMode, FileSystem, Handle, OpenFlags, RenameFlags, SeekFrom, SetAttr,
+    Walker, XattrSet,
 };
 
-use super::cells::junction_to;
-use super::{Cell, encrypt, give_keys};
+use super::cells::cell_mount_to;
+use super::{Cell, attribute, encrypt, give_keys, ino, write};
 use weft_testing::{ends, wait_until};
 
 const EPOCH: Duration = Duration::from_secs(2);
 const NEEDLE: &[u8] = b"the harvest is late this year";
 const ENOKEY: i32 = 126;
 
-pub fn ino(fs: &RingerFs, path: &str) -> Ino {
-    let mut at = fs.root();
-    for part in path.split('/').filter(|part| !part.is_empty()) {
-        at = fs.lookup(at, part.as_bytes()).expect("there").attr.ino;
-    }
-    at
-}
-
-pub fn write(fs: &RingerFs, path: &str, bytes: &[u8]) {
-    Walker::new(fs).write_file(path.as_bytes(), bytes, 0o644).expect("written");
-}
-
 pub fn read(fs: &RingerFs, path: &str) -> weft_vfs::Result<Vec<u8>> {
     Walker::new(fs).read_file(path.as_bytes())
-}
-
-fn attribute(fs: &RingerFs, path: &str, name: &[u8]) -> String {
-    String::from_utf8(fs.getxattr(ino(fs, path), name).expect("a value")).expect("text")
 }
 
 fn set(fs: &RingerFs, path: &str, name: &[u8], value: &str) -> weft_vfs::Result<()> {
@@ -88,11 +72,11 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_else_has_what_is_encrypted_and_nothing_of_it_is_on_a_disk() {
+fn plaintext_leaves_no_client_and_reaches_no_disk() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     let mut lazy = cell.options("c");
-    // Nothing is sent before it is asked for: it stays in the journal.
+    // Changes are sent only on request, so they stay in the journal.
     (lazy.client.flush_micros, lazy.client.batch) = (u64::MAX / 2, usize::MAX);
     let c = RingerFs::join(lazy).expect("it joins");
     encrypted_dir(&a);
@@ -130,7 +114,7 @@ fn nobody_else_has_what_is_encrypted_and_nothing_of_it_is_on_a_disk() {
     a.sync().expect("durable");
     assert!(!saying(cell.dir.path(), &NEEDLE[5..20]).is_empty());
 
-    // What the journal has is there again.
+    // The content of the journal is recovered.
     drop(c);
     let c = join(&cell, "c");
     changed[200_000..200_000 + NEEDLE.len()].copy_from_slice(NEEDLE);
@@ -139,7 +123,7 @@ fn nobody_else_has_what_is_encrypted_and_nothing_of_it_is_on_a_disk() {
 }
 
 #[test]
-fn who_has_no_key_sees_names_and_lengths_and_may_remove() {
+fn without_the_key_names_are_listed_and_removable() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     encrypted_dir(&a);
@@ -194,7 +178,7 @@ fn who_has_no_key_sees_names_and_lengths_and_may_remove() {
 }
 
 #[test]
-fn nothing_moves_between_keys_and_no_directory_loses_its_own() {
+fn moves_between_keys_are_refused() {
     let cell = Cell::new(EPOCH);
     let a = cell.join("a");
     let walker = Walker::new(&a);
@@ -250,21 +234,22 @@ fn nothing_moves_between_keys_and_no_directory_loses_its_own() {
     }
     let on_file = a.setxattr(&Caller::ROOT, file, ENCRYPTION_XATTR, b"new", XattrSet::Any);
     assert_eq!(on_file.expect_err("of directories").errno(), 20);
-    // It would be copied with a file.
+    // The attribute would be copied with a file.
     assert!(a.listxattr(dir).expect("a list").is_empty());
     assert!(a.listxattr(file).expect("a list").is_empty());
     // Another cell is not encrypted by this one.
     let (inner, there) = (Cell::new(EPOCH), walker.mkdir(b"/there", 0o755).expect("made").ino());
-    let junction = junction_to(&inner);
+    let cell_mount = cell_mount_to(&inner);
     let below = walker.mkdir(b"/dir/moved/cell", 0o755).expect("made").ino();
-    let set_junction =
-        |dir| a.setxattr(&Caller::ROOT, dir, JUNCTION_XATTR, junction.as_bytes(), XattrSet::Any);
-    assert_eq!(set_junction(below).expect_err("it is encrypted").errno(), 22);
-    set_junction(there).expect("a junction");
+    let set_cell_mount = |dir| {
+        a.setxattr(&Caller::ROOT, dir, CELL_MOUNT_XATTR, cell_mount.as_bytes(), XattrSet::Any)
+    };
+    assert_eq!(set_cell_mount(below).expect_err("it is encrypted").errno(), 22);
+    set_cell_mount(there).expect("a cell mount");
     let both = a.setxattr(&Caller::ROOT, there, ENCRYPTION_XATTR, b"new", XattrSet::Any);
-    assert_eq!(both.expect_err("it is a junction").errno(), 22);
+    assert_eq!(both.expect_err("it is a cell mount").errno(), 22);
     let made = a.create(&Caller::ROOT, there, b"file", 0o644, OpenFlags::WRITE);
-    assert_eq!(made.expect_err("it is a junction").errno(), 16);
+    assert_eq!(made.expect_err("it is a cell mount").errno(), 16);
     let twice = Walker::new(&a).mkdir(b"/e", 0o755).expect("made").ino();
     encrypt(&a, twice);
     let twice = a.setxattr(&Caller::ROOT, twice, ENCRYPTION_XATTR, b"new", XattrSet::Any);
@@ -296,7 +281,7 @@ fn a_file_made_while_its_directory_is_encrypted_is_encrypted_or_not_there() {
 
 /// The command died between the key and the mark.
 #[test]
-fn a_key_without_its_mark_is_used_when_it_is_asked_for_again() {
+fn key_of_an_interrupted_encryption_is_reused() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     let dir = Walker::new(&a).mkdir(b"/d", 0o755).expect("made").ino();
@@ -318,7 +303,7 @@ fn a_key_without_its_mark_is_used_when_it_is_asked_for_again() {
 }
 
 #[test]
-fn two_that_encrypt_one_directory_at_once_have_one_key() {
+fn concurrent_encryption_makes_one_key() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     for round in 0..10 {
@@ -376,9 +361,9 @@ fn holes_stay_holes_and_blocks_of_all_sizes_are_cut() {
         model[at..at + NEEDLE.len()].copy_from_slice(NEEDLE);
         assert!(read(&b, "/d/file").expect("read") == model);
         a.sync().expect("durable");
-        // What is stored is longer by the same for each block.
+        // Each stored block is longer by the same overhead.
         let dir = cell.path("a").join("own").join(format!("{:016x}", file.0));
-        // A version that nobody needs any more goes meanwhile.
+        // An unneeded version is removed meanwhile.
         let lens = files_below(&dir).into_iter().filter_map(|f| std::fs::metadata(f).ok());
         let longest = lens.map(|file| file.len()).max();
         assert!(longest.is_some_and(|len| len <= block + 76), "{block_bytes}");
@@ -386,7 +371,7 @@ fn holes_stay_holes_and_blocks_of_all_sizes_are_cut() {
 }
 
 #[test]
-fn history_and_snapshots_are_as_elsewhere_and_what_is_removed_comes_back_to_where_it_was() {
+fn history_snapshots_and_restore_work_encrypted() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     encrypted_dir(&a);
@@ -398,7 +383,7 @@ fn history_and_snapshots_are_as_elsewhere_and_what_is_removed_comes_back_to_wher
     set(&a, "d", SNAPSHOTS_XATTR, "create monday").expect("made");
     Walker::new(&a).remove(b"/d/gone").expect("removed");
     write(&a, "/d/file", b"new");
-    // By one that has no key: the blocks stay what they are.
+    // A client without the key restores a version: the encrypted blocks are reused.
     let history = attribute(&b, "d/file", HISTORY_XATTR);
     let number = history.lines().find(|l| l.ends_with("\t120000")).expect("kept");
     set(&b, "d/file", RESTORE_XATTR, number.split('\t').nth(1).expect("a number")).expect("made");
@@ -407,7 +392,7 @@ fn history_and_snapshots_are_as_elsewhere_and_what_is_removed_comes_back_to_wher
     assert!(read(&a, "/d/.snapshots/monday/gone").expect("read") == pattern(100_000));
     let no_key = read(&b, "/d/.snapshots/monday/file").expect_err("no key");
     assert_eq!(no_key.errno(), ENOKEY);
-    // As a new file: there, and not where it would be plain.
+    // As a new file: in the encrypted directory, and not in an unencrypted one.
     let removed = attribute(&a, "d", HISTORY_XATTR);
     let gone = removed.split('\t').nth(1).expect("a number").to_owned();
     let file = ino(&a, "d/file").0;
@@ -425,7 +410,7 @@ fn history_and_snapshots_are_as_elsewhere_and_what_is_removed_comes_back_to_wher
 }
 
 #[test]
-fn conflicts_are_settled_and_both_sides_stay_encrypted() {
+fn conflict_resolution_keeps_both_sides_encrypted() {
     let cell = Cell::new(EPOCH);
     let b = cell.join("b");
     encrypted_dir(&b);
@@ -465,7 +450,7 @@ fn conflicts_are_settled_and_both_sides_stay_encrypted() {
                 if how == "both" {
                     assert!(copy == mine);
                 } else {
-                    // Of a file that is gone the blocks that were changed are left.
+                    // Of a removed file only the changed blocks are left.
                     assert!(copy[66_000..66_009] == *b"a's words");
                 }
             }
@@ -475,7 +460,7 @@ fn conflicts_are_settled_and_both_sides_stay_encrypted() {
 }
 
 #[test]
-fn what_was_given_up_is_fetched_again_from_who_has_no_key() {
+fn evicted_blocks_are_fetched_from_clients_without_the_key() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     let mut options = cell.options("c");
@@ -505,7 +490,7 @@ fn what_was_given_up_is_fetched_again_from_who_has_no_key() {
 }
 
 #[test]
-fn keys_are_carried_as_text_and_others_are_refused() {
+fn keys_are_exported_as_text_and_checked() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     encrypted_dir(&a);
@@ -538,7 +523,7 @@ fn keys_are_carried_as_text_and_others_are_refused() {
 }
 
 #[test]
-fn a_store_without_its_keys_does_not_lose_what_was_written() {
+fn losing_the_keys_loses_no_encrypted_data() {
     let cell = Cell::new(EPOCH);
     let mut options = cell.options("a");
     (options.client.flush_micros, options.client.batch) = (u64::MAX / 2, usize::MAX);

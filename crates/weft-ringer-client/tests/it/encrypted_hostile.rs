@@ -1,5 +1,5 @@
-//! A server that changes what it was told, and blocks that are not what they should be: whoever has the
-//! key reads what was written there, or an error; and writes nothing plain.
+//! A hostile server and altered blocks: a client with the key reads what was written there or gets an
+//! error, and writes no plaintext.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use weft_ringer_client::RingerFs;
 use weft_ringer_server::store::SqliteStore;
 use weft_vfs::{Caller, FileSystem, Handle, Ino, OpenFlags, Walker};
 
-use super::encrypted::{encrypted_dir, ino, read, write};
-use super::{Cell, encrypt, give_keys};
+use super::encrypted::{encrypted_dir, read};
+use super::{Cell, encrypt, give_keys, ino, write};
 
 const EPOCH: Duration = Duration::from_secs(2);
 const BLOCK: usize = 64 << 10;
@@ -43,7 +43,7 @@ fn blocks(rnode: &mut Rnode) -> &mut BlockMap {
 struct Attacked {
     cell: Cell,
     files: [Ino; 2],
-    /// What the server had of the first.
+    /// The first file as the server had it.
     true_rnode: Rnode,
 }
 
@@ -71,7 +71,7 @@ impl Attacked {
         Self { cell, files, true_rnode: true_rnode.expect("looked at") }
     }
 
-    /// Whoever reads the first file with the key, when the server says this of it.
+    /// Reads the first file as a client with the key, given these attributes from the server.
     fn read_as(&mut self, change: impl FnOnce(&mut Rnode)) -> weft_vfs::Result<Vec<u8>> {
         let (ino, true_rnode) = (self.files[0], self.true_rnode.clone());
         tamper(&mut self.cell, ino, |rnode| {
@@ -121,7 +121,7 @@ fn rejected(got: weft_vfs::Result<Vec<u8>>, says: &str) {
 }
 
 #[test]
-fn blocks_in_other_places_of_other_files_and_changed_ones_are_refused() {
+fn misplaced_and_altered_blocks_are_rejected() {
     let mut attacked = Attacked::new();
     assert!(attacked.read_as(|_| ()).expect("as it was written") == content(1));
     let swapped = attacked.read_as(|rnode| {
@@ -181,7 +181,7 @@ fn name() -> Bytes {
     Bytes(ENCRYPTION_XATTR.to_vec())
 }
 
-/// Nothing plain is written, whatever the server says of the file or its directory.
+/// Checks that no plaintext is written, whatever attributes the server returns.
 fn writes_nothing(fs: &RingerFs, path: &str) {
     let error = Walker::new(fs).write_file(path.as_bytes(), b"plain words", 0o644);
     let error = error.expect_err("it should be encrypted");
@@ -189,7 +189,7 @@ fn writes_nothing(fs: &RingerFs, path: &str) {
 }
 
 #[test]
-fn a_server_that_takes_the_attribute_away_gets_nothing_plain() {
+fn removing_the_attribute_yields_no_plaintext() {
     let mut attacked = Attacked::new();
     let got = attacked.read_as(|rnode| drop(rnode.xattrs.remove(&name())));
     rejected(got, "not encrypted with the key of its directory");
@@ -197,7 +197,7 @@ fn a_server_that_takes_the_attribute_away_gets_nothing_plain() {
         let b = attacked.cell.join("b");
         writes_nothing(&b, "/d/one");
     }
-    // Of a format that is not known.
+    // An attribute of an unknown format.
     let got = attacked.read_as(|rnode| drop(rnode.xattrs.insert(name(), Bytes(b"v9".to_vec()))));
     rejected(got, "in an unknown format");
     attacked.read_as(|_| ()).expect("as it was");
@@ -233,7 +233,7 @@ fn a_server_that_takes_the_attribute_away_gets_nothing_plain() {
 }
 
 #[test]
-fn an_open_file_stays_encrypted_as_it_was() {
+fn open_file_keeps_its_encryption() {
     let mut attacked = Attacked::new();
     let (a, b) = (attacked.cell.join("a"), attacked.cell.join("b"));
     let one = ino(&b, "d/one");
@@ -253,7 +253,7 @@ fn an_open_file_stays_encrypted_as_it_was() {
 }
 
 #[test]
-fn an_encrypted_file_shown_in_a_plain_directory_is_not_read() {
+fn encrypted_file_in_a_plain_directory_is_rejected() {
     let mut attacked = Attacked::new();
     let a = attacked.cell.join("a");
     Walker::new(&a).mkdir(b"/plain", 0o755).expect("made");
@@ -276,7 +276,7 @@ fn an_encrypted_file_shown_in_a_plain_directory_is_not_read() {
 }
 
 #[test]
-fn nested_keys_are_each_their_own() {
+fn nested_directories_have_separate_keys() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     encrypted_dir(&a);

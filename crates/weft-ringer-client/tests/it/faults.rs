@@ -1,5 +1,4 @@
-//! What becomes of a cell when a disk lies, is full, or is put back to an earlier day; and when another
-//! client says nothing.
+//! A cell with disks that are faulty, full, or rolled back, and with clients that do not answer.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -82,10 +81,10 @@ fn make(fs: &RingerFs, name: &[u8]) -> (weft_vfs::Ino, Handle) {
     (entry.attr.ino, opened.handle)
 }
 
-/// What a client has changed under leases others get, though its disk has no room left: they waited for
-/// as long as the disk was full.
+/// Other clients get the changes that a client made under leases although its disk is full; they once
+/// waited for as long as it was.
 #[test]
-fn a_client_whose_disk_is_full_gives_up_its_leases() {
+fn client_with_a_full_disk_releases_its_leases() {
     let cell = Cell::new(LONG);
     let Some(disk) = SmallDisk::mount(&cell.path("a"), "40m") else { return };
     let (a, b) = (cell.join("a"), cell.join("b"));
@@ -159,7 +158,7 @@ fn damaged_blocks_are_not_served_and_are_healed() {
     }
 }
 
-/// What a cell and a client keep is nobody else's to read.
+/// Other users cannot read the files of a cell and of a client.
 #[test]
 fn stores_and_cells_are_for_their_users_alone() {
     let cell = Cell::new(LONG);
@@ -179,17 +178,16 @@ fn stores_and_cells_are_for_their_users_alone() {
     }
 }
 
-/// Of a client that was stopped nothing comes; another has the block too, and is asked while the first
-/// still may answer.
+/// A stopped client does not answer; another holder is asked while the first may still answer.
 #[test]
-fn others_are_asked_before_one_that_says_nothing_is_given_up() {
+fn silent_peer_does_not_delay_others() {
     let cell = Cell::new(LONG);
     let (a, b) = (cell.join("a"), cell.join("b"));
     let content = vec![3; 300_000];
     Walker::new(&a).write_file(b"/file", &content, 0o644).expect("written");
     a.sync().expect("with the server");
     assert!(Walker::new(&b).read_file(b"/file").expect("a has it") == content);
-    // Who calls it from now on hears nothing.
+    // Requests to it are not answered from now on.
     let socket = cell.path("a").join("peers.sock");
     fs::remove_file(&socket).expect("it listened there");
     let listener = UnixListener::bind(&socket).expect("a socket");
@@ -226,7 +224,7 @@ fn the_shared_memory_of_a_database_is_refused() {
     assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
     // Any other file may have such a name.
     mknod(b"other-shm").expect("made");
-    // One that came otherwise is not written.
+    // One that was made by renaming cannot be written.
     a.rename(
         &Caller::ROOT,
         a.root(),
@@ -264,7 +262,7 @@ fn a_cell_that_was_rolled_back_is_refused() {
     fs::copy(cell.path("copy"), cell.path("cell")).expect("rolled back");
     let _ = fs::remove_file(cell.path("cell-wal"));
     cell.start();
-    // One that was not there meanwhile, and one that was all the time.
+    // A client that was disconnected meanwhile, and one that was connected all the time.
     let error = RingerFs::join(cell.options("a")).expect_err("the cell is older than a");
     assert!(error.to_string().contains("older"), "{error}");
     let stale = wait_for("a lookup is refused", || match b.lookup(b.root(), b"new") {
@@ -272,7 +270,7 @@ fn a_cell_that_was_rolled_back_is_refused() {
         other => Err(format!("{other:?}")),
     });
     assert!(stale.to_string().contains("older"), "{stale}");
-    // One that knows nothing comes in.
+    // A new client may join.
     cell.join("c");
 }
 
@@ -332,14 +330,14 @@ fn a_cell_is_copied_while_it_is_served() {
         true
     };
     c.readdir(dir, weft_vfs::DirCursor::START, count).expect("listed");
-    // One is made before another is removed.
+    // A file is created before another is removed.
     assert!(made > 1500 && (1500..=1501).contains(&names), "{made}: {names}");
     // Whatever was indexed is found.
     let search = Ask::Search { query: Bytes(b"name".to_vec()), limit: 10_000 };
     let found = Observer::connect(&cell.address(), None).and_then(|mut server| server.ask(&search));
     let Ok(Answer::Found { hits, .. }) = found else { panic!("{found:?}") };
     assert_eq!(hits.len(), names);
-    // What the cell says of itself, until the client that knew better gives in.
+    // The problems that a check of the cell finds, until the later client accepts the older cell.
     let problems = || {
         let asked =
             Observer::connect(&cell.address(), None).and_then(|mut s| s.ask(&Ask::Check {}));
@@ -357,7 +355,7 @@ fn a_cell_is_copied_while_it_is_served() {
     assert!(aside.join("identity").exists() && aside.join("journal").exists());
     assert_eq!(files(&aside.join("own")).len(), 1, "what it alone had");
     assert!(Walker::new(&c).read_file(b"/new").expect("read") == b"content");
-    // The old one is heard of until somebody says that it does not come back.
+    // The old client is listed until an administrator drops it.
     assert_eq!(problems(), [b"older-copy".to_vec()]);
     let Answer::Status { status } = server_says(&cell, &Ask::Status {}) else {
         panic!("no status")
@@ -413,7 +411,7 @@ fn lying_disks(seed: u64, steps: u64) {
                     continue;
                 }
                 let block = &blocks[rng.index(blocks.len())];
-                // It may go at any moment.
+                // It may be evicted at any time.
                 let Ok(file) = fs::OpenOptions::new().read(true).write(true).open(block) else {
                     continue;
                 };
@@ -451,13 +449,13 @@ fn is_honest(e: &Error) -> bool {
 }
 
 #[test]
-fn whatever_disks_do_nothing_wrong_is_read() {
+fn faulty_disks_never_yield_wrong_data() {
     (1..=3).for_each(|seed| lying_disks(seed, 400));
 }
 
 #[test]
 #[ignore = "a campaign: WEFT_LONG_SECONDS says how long"]
-fn long_disks_that_lie() {
+fn long_faulty_disks() {
     let secs = std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
     let end = std::time::Instant::now() + Duration::from_secs(secs);
     (1000..)

@@ -1,12 +1,11 @@
-//! What files were: kept by policy, listed, and made again.
+//! Versions of files: kept by policy, listed and restored.
 
 use std::time::Duration;
 
-use weft_ringer::POLICY_XATTR;
 use weft_ringer_client::{HISTORY_XATTR, RESTORE_XATTR, RingerFs};
-use weft_vfs::{Caller, FileSystem, Ino, RenameFlags, Walker, XattrSet};
+use weft_vfs::{Caller, FileSystem, RenameFlags, Walker, XattrSet};
 
-use super::Cell;
+use super::{Cell, content, ino, set_policy, write};
 use weft_testing::wait_until;
 
 const EPOCH: Duration = Duration::from_secs(2);
@@ -19,25 +18,8 @@ fn join(cell: &Cell, name: &str) -> RingerFs {
     RingerFs::join(options).expect("it joins")
 }
 
-fn ino(fs: &RingerFs, path: &str) -> Ino {
-    let mut at = fs.root();
-    for part in path.split('/').filter(|part| !part.is_empty()) {
-        at = fs.lookup(at, part.as_bytes()).expect("there").attr.ino;
-    }
-    at
-}
-
-fn write(fs: &RingerFs, path: &str, bytes: &[u8]) {
-    Walker::new(fs).write_file(path.as_bytes(), bytes, 0o644).expect("written");
-}
-
 fn read(fs: &RingerFs, path: &str) -> Vec<u8> {
     Walker::new(fs).read_file(path.as_bytes()).expect("read")
-}
-
-fn policy(fs: &RingerFs, dir: &str, text: &str) {
-    fs.setxattr(&Caller::ROOT, ino(fs, dir), POLICY_XATTR, text.as_bytes(), XattrSet::Any)
-        .expect("a policy");
 }
 
 /// Each version or removed file, newest first: number, length, and the path of a removed one.
@@ -56,15 +38,11 @@ fn restore(fs: &RingerFs, path: &str, text: &str) -> weft_vfs::Result<()> {
     fs.setxattr(&Caller::ROOT, ino(fs, path), RESTORE_XATTR, text.as_bytes(), XattrSet::Any)
 }
 
-fn content(seed: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|n| (n % 251) as u8 ^ seed).collect()
-}
-
 #[test]
-fn what_was_left_is_kept_and_made_again_and_not_every_write() {
+fn versions_are_kept_on_close_and_restored() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
-    policy(&a, "", "versions=10 every=0");
+    set_policy(&a, "", "versions=10 every=0");
     let states: Vec<Vec<u8>> = (1..=4).map(|n| content(n, 70_000 * usize::from(n))).collect();
     for (n, state) in states.iter().enumerate() {
         write(if n % 2 == 0 { &a } else { &b }, "/file", state);
@@ -115,7 +93,7 @@ fn without_a_policy_nothing_is_kept() {
     Walker::new(&a).remove(b"/file").expect("removed");
     write(&a, "/file", b"three");
     assert!(history(&a, "file").is_empty() && history(&a, "").is_empty());
-    policy(&a, "", "versions=3 every=1000");
+    set_policy(&a, "", "versions=3 every=1000");
     for n in 0..5_u8 {
         write(&a, "/file", &[n; 10]);
     }
@@ -123,10 +101,10 @@ fn without_a_policy_nothing_is_kept() {
 }
 
 #[test]
-fn as_many_are_kept_as_the_policy_says_and_their_blocks_with_them() {
+fn policy_bounds_the_kept_versions() {
     let cell = Cell::new(EPOCH);
     let a = join(&cell, "a");
-    policy(&a, "", "versions=3 every=0");
+    set_policy(&a, "", "versions=3 every=0");
     for n in 0..8_u8 {
         write(&a, "/file", &content(n, 1000 + usize::from(n)));
     }
@@ -147,12 +125,12 @@ fn as_many_are_kept_as_the_policy_says_and_their_blocks_with_them() {
 }
 
 #[test]
-fn removed_files_come_back_with_what_was_below_a_removed_directory() {
+fn removed_files_and_trees_are_restored() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     let walker = Walker::new(&a);
     walker.mkdir_all(b"/d/e/f", 0o755).expect("made");
-    policy(&a, "d", "versions=5 every=0");
+    set_policy(&a, "d", "versions=5 every=0");
     write(&a, "/d/one", &content(1, 100_000));
     write(&a, "/d/e/f/two", &content(2, 100_001));
     write(&a, "/d/replaced", &content(3, 100_002));
@@ -178,10 +156,10 @@ fn removed_files_come_back_with_what_was_below_a_removed_directory() {
 }
 
 #[test]
-fn what_is_kept_survives_the_server_and_goes_in_time() {
+fn kept_versions_survive_a_restart_and_expire() {
     let mut cell = Cell::new(EPOCH);
     let a = join(&cell, "a");
-    policy(&a, "", "versions=5 every=0 keep=3");
+    set_policy(&a, "", "versions=5 every=0 keep=3");
     for n in 1..=3_u8 {
         write(&a, "/file", &content(n, 1000));
     }
@@ -192,7 +170,7 @@ fn what_is_kept_survives_the_server_and_goes_in_time() {
     cell.start();
     assert_eq!((history(&a, "file").len(), history(&a, "").len()), (2, 1));
     wait_until("no version is kept", || history(&a, "file").len() + history(&a, "").len() == 0);
-    // And then the blocks.
+    // Then the blocks are deleted.
     let own = cell.path("a").join("own");
     let left = || {
         let dirs = std::fs::read_dir(&own).expect("blocks").flatten();

@@ -15,7 +15,7 @@ use super::Cell;
 use weft_testing::{LIMIT, ends};
 
 /// Whether the server ends this connection, whatever it says before.
-fn is_hung_up_on(mut stream: &UnixStream) -> bool {
+fn is_closed_by_the_peer(mut stream: &UnixStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(50))).expect("a limit");
     let end = Instant::now() + LIMIT;
     let mut buf = [0; 4096];
@@ -30,7 +30,7 @@ fn is_hung_up_on(mut stream: &UnixStream) -> bool {
 }
 
 #[test]
-fn a_server_hangs_up_on_nonsense_and_goes_on() {
+fn server_closes_connections_that_send_garbage() {
     let cell = Cell::new(Duration::from_secs(15));
     let fs = cell.join("a");
     let mut rng = Rng::new(1);
@@ -58,9 +58,9 @@ fn a_server_hangs_up_on_nonsense_and_goes_on() {
     ] {
         let mut stream = UnixStream::connect(cell.path("s")).expect("a connection");
         let _ = stream.write_all(&bytes);
-        assert!(is_hung_up_on(&stream), "{what}");
+        assert!(is_closed_by_the_peer(&stream), "{what}");
     }
-    // Cut at every place, and then silent: nobody else notices.
+    // Cut at every offset, and then silent: other clients are not affected.
     let silent: Vec<UnixStream> = (0..hello.len())
         .map(|len| {
             let mut stream = UnixStream::connect(cell.path("s")).expect("a connection");
@@ -71,7 +71,7 @@ fn a_server_hangs_up_on_nonsense_and_goes_on() {
     Walker::new(&fs).write_file(b"/file", b"content", 0o644).expect("written");
     fs.sync().expect("durable");
     for stream in &silent {
-        assert!(is_hung_up_on(stream), "a silent one");
+        assert!(is_closed_by_the_peer(stream), "a silent one");
     }
 }
 
@@ -105,7 +105,7 @@ fn liar(cell: &Cell, name: &str, answer: Option<FromPeer>) -> Conversation {
 }
 
 #[test]
-fn what_a_peer_sends_is_checked_and_others_are_asked() {
+fn wrong_blocks_of_a_peer_are_fetched_elsewhere() {
     let cell = Cell::new(Duration::from_secs(30));
     let a = cell.join("a");
     let content = vec![5; 300_000];
@@ -128,7 +128,7 @@ fn what_a_peer_sends_is_checked_and_others_are_asked() {
 }
 
 #[test]
-fn a_peer_that_stalls_is_given_up_in_time() {
+fn stalled_peer_times_out() {
     let cell = Cell::new(Duration::from_secs(3600));
     let a = cell.join("a");
     Walker::new(&a).write_file(b"/file", b"content", 0o644).expect("written");
@@ -142,7 +142,7 @@ fn a_peer_that_stalls_is_given_up_in_time() {
 }
 
 #[test]
-fn a_client_gives_blocks_to_who_knows_their_hash_alone() {
+fn blocks_are_served_by_hash_only() {
     let cell = Cell::new(Duration::from_secs(15));
     let a = cell.join("a");
     Walker::new(&a).write_file(b"/file", b"content", 0o644).expect("written");

@@ -115,13 +115,13 @@ fn files(dir: &Path) -> usize {
 }
 
 #[test]
-fn a_token_is_good_once_in_time_and_for_one_cell() {
+fn invitation_is_valid_once_and_for_one_cell() {
     tokens(Cell::new());
 }
 
 #[cfg(feature = "quic")]
 #[test]
-fn a_token_is_good_once_in_time_and_for_one_cell_over_quic() {
+fn invitation_is_valid_once_and_for_one_cell_over_quic() {
     tokens(over_quic());
 }
 
@@ -144,7 +144,7 @@ fn tokens(mut cell: Cell) {
         assert_eq!(denial(join(&fresh, &cell.path("b"), taken)), Denial::Name);
     }
     join(&fresh, &cell.path("a"), "b").expect_err("there are keys already");
-    // Somebody else answers at that address: the secret is not told.
+    // Another server answers at that address: the secret is not sent.
     let other = Token { authority: BlockHash([9; 32]), ..fresh.clone() };
     let error = join(&other, &cell.path("b"), "b").expect_err("another authority");
     assert!(error.to_string().contains("TLS"), "{error}");
@@ -156,13 +156,13 @@ fn tokens(mut cell: Cell) {
 }
 
 #[test]
-fn strangers_get_nothing() {
+fn strangers_are_denied() {
     strangers(&Cell::new());
 }
 
 #[cfg(feature = "quic")]
 #[test]
-fn strangers_get_nothing_over_quic() {
+fn strangers_are_denied_over_quic() {
     strangers(&over_quic());
 }
 
@@ -171,7 +171,7 @@ fn strangers(cell: &Cell) {
     let prints = pki::fingerprint_in(&cell.path("pki/ca-cert.pem")).expect("there");
     let pinned = ClientTls::pinned(move |der| pki::fingerprint(der) == prints).expect("TLS");
     assert_eq!(denial(ask(&cell.address, Some(&pinned), &Ask::Status {})), Denial::Stranger);
-    // One that the authority has signed, and nobody has invited.
+    // A certificate that the authority has signed, of a client that was not invited.
     let authority = Authority::open(&cell.path("pki")).expect("readable").expect("there");
     let key = NewKey::generate().expect("a key");
     let (chain, _) = authority.admit("mallory", key.public()).expect("a certificate");
@@ -250,7 +250,7 @@ impl Raw {
 }
 
 #[test]
-fn who_may_only_read_changes_nothing_whatever_it_says() {
+fn read_only_member_changes_nothing() {
     let cell = Cell::new();
     cell.member("writer", &[("/", Level::Write)]);
     cell.member("reader", &[("/", Level::Read)]);
@@ -354,13 +354,13 @@ fn a_grant_is_for_a_subtree() {
 }
 
 #[test]
-fn who_is_sent_away_is_out_at_once_and_for_good() {
+fn revocation_is_immediate_and_permanent() {
     sending_away(Cell::new());
 }
 
 #[cfg(feature = "quic")]
 #[test]
-fn who_is_sent_away_is_out_at_once_and_for_good_over_quic() {
+fn revocation_is_immediate_and_permanent_over_quic() {
     sending_away(over_quic());
 }
 
@@ -368,7 +368,7 @@ fn sending_away(mut cell: Cell) {
     cell.member("a", &[("/", Level::Write)]);
     cell.member("b", &[("/", Level::Write)]);
     let a = cell.mount("a");
-    // Where a gives blocks.
+    // The address at which a serves blocks.
     let Ok(Answer::Status { status }) = cell.ask("pki", &Ask::Status {}) else { panic!() };
     let listens = status.clients[0].listens.clone().expect("it listens").0;
     let listens = String::from_utf8(listens).expect("text");
@@ -386,7 +386,7 @@ fn sending_away(mut cell: Cell) {
     assert_eq!(fetch().expect("an answer"), FromPeer::Absent {});
 
     let revoke = |name: &str| cell.ask("pki", &Ask::Revoke { name: Bytes(name.into()) });
-    revoke("nobody").expect_err("no such member");
+    revoke("stranger").expect_err("no such member");
     revoke("b").expect("sent away");
     assert_eq!(denial(cell.ask("b", &Ask::Status {})), Denial::Revoked);
     // Its leases end with its epoch, and others go on.
@@ -406,17 +406,17 @@ fn sending_away(mut cell: Cell) {
 }
 
 #[test]
-fn members_who_do_not_reach_each_other_talk_through_the_server() {
-    talking_through_the_server(&Cell::new());
+fn members_are_relayed_through_the_server() {
+    check_relayed_members(&Cell::new());
 }
 
 #[cfg(feature = "quic")]
 #[test]
-fn members_who_do_not_reach_each_other_talk_through_the_server_over_quic() {
-    talking_through_the_server(&over_quic());
+fn members_are_relayed_through_the_server_over_quic() {
+    check_relayed_members(&over_quic());
 }
 
-fn talking_through_the_server(cell: &Cell) {
+fn check_relayed_members(cell: &Cell) {
     let mount = |name: &str| {
         cell.member(name, &[("/", Level::Write)]);
         let mut options = cell.options(name);

@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weft_net::Address;
-use weft_ringer::ENCRYPTION_XATTR;
+use weft_ringer::{ENCRYPTION_XATTR, POLICY_XATTR};
 use weft_ringer_client::{ENCRYPT, KEYS_XATTR, RingerFs, RingerFsOptions};
 use weft_ringer_server::{ServeOptions, Server};
-use weft_vfs::{Caller, FileSystem, Ino, XattrSet};
+use weft_vfs::{Caller, FileSystem, Ino, Walker, XattrSet};
 
 /// A cell on a Unix socket in a directory of its own.
 #[derive(Debug)]
@@ -94,4 +94,28 @@ pub fn give_keys(cell: &Cell, from: &str, to: &RingerFs) {
         to.setxattr(&Caller::ROOT, to.root(), KEYS_XATTR, key.as_bytes(), XattrSet::Any)
             .expect("taken");
     }
+}
+
+/// Returns the inode number of a path.
+pub fn ino(fs: &RingerFs, path: &str) -> Ino {
+    let names = path.split('/').filter(|part| !part.is_empty());
+    names.fold(fs.root(), |at, name| fs.lookup(at, name.as_bytes()).expect("there").attr.ino)
+}
+
+/// Returns bytes that are the same for the same seed.
+pub fn content(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n % 251) as u8 ^ seed).collect()
+}
+
+pub fn write(fs: &RingerFs, path: &str, bytes: &[u8]) {
+    Walker::new(fs).write_file(path.as_bytes(), bytes, 0o644).expect("written");
+}
+
+pub fn attribute(fs: &RingerFs, path: &str, name: &[u8]) -> String {
+    String::from_utf8(fs.getxattr(ino(fs, path), name).expect("a value")).expect("text")
+}
+
+pub fn set_policy(fs: &RingerFs, path: &str, policy: &str) {
+    fs.setxattr(&Caller::ROOT, ino(fs, path), POLICY_XATTR, policy.as_bytes(), XattrSet::Any)
+        .expect("a policy");
 }

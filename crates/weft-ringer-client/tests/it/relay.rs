@@ -8,31 +8,27 @@ use weft_ringer::{Bytes, ClientId, POLICY_XATTR};
 use weft_ringer_client::RingerFs;
 use weft_ringer_net::{Answer, Ask, Conversation, Rendezvous};
 use weft_ringer_server::{ProxyServeOptions, ServeOptions, Server};
+use weft_testing::LIMIT;
 use weft_vfs::{Caller, FileSystem, Walker, XattrSet};
 
-use super::Cell;
+use super::{Cell, content, write};
 
 const EPOCH: Duration = Duration::from_secs(15);
-const LIMIT: Duration = Duration::from_secs(20);
 
-/// Nobody reaches this client where it listens.
+/// Makes a client unreachable at the address on which it listens.
 pub(super) fn hide(store: &Path) {
     std::fs::remove_file(store.join("peers.sock")).expect("it listens there");
 }
 
-fn content(seed: u8, len: u32) -> Vec<u8> {
-    (0..len).map(|n| (n % 251) as u8 ^ seed).collect()
-}
-
-/// What one writes, another reads.
+/// Checks that one client reads a file that another writes.
 pub(super) fn share(writer: &RingerFs, reader: &RingerFs, path: &str, seed: u8) {
     let bytes = content(seed, 700_000);
-    Walker::new(writer).write_file(path.as_bytes(), &bytes, 0o644).expect("written");
+    write(writer, path, &bytes);
     assert!(Walker::new(reader).read_file(path.as_bytes()).expect("read") == bytes, "{path}");
 }
 
 #[test]
-fn who_does_not_reach_another_talks_through_the_server() {
+fn unreachable_peers_are_relayed_through_the_server() {
     let mut cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     hide(&cell.path("a"));
@@ -50,7 +46,7 @@ fn who_does_not_reach_another_talks_through_the_server() {
     // Copies are asked for on the same way.
     a.setxattr(&Caller::ROOT, a.root(), POLICY_XATTR, b"copies=1 fsync=1", XattrSet::Any)
         .expect("set");
-    Walker::new(&a).write_file(b"/copied", &content(3, 300_000), 0o644).expect("written");
+    write(&a, "/copied", &content(3, 300_000));
     let copied = a.lookup(a.root(), b"copied").expect("there").attr.ino;
     a.fsync(&Caller::ROOT, copied, false).expect("on b");
     // The server that all passed through is another one now.
@@ -60,7 +56,7 @@ fn who_does_not_reach_another_talks_through_the_server() {
 }
 
 #[test]
-fn clients_of_a_proxy_talk_with_all_others() {
+fn clients_of_a_proxy_reach_all_peers() {
     let cell = Cell::new(EPOCH);
     let at = Address::Unix(cell.path("proxy"));
     let options = ProxyServeOptions {
@@ -85,7 +81,7 @@ fn clients_of_a_proxy_talk_with_all_others() {
 }
 
 #[test]
-fn a_server_that_passes_nothing_on_says_so() {
+fn server_without_relays_reports_that() {
     let cell = Cell::new(EPOCH);
     let at = Address::Unix(cell.path("t"));
     let serve = ServeOptions { listen: vec![at.clone()], relays_max: 0, ..ServeOptions::new() };
@@ -95,8 +91,8 @@ fn a_server_that_passes_nothing_on_says_so() {
     };
     let (a, b) = (join("a"), join("b"));
     hide(&cell.path("a"));
-    Walker::new(&a).write_file(b"/file", &content(1, 100_000), 0o644).expect("written");
-    let error = Walker::new(&b).read_file(b"/file").expect_err("nobody reaches a");
+    write(&a, "/file", &content(1, 100_000));
+    let error = Walker::new(&b).read_file(b"/file").expect_err("a is unreachable");
     let text = error.to_string();
     assert!(text.contains("peers.sock") && text.contains("--relays-max"), "{text}");
     drop((a, b, server));
@@ -135,13 +131,13 @@ fn called(link: &mut Conversation) -> Rendezvous {
 }
 
 #[test]
-fn nobody_comes_who_was_not_called() {
+fn uncalled_client_joins_no_rendezvous() {
     let cell = Cell::new(EPOCH);
     let text = refusal(&mut say(&cell, &Ask::Come { rendezvous: Rendezvous([0; 16]) }));
     assert!(text.contains("expired rendezvous"), "{text}");
     let text = refusal(&mut say(&cell, &Ask::Meet { peer: ClientId(9) }));
     assert!(text.contains("not connected"), "{text}");
-    // One that is called and does not come, and comes when nobody waits any more.
+    // The called client does not come in time, and later finds its rendezvous gone.
     let (mut link, client) = join_by_hand(&cell);
     let mut waits = say(&cell, &Ask::Meet { peer: client });
     let rendezvous = called(&mut link);
@@ -149,14 +145,14 @@ fn nobody_comes_who_was_not_called() {
     assert!(text.contains("did not answer the call"), "{text}");
     let text = refusal(&mut say(&cell, &Ask::Come { rendezvous }));
     assert!(text.contains("expired rendezvous"), "{text}");
-    // One that comes twice: the second finds nobody.
+    // A second connection for the same rendezvous is refused.
     let mut waits = say(&cell, &Ask::Meet { peer: client });
     let rendezvous = called(&mut link);
     let mut first = say(&cell, &Ask::Come { rendezvous });
     assert_eq!(hear(&mut first), Answer::Met {});
     assert_eq!(hear(&mut waits), Answer::Met {});
     refusal(&mut say(&cell, &Ask::Come { rendezvous }));
-    // What they say is none of the server's business, and the end of one is that of the other.
+    // The server relays any bytes; when one connection ends, so does the other.
     waits.send(&Ask::Ping {}).expect("passed on");
     assert_eq!(first.receive::<Ask>(Some(Instant::now() + LIMIT)).expect("heard"), Ask::Ping {});
     drop(waits);

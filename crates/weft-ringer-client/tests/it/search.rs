@@ -62,7 +62,7 @@ fn walk(fs: &RingerFs, dir: Ino, above: &str, into: &mut Vec<File>) {
     }
 }
 
-/// One random change; what is refused is refused.
+/// Makes one random change, which may be refused.
 fn change(fs: &RingerFs, rng: &mut Rng) {
     let mut dirs = vec![fs.root()];
     let mut files = Vec::new();
@@ -133,7 +133,7 @@ fn change(fs: &RingerFs, rng: &mut Rng) {
 }
 
 #[test]
-fn the_index_is_what_a_walk_finds() {
+fn search_agrees_with_a_tree_walk() {
     for seed in 1..=4 {
         let mut cell = Cell::new(Duration::from_secs(15));
         let mut rng = Rng::new(seed);
@@ -182,7 +182,7 @@ fn the_index_is_what_a_walk_finds() {
 }
 
 #[test]
-fn what_is_no_query_is_refused() {
+fn invalid_queries_are_refused() {
     let cell = Cell::new(Duration::from_secs(15));
     let a = cell.join("a");
     Walker::new(&a).write_file(b"/a \"b\" '; DROP TABLE name; --", b"", 0o644).expect("made");

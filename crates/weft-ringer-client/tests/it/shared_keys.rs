@@ -10,9 +10,9 @@ use weft_ringer_client::{
 };
 use weft_vfs::{Caller, Error, FileSystem, Ino, RenameFlags, Result, Walker, XattrSet};
 
-use super::encrypted::{encrypted_dir, ino, read, write};
+use super::encrypted::{encrypted_dir, read};
 use super::encrypted_hostile::tamper;
-use super::{Cell, encrypt, give_keys};
+use super::{Cell, encrypt, give_keys, ino, write};
 
 const EPOCH: Duration = Duration::from_secs(2);
 const ENOKEY: i32 = 126;
@@ -48,7 +48,7 @@ fn secret_in(keys: &Path) -> String {
 }
 
 #[test]
-fn a_member_who_trusts_the_giver_has_the_key_by_coming_there() {
+fn trusted_members_receive_shared_keys() {
     let cell = Cell::new(EPOCH);
     let (a, b, c) = (cell.join("a"), cell.join("b"), cell.join("c"));
     encrypted_dir(&a);
@@ -80,7 +80,7 @@ fn a_member_who_trusts_the_giver_has_the_key_by_coming_there() {
     drop(b);
     let b = cell.join("b");
     assert_eq!(read(&b, "/d/deep/file").expect("it has the key"), b"for two");
-    // Handed on, by one who was given it; the first is among the members.
+    // Shared further by a member who received it; the first owner is among the members.
     share(&b, dir, &[id(&c)]).expect("shared");
     trust(&c, &id(&b));
     write(&c, "/d/by c", b"words");
@@ -95,7 +95,7 @@ fn a_member_who_trusts_the_giver_has_the_key_by_coming_there() {
     let listed = told(&c, c.root(), SHARED_KEYS_XATTR);
     assert!([&a, &b, &c].iter().all(|fs| listed.contains(&id(fs).to_string())), "{listed}");
 
-    // What the cell has tells no key, and is not copied with the directory.
+    // The shares in the cell reveal no key, and are not copied with the directory.
     assert!(!a.listxattr(dir).expect("listed").contains(&SHARES_XATTR.to_vec()));
     assert_eq!(errno(a.removexattr(&Caller::ROOT, dir, SHARES_XATTR)), 1);
     let secret = secret_in(&cell.path("a").join("keys"));
@@ -114,7 +114,7 @@ fn from_hex(hex: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_shared_survives_moves_and_is_bounded() {
+fn shares_survive_moves_and_are_bounded() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     encrypted_dir(&a);
@@ -152,7 +152,7 @@ fn what_is_shared_survives_moves_and_is_bounded() {
 }
 
 #[test]
-fn a_nested_key_is_handed_over_alone() {
+fn nested_key_is_shared_alone() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (cell.join("a"), cell.join("b"));
     encrypted_dir(&a);
@@ -213,7 +213,7 @@ impl Attacked {
         Self { cell, dirs, rnodes, attempts: 0 }
     }
 
-    /// What `b`, which has no key, gets that comes to `d` while the server says this of it.
+    /// The results of `b`, which has no key, when it uses `d` with an rnode that the server has altered.
     fn comes(&mut self, change: impl FnOnce(&mut Rnode)) -> (Result<Vec<u8>>, Result<()>) {
         let _ = std::fs::remove_file(self.cell.path("b").join("keys"));
         let (dir, before) = (self.dirs[0], self.rnodes[0].clone());
@@ -234,16 +234,16 @@ impl Attacked {
 }
 
 #[test]
-fn a_server_that_shares_a_key_of_its_own_gets_nothing() {
+fn forged_shares_of_a_server_are_rejected() {
     let mut attacked = Attacked::new();
     let ([d, e], [_, of_e]) = (attacked.rnodes.clone(), attacked.dirs);
     let (got, wrote) = attacked.comes(|_| ());
     assert_eq!(got.expect("as it was"), b"words");
     wrote.expect("as it was");
-    // Its key, which it has wrapped for the victim under an id that nobody knows.
+    // A key of the server, wrapped for the victim under an unknown id.
     let (got, wrote) = attacked.comes(|rnode| rnode.xattrs.clone_from(&e.xattrs));
     assert_eq!((errno(got), errno(wrote)), (EKEYREJECTED, ENOKEY));
-    // The same in the name of who is trusted.
+    // The same in the name of a trusted member.
     let giver = shares(&d).shares[0].from;
     let (got, wrote) = attacked.comes(|rnode| {
         rnode.xattrs.clone_from(&e.xattrs);
@@ -280,7 +280,7 @@ fn a_server_that_shares_a_key_of_its_own_gets_nothing() {
 }
 
 #[test]
-fn shares_that_were_changed_or_taken_away_are_not_built_upon() {
+fn altered_shares_are_rejected() {
     let mut attacked = Attacked::new();
     let d = attacked.rnodes[0].clone();
     let (got, _) = attacked.comes(|rnode| drop(rnode.xattrs.remove(&shares_name())));
@@ -294,7 +294,7 @@ fn shares_that_were_changed_or_taken_away_are_not_built_upon() {
         });
         assert!([ENOKEY, EKEYREJECTED].contains(&errno(got)), "{at}");
     }
-    // One member is taken out, and another is put in whom nobody shared it with.
+    // One member is removed, and another is inserted without a share.
     let (dir, cell) = (attacked.dirs[0], &mut attacked.cell);
     for change in [
         |shares: &mut Shares| shares.shares.truncate(1),
@@ -315,7 +315,7 @@ fn shares_that_were_changed_or_taken_away_are_not_built_upon() {
 }
 
 #[test]
-fn what_is_shared_in_one_cell_is_not_taken_in_another() {
+fn shares_of_another_cell_are_rejected() {
     let (mut one, mut two) = (Cell::new(EPOCH), Cell::new(EPOCH));
     let (a, x) = (one.join("a"), two.join("a"));
     let b = one.join("b");

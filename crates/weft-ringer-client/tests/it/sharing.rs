@@ -12,7 +12,7 @@ use super::Cell;
 use weft_testing::{LIMIT, ends, wait_until};
 
 const LONG: Duration = Duration::from_secs(15);
-/// What no test waits for: that would be a hang.
+/// A time that no test waits for.
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn read(fs: &RingerFs, path: &[u8]) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn write(fs: &RingerFs, path: &[u8], content: &[u8]) {
 }
 
 #[test]
-fn what_one_writes_the_other_reads_at_once() {
+fn writes_are_visible_to_other_clients_at_once() {
     let cell = Cell::new(LONG);
     let (a, b) = (cell.join("a"), cell.join("b"));
     for round in 0..20_u8 {
@@ -48,7 +48,7 @@ fn what_one_writes_the_other_reads_at_once() {
 }
 
 #[test]
-fn appends_of_many_do_not_overlap() {
+fn concurrent_appends_do_not_overlap() {
     let cell = Cell::new(LONG);
     let all: Vec<_> = ["a", "b", "c"].iter().map(|name| Arc::new(cell.join(name))).collect();
     write(&all[0], b"/log", b"");
@@ -87,7 +87,7 @@ fn appends_of_many_do_not_overlap() {
 }
 
 #[test]
-fn names_move_for_everybody_at_once() {
+fn renames_are_visible_to_other_clients_at_once() {
     let cell = Cell::new(LONG);
     let (a, b) = (cell.join("a"), cell.join("b"));
     Walker::new(&a).mkdir_all(b"/d/e", 0o755).expect("made");
@@ -97,7 +97,7 @@ fn names_move_for_everybody_at_once() {
     b.rename(&Caller::ROOT, d, b"e", b.root(), b"moved", RenameFlags::empty()).expect("moved");
     assert_eq!(read(&a, b"/moved/f"), b"content");
     assert!(matches!(a.lookup(d, b"e"), Err(Error::NotFound)));
-    // What only the server can tell: not into itself.
+    // Only the server can decide this: a directory does not move into itself.
     let moved = a.lookup(a.root(), b"moved").expect("there").attr.ino;
     assert!(matches!(
         a.rename(&Caller::ROOT, a.root(), b"moved", moved, b"x", RenameFlags::empty()),
@@ -131,7 +131,7 @@ fn an_open_file_outlives_its_name() {
 }
 
 #[test]
-fn blocks_that_were_written_over_are_given_up() {
+fn overwritten_blocks_are_deleted() {
     let cell = Cell::new(LONG);
     let a = cell.join("a");
     write(&a, b"/file", &[0; 64 << 10]);
@@ -149,7 +149,7 @@ fn blocks_that_were_written_over_are_given_up() {
 }
 
 #[test]
-fn a_restarted_server_forgets_nothing_and_nobody() {
+fn server_restart_loses_no_data_and_no_client() {
     let mut cell = Cell::new(LONG);
     let (a, b) = (cell.join("a"), cell.join("b"));
     Walker::new(&a).mkdir(b"/d", 0o755).expect("made");
@@ -169,7 +169,7 @@ fn a_restarted_server_forgets_nothing_and_nobody() {
 }
 
 #[test]
-fn a_client_that_vanished_is_waited_for_no_longer_than_its_epoch() {
+fn leases_of_a_vanished_client_end_with_its_epoch() {
     let cell = Cell::new(Duration::from_secs(2));
     let mut patient = cell.options("b");
     patient.patience = LIMIT;
@@ -179,13 +179,13 @@ fn a_client_that_vanished_is_waited_for_no_longer_than_its_epoch() {
     write(&a, b"/file", b"a's, and on its way");
     a.vanish();
     let b = ends("the lease of the dead has run out", move || {
-        // What did not reach the server is not there.
+        // Changes that did not reach the server are missing.
         assert_eq!(read(&b, b"/file"), b"b's");
         write(&b, b"/other", b"new");
         b
     });
     drop(a);
-    // It comes back, and its change can be made still: nobody changed that file.
+    // It reconnects, and its change still applies: no client changed that file.
     let a = cell.join("a");
     assert_eq!(read(&a, b"/other"), b"new");
     a.sync().expect("durable");
@@ -193,7 +193,7 @@ fn a_client_that_vanished_is_waited_for_no_longer_than_its_epoch() {
 }
 
 #[test]
-fn a_client_that_vanished_is_waited_for_while_its_lease_lasts() {
+fn leases_of_a_vanished_client_are_respected() {
     let cell = Cell::new(HOUR);
     let a = cell.join("a");
     write(&a, b"/file", b"a's, and on its way");
@@ -209,7 +209,7 @@ fn a_client_that_vanished_is_waited_for_while_its_lease_lasts() {
 }
 
 #[test]
-fn a_change_that_came_too_late_is_kept_as_a_conflict() {
+fn late_change_is_kept_as_a_conflict() {
     let cell = Cell::new(Duration::from_secs(2));
     let (a, b) = (cell.join("a"), cell.join("b"));
     write(&b, b"/file", b"first");
@@ -245,7 +245,7 @@ fn a_change_that_came_too_late_is_kept_as_a_conflict() {
 }
 
 #[test]
-fn a_conflict_is_settled_for_one_side_or_the_other() {
+fn conflicts_are_resolved_for_either_side() {
     let cell = Cell::new(Duration::from_secs(2));
     let b = cell.join("b");
     for (how, left) in [("mine", &b"a's"[..]), ("theirs", b"b's")] {
@@ -271,12 +271,12 @@ fn a_conflict_is_settled_for_one_side_or_the_other() {
 }
 
 #[test]
-fn what_was_made_while_away_is_merged_where_names_are_free() {
+fn offline_changes_are_merged() {
     let cell = Cell::new(Duration::from_secs(2));
     let (a, b) = (cell.join("a"), cell.join("b"));
     Walker::new(&b).mkdir(b"/d", 0o755).expect("made");
     b.sync().expect("durable");
-    // Made by a, and heard of by nobody; meanwhile b makes others in the same directories.
+    // Made by a and not sent; meanwhile b makes others in the same directories.
     write(&a, b"/d/of a", b"a's");
     write(&a, b"/d/same", b"a's");
     Walker::new(&a).mkdir(b"/d/dir", 0o755).expect("made");
@@ -302,7 +302,7 @@ fn what_was_made_while_away_is_merged_where_names_are_free() {
 }
 
 #[test]
-fn a_server_that_is_away_is_an_error_and_no_hang() {
+fn unreachable_server_is_an_error() {
     let mut cell = Cell::new(Duration::from_secs(2));
     let mut options = cell.options("a");
     options.patience = Duration::from_secs(3);
@@ -334,7 +334,7 @@ fn a_store_has_one_user_and_one_cell() {
 }
 
 #[test]
-fn who_leaves_is_not_waited_for() {
+fn leaving_client_releases_its_leases() {
     // Waiting for the end of a lease would be a hang: also of its patience.
     let cell = Cell::new(HOUR);
     let a = cell.join("a");
@@ -343,7 +343,7 @@ fn who_leaves_is_not_waited_for() {
     let mut options = cell.options("b");
     options.patience = HOUR;
     let b = RingerFs::join(options).expect("it joins");
-    let b = ends("it does not wait for who has left", move || {
+    let b = ends("it does not wait for the client that has left", move || {
         let entry = b.lookup(b.root(), b"file").expect("there");
         let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
         b.setattr(&Caller::ROOT, entry.attr.ino, &set).expect("changed");
@@ -352,7 +352,7 @@ fn who_leaves_is_not_waited_for() {
     });
     b.unmount().expect("it ends");
     drop(b);
-    // But its blocks are with it alone: the error says so.
+    // Only the client that has left has the blocks: the error says so.
     let b = cell.join("b");
     let error = Walker::new(&b).read_file(b"/file").expect_err("no client has it");
     assert!(error.to_string().contains("is unavailable"), "{error}");

@@ -110,7 +110,7 @@ fn random_work(seed: u64, steps: u64, is_encrypted: bool) {
         let what = format!("WEFT_SMALL_WRITES_SEED={seed}, step {step}");
         match rng.below(60) {
             0 => {
-                // As if it had been killed.
+                // As after SIGKILL.
                 a.vanish();
                 drop(a);
                 a = cell.join("a");
@@ -144,7 +144,7 @@ fn random_work(seed: u64, steps: u64, is_encrypted: bool) {
 }
 
 #[test]
-fn they_are_there_for_everybody_and_after_the_end_of_a_client() {
+fn small_writes_are_shared_and_survive_a_crash() {
     match number("WEFT_SMALL_WRITES_SEED", 0) {
         0 => (1..=4).for_each(|seed| random_work(seed, 400, false)),
         seed => random_work(seed, 400, false),
@@ -152,7 +152,7 @@ fn they_are_there_for_everybody_and_after_the_end_of_a_client() {
 }
 
 #[test]
-fn they_are_there_as_well_where_they_are_encrypted() {
+fn encrypted_small_writes_are_shared_and_survive_a_crash() {
     match number("WEFT_SMALL_WRITES_SEED", 0) {
         0 => (11..=14).for_each(|seed| random_work(seed, 400, true)),
         seed => random_work(seed, 400, true),
@@ -168,7 +168,7 @@ fn long_small_writes() {
     seeds.for_each(|seed| random_work(seed, 1000, seed % 2 == 1));
 }
 
-/// Nothing is sent before it is asked for.
+/// Options of a client that sends changes only on request.
 fn silent(cell: &Cell, name: &str, block_bytes: u32) -> RingerFsOptions {
     let mut options = cell.options(name);
     (options.client.flush_micros, options.client.batch) = (u64::MAX / 2, usize::MAX);
@@ -177,7 +177,7 @@ fn silent(cell: &Cell, name: &str, block_bytes: u32) -> RingerFsOptions {
 }
 
 #[test]
-fn a_power_cut_leaves_what_was_at_some_moment() {
+fn power_cut_leaves_a_prefix_of_writes() {
     // Each seed with a plain file and with an encrypted one.
     for (seed, is_encrypted) in (1..=8).flat_map(|seed| [(seed, false), (seed, true)]) {
         let mut rng = Rng::new(seed);
@@ -201,8 +201,8 @@ fn a_power_cut_leaves_what_was_at_some_moment() {
         }
         a.vanish();
         drop(a);
-        // Of the journal any part from its beginning may be left, but for what was durable; what
-        // blocks were before they were opened has one name instead of two.
+        // Any prefix of the journal may be left that includes its durable part; the base of an open
+        // block may have lost its second name.
         let mut bytes = fs::read(&journal).expect("a journal");
         let cut = durable + rng.below(bytes.len() as u64 - durable + 1);
         if rng.below(3) > 0 {
@@ -219,7 +219,7 @@ fn a_power_cut_leaves_what_was_at_some_moment() {
         let a = cell.join("a");
         let left = whole(&a, ino);
         assert!(moments.contains(&left), "seed {seed}: it was never so");
-        // And so it is for others.
+        // Other clients read the same.
         let b = cell.join("b");
         if is_encrypted {
             give_keys(&cell, "a", &b);
@@ -239,7 +239,7 @@ fn bytes_in(dir: &Path) -> u64 {
 }
 
 #[test]
-fn a_small_write_costs_what_it_is_long() {
+fn small_write_costs_its_length() {
     const WRITE: usize = 8192;
     for block_bytes in [64 << 10, 256 << 10, 4 << 20] {
         let cell = Cell::new(LONG);
@@ -279,7 +279,7 @@ fn a_small_write_costs_what_it_is_long() {
 }
 
 #[test]
-fn the_journal_does_not_grow_for_ever() {
+fn journal_is_bounded() {
     let cell = Cell::new(LONG);
     let a = RingerFs::join(silent(&cell, "a", 256 << 10)).expect("it joins");
     Walker::new(&a).write_file(b"/file", b"", 0o644).expect("made");

@@ -22,7 +22,7 @@ fn join(cell: &Cell, name: &str) -> RingerFs {
     let mut options = cell.options(name);
     options.settle = Duration::from_millis(20);
     options.scan_every = Duration::from_millis(200);
-    // What is read again comes from who keeps it.
+    // Evicted blocks are fetched again from their holders.
     options.cache_max_bytes = 0;
     RingerFs::join(options).expect("it joins")
 }
@@ -33,7 +33,8 @@ fn ino(fs: &RingerFs, path: &str) -> Ino {
         at = fs.lookup(at, part.as_bytes()).unwrap_or_else(|e| panic!("{path}: {e}")).attr.ino;
         found.push(at);
     }
-    // What is removed is not to be held by this. Folders live as long as they are known.
+    // Releases the references, so that removed files can be reaped; virtual folders live as long as they
+    // are known.
     found.into_iter().filter(|ino| ino.0 >> 63 == 0).for_each(|ino| fs.forget(ino, 1));
     at
 }
@@ -42,7 +43,7 @@ fn tell(fs: &RingerFs, dir: &str, what: &str) -> Result<()> {
     fs.setxattr(&Caller::ROOT, ino(fs, dir), SNAPSHOTS_XATTR, what.as_bytes(), XattrSet::Any)
 }
 
-/// What there is, path by path.
+/// The content of a tree by path.
 type Tree = BTreeMap<String, (FileKind, u16, i64, Vec<u8>)>;
 
 fn walk(fs: &RingerFs, dir: Ino, above: &str, into: &mut Tree) {
@@ -78,7 +79,7 @@ fn checked(cell: &Cell) -> u64 {
 }
 
 #[test]
-fn a_snapshot_is_what_there_was_and_never_changes() {
+fn snapshot_is_consistent_and_immutable() {
     for seed in 1..=3 {
         let mut cell = Cell::new(Duration::from_secs(15));
         let mut rng = Rng::new(seed);
@@ -94,7 +95,7 @@ fn a_snapshot_is_what_there_was_and_never_changes() {
                 change(&clients[rng.index(2)], &mut rng);
             }
             let (by, dir) = (&clients[rng.index(2)], ["", "d"][rng.index(2)]);
-            // Nobody has synced: what was done is in it all the same.
+            // Without a sync: the snapshot contains unsent changes as well.
             tell(by, dir, &format!("create s{round}")).expect("a snapshot");
             let path = format!("{dir}/.snapshots/s{round}");
             made.push((dir, path, tree(&clients[rng.index(2)], dir)));
@@ -128,14 +129,14 @@ fn a_snapshot_is_what_there_was_and_never_changes() {
             }
         }
         let live = tree(&c, "").len() as u64 + 1;
-        // Of hard links there is one inode: never more of these than names.
+        // Hard links share an inode, so there are at most as many inodes as names.
         clients.iter().for_each(|fs| fs.unmount().expect("all is told"));
         wait_until("all of them goes", || checked(&cell) <= live);
     }
 }
 
 #[test]
-fn what_a_snapshot_needs_stays_and_then_goes() {
+fn snapshot_keeps_its_blocks_until_removed() {
     let cell = Cell::new(EPOCH);
     let (a, b) = (join(&cell, "a"), join(&cell, "b"));
     let walker = Walker::new(&a);
@@ -159,7 +160,7 @@ fn what_a_snapshot_needs_stays_and_then_goes() {
         let path = format!("/d/.snapshots/first/{path}");
         assert!(b_walker.read_file(path.as_bytes()).expect("from a") == content(seed), "{path}");
     }
-    // What was removed comes back as any file is copied.
+    // A removed file is restored by copying it from the snapshot.
     let back = b_walker.read_file(b"/d/.snapshots/first/gone").expect("read");
     b_walker.write_file(b"/d/back", &back, 0o644).expect("written");
     assert!(walker.read_file(b"/d/back").expect("read") == content(2));
@@ -175,7 +176,7 @@ fn what_a_snapshot_needs_stays_and_then_goes() {
 }
 
 #[test]
-fn a_snapshot_cannot_be_changed_and_is_in_no_listing() {
+fn snapshots_are_read_only_and_unlisted() {
     let cell = Cell::new(EPOCH);
     let a = join(&cell, "a");
     let walker = Walker::new(&a);

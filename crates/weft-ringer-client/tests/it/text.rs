@@ -32,11 +32,11 @@ struct Named {
     bytes: Vec<u8>,
     ino: Ino,
     dir: Ino,
-    /// What the policy of this directory has searched.
+    /// The maximum length of texts that the policy of this directory has indexed.
     text_bytes: u64,
 }
 
-/// What a directory lists, but for itself and the one above.
+/// The entries of a directory, without `.` and `..`.
 pub(super) fn names_in(fs: &RingerFs, dir: Ino) -> Vec<(String, Ino, FileKind)> {
     let mut names = Vec::new();
     fs.readdir(dir, DirCursor::START, &mut |e| {
@@ -107,7 +107,7 @@ fn dir(fs: &RingerFs, rng: &mut Rng) -> Option<Ino> {
     Some(at)
 }
 
-/// One random change; what is refused is refused.
+/// Makes one random change, which may be refused.
 pub fn change(fs: &RingerFs, rng: &mut Rng) {
     let (Some(dir), Some(to)) = (dir(fs, rng), dir(fs, rng)) else { return };
     let name = |rng: &mut Rng| NAMES[rng.index(NAMES.len())].as_bytes();
@@ -165,7 +165,7 @@ pub fn change(fs: &RingerFs, rng: &mut Rng) {
 
 /// The paths of the names that fit, of those whose text is to be searched or of all.
 fn want(names: &[Named], by_policy: bool, fits: impl Fn(&[u8]) -> bool) -> BTreeSet<String> {
-    // Of a file with several names the directory with the smallest number counts.
+    // For a file with several names the directory with the smallest number decides.
     let mut of_file: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for n in names {
         let here = (n.dir.0, n.text_bytes);
@@ -184,7 +184,7 @@ fn eventually(cell: &Cell, query: &str, want: &BTreeSet<String>, told: &str) {
 }
 
 #[test]
-fn texts_are_found_as_a_walk_finds_them() {
+fn text_search_agrees_with_a_tree_walk() {
     for seed in 1..=3 {
         let mut cell = Cell::new(Duration::from_secs(15));
         let mut rng = Rng::new(seed);
@@ -233,11 +233,11 @@ fn texts_are_found_as_a_walk_finds_them() {
 }
 
 #[test]
-fn a_sync_tells_what_was_written_and_a_crash_only_delays_it() {
+fn texts_are_sent_on_sync_and_after_a_crash() {
     let cell = Cell::new(Duration::from_secs(2));
     let quick = |name: &str| {
         let mut options = cell.options(name);
-        // Nothing is told but what a sync tells, and what is looked through.
+        // Texts are sent by a sync and by scans only.
         options.settle = Duration::from_secs(600);
         options.scan_every = Duration::from_secs(2);
         RingerFs::join(options).expect("it joins")

@@ -1,4 +1,4 @@
-//! Certificates: who belongs to the cell gets in, nobody else.
+//! Certificates: only members of the cell are admitted.
 
 use std::path::Path;
 use std::time::Duration;

@@ -21,7 +21,7 @@ use weft_ringer::query::{Condition, Kind, Query};
 use weft_ringer::wire::{decode, encode};
 use weft_ringer::{RnodeId, ToldText, Version};
 
-use super::SqlResult;
+use super::sql_error::SqlResult;
 use weft_ringer::store::{Facts, Having, IndexChange, StoreError, Term};
 
 pub(super) const TABLES: &str = "

@@ -10,7 +10,8 @@ use rusqlite::Connection;
 use weft_ringer::query::Query;
 use weft_ringer::{RnodeId, Version};
 
-use super::{SqlResult, index};
+use super::index;
+use super::sql_error::SqlResult;
 use weft_ringer::store::{Having, Hits, IndexChange, IndexSource, Record, Term};
 
 #[derive(Debug)]

@@ -25,7 +25,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use weft_ringer::query::Query;
 use weft_ringer::{RnodeId, Version};
 
-use super::{SqlResult, index};
+use super::index;
+use super::sql_error::SqlResult;
 use weft_ringer::store::{
     CellStore, Change, Having, Hits, IndexChange, Record, Revision, Store, StoreError, StoreResult,
     Term, Transaction,

@@ -71,7 +71,7 @@ pub fn compare(seed: u64, steps: u32, mut open: impl FnMut() -> Box<dyn Store>) 
 }
 
 #[test]
-fn sqlite_is_as_the_model() {
+fn sqlite_agrees_with_the_model() {
     for seed in 0..8 {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("cell.db");
@@ -94,7 +94,7 @@ fn other_files_and_later_versions_are_refused() {
     let db = rusqlite::Connection::open(&other).expect("opens");
     db.execute_batch("CREATE TABLE mail (id INTEGER)").expect("made");
     drop(db);
-    let error = SqliteStore::open(&other).expect_err("somebody else's");
+    let error = SqliteStore::open(&other).expect_err("another program's");
     assert!(error.to_string().contains("not a weft cell"), "{error}");
 
     let later = dir.path().join("later.db");
@@ -122,7 +122,7 @@ fn a_cell_has_one_server() {
 /// Only a copy of a cell that is being made asks what has changed, since its first page. So what has changed is kept
 /// for so many changes, and not for ever.
 #[test]
-fn the_changes_that_a_cell_keeps_are_bounded() {
+fn change_log_is_bounded() {
     use weft_ringer_server::store::{CHANGES_KEPT, SqliteStore};
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cell.db");
@@ -157,7 +157,7 @@ fn the_changes_that_a_cell_keeps_are_bounded() {
     let last = store.revision().expect("known");
     drop(store);
     assert!(rows() <= CHANGES_KEPT, "{} rows", rows());
-    // What is kept is all that came after some transaction; what is not is said to be forgotten.
+    // All changes after some revision are kept; earlier ones are reported as forgotten.
     let mut store = SqliteStore::open(&path).expect("opens");
     let Err(StoreError::Forgotten { kept_after }) = store.changes(Revision(0), 1) else {
         panic!("it knows no bounds")
@@ -166,7 +166,7 @@ fn the_changes_that_a_cell_keeps_are_bounded() {
     assert_eq!(kept.last().expect("some").revision, last);
     assert_eq!(kept.first().expect("some").revision, Revision(kept_after.0 + 1));
     assert!(kept.len() as u64 > CHANGES_KEPT - 1000, "{} are kept", kept.len());
-    // One transaction that has more by itself is told of whole.
+    // A single transaction with more changes than that is reported whole.
     let revision = put(&mut store, CHANGES_KEPT + 10, 1);
     let told = store.changes(Revision(revision.0 - 1), usize::MAX).expect("kept");
     assert_eq!(told.len() as u64, CHANGES_KEPT + 10);
@@ -176,7 +176,7 @@ fn the_changes_that_a_cell_keeps_are_bounded() {
 }
 
 #[test]
-fn the_model_tells_whole_transactions() {
+fn model_reports_whole_transactions() {
     let mut store = MemoryStore::new();
     let mut transaction = Transaction::default();
     transaction.put(b"a".to_vec(), vec![1]);

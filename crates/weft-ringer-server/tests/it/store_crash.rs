@@ -4,7 +4,7 @@
 //! transaction is acknowledged; at a checkpoint pages of the file, a barrier; then the log from its
 //! beginning, over what was there. Between barriers the disk may keep any sectors of what was
 //! written. So the states a cut can leave are made from copies of both files after each commit.
-//! That the barriers are there is asked of SQLite itself (`synchronous`), and not tried.
+//! That SQLite issues its barriers is read from its setting (`synchronous`), not tested.
 
 use std::collections::BTreeMap;
 use std::fs;

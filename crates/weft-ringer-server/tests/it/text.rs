@@ -1,4 +1,4 @@
-//! What a server takes of texts, and when they go: each by a message that only it stops.
+//! Texts that a server accepts, and their removal: for each check a message that no other check stops.
 
 use std::collections::BTreeMap;
 
@@ -194,7 +194,7 @@ fn no(why: Refusal) -> Reply {
 }
 
 #[test]
-fn a_text_counts_for_the_content_that_there_is() {
+fn text_is_stored_for_the_present_content_only() {
     let mut harness = Harness::new();
     let file = harness.file(ROOT, "a", "red apples");
     let first = harness.content(file);
@@ -214,7 +214,7 @@ fn a_text_counts_for_the_content_that_there_is() {
     // Another content: the text is gone with the change, and one that comes late is not taken.
     harness.write(file, "green pear");
     assert_eq!((harness.told(file), harness.found("text:apples")), (None, vec![]));
-    assert_eq!(harness.tell(file, first, "red apples"), no(Refusal::Busy));
+    assert_eq!(harness.tell(file, first, "red apples"), no(Refusal::Changed));
     harness.tell_now(file, "green pear");
     assert_eq!(harness.found("text:pear -text:red"), ["/a"]);
     // Too long for the policy.
@@ -237,7 +237,7 @@ fn a_text_counts_for_the_content_that_there_is() {
 }
 
 #[test]
-fn a_text_has_the_names_of_its_file_and_goes_with_it() {
+fn text_is_found_by_every_name_and_removed_with_its_file() {
     let mut harness = Harness::new();
     harness.policy(ROOT, "text=1K");
     let dir = harness.make(ROOT, "d", Make::Directory {});
@@ -257,7 +257,7 @@ fn a_text_has_the_names_of_its_file_and_goes_with_it() {
 }
 
 #[test]
-fn what_no_policy_wants_any_more_goes() {
+fn texts_outside_every_policy_are_removed() {
     let mut harness = Harness::new();
     let (open, shut) = (
         harness.make(ROOT, "open", Make::Directory {}),
@@ -297,7 +297,7 @@ fn what_no_policy_wants_any_more_goes() {
 }
 
 #[test]
-fn what_is_wrong_is_told_and_mended() {
+fn check_finds_and_repairs_text_records() {
     let mut harness = Harness::new();
     harness.policy(ROOT, "text=1K");
     let file = harness.file(ROOT, "a", "right");
@@ -322,7 +322,7 @@ fn what_is_wrong_is_told_and_mended() {
             (vec!["/a".into()], vec![])
         );
     }
-    // As a server leaves it that knows of no texts.
+    // As an earlier server without texts leaves it.
     let key = |kind: u8| [&[kind][..], &file.0.to_be_bytes()].concat();
     let mut broken = Transaction::default();
     let told = wrong(other).expect("some");
@@ -349,7 +349,7 @@ fn what_is_wrong_is_told_and_mended() {
 }
 
 #[test]
-fn a_cell_of_before_gets_its_tables() {
+fn older_cell_gets_text_tables() {
     let mut harness = Harness::new();
     harness.policy(ROOT, "text=1K");
     let path = harness.dir.path().join("old");

@@ -234,7 +234,7 @@ impl Client {
         };
         let result = match as_expected {
             Ok(true) => execute(&op, mark, &sight),
-            Ok(false) => Err(Refusal::Busy.into()),
+            Ok(false) => Err(Refusal::Changed.into()),
             Err(stop) => Err(stop),
         };
         match result {

@@ -96,7 +96,7 @@ pub enum Call {
     Apply {
         /// The change.
         op: Op,
-        /// The call is refused with [`Refusal::Busy`] unless this rnode has this version: for a
+        /// The call is refused with [`Refusal::Changed`] unless this rnode has this version: for a
         /// change that was derived from a state read before.
         if_version: Option<(RnodeId, Version)>,
     },
@@ -105,7 +105,7 @@ pub enum Call {
     Write {
         /// The file.
         id: RnodeId,
-        /// The call is refused with [`Refusal::Busy`] unless the file has this version.
+        /// The call is refused with [`Refusal::Changed`] unless the file has this version.
         version: Version,
         /// As of [`Op::Write`].
         blocks: Vec<(u32, Option<Block>)>,

@@ -118,7 +118,7 @@ impl Client {
         let made = (|| {
             sight.claim(id)?;
             if sight.rnode(id)?.version != *version {
-                return Err(Stop::from(Refusal::Busy));
+                return Err(Stop::from(Refusal::Changed));
             }
             execute(&op, mark, &sight)
         })();

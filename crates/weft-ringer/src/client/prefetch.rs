@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_that_is_gone_through_is_asked_for_in_growing_windows() {
+    fn traversed_listing_is_prefetched_in_growing_windows() {
         let (mut prefetch, entries) = (Prefetch::default(), listing(1000));
         prefetch.listed(RnodeId::ROOT, &entries);
         let (mut have, mut misses) = (BTreeSet::new(), 0);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_at_here_and_there_is_asked_for_alone() {
+    fn random_lookups_are_not_prefetched() {
         let mut prefetch = Prefetch::default();
         prefetch.listed(RnodeId::ROOT, &listing(1000));
         for n in [500, 20, 900, 40, 41 + NEAR] {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn few_listings_of_moderate_length_are_followed() {
+    fn number_and_length_of_followed_listings_are_bounded() {
         let mut prefetch = Prefetch::default();
         prefetch.listed(RnodeId::ROOT, &listing(ENTRIES_MAX + 1));
         assert_eq!(prefetch.missed(id(0)), &[]);

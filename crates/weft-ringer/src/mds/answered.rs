@@ -82,7 +82,7 @@ mod tests {
     use crate::store::MemoryStore;
 
     #[test]
-    fn the_last_answers_are_known_to_the_next_life_and_no_more_are_kept() {
+    fn reply_cache_is_bounded_and_survives_a_restart() {
         let mut store = MemoryStore::new();
         let mut answers = Answers::load(&store).expect("memory");
         let client = ClientId(7);

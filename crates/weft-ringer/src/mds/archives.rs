@@ -203,8 +203,11 @@ impl Mds {
         }
         let is_doubtful = era != archives.era()
             || blocks.values().any(|block| archives.is_condemned(archive, &block.hash));
-        if rnode.content() != Some(of) || is_doubtful {
-            return Err(Refusal::Busy.into());
+        if rnode.content() != Some(of) {
+            return Err(Refusal::Changed.into());
+        }
+        if is_doubtful {
+            return Err(Refusal::SweepRunning.into());
         }
         let mut copies = self.archived_of(store, id)?;
         if copies.insert(archive, of) != Some(of) {

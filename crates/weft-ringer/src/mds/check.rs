@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::answered::Answer;
 use super::records::number_of;
 use super::snapshots;
+use crate::cell_mount::{CELL_MOUNT_XATTR, CellMount};
 use crate::encryption;
-use crate::junction::{JUNCTION_XATTR, Junction};
 use crate::rnode::{Body, Bytes, Dirent, Holders, Name, Rnode};
 use crate::store::{Store, StoreResult};
 use crate::text::ToldText;
@@ -159,7 +159,7 @@ fn read_rnodes(
         });
         checked.rnodes += 1;
         checked.orphans += u64::from(rnode.nlink == 0);
-        check_junction(&rnode, checked);
+        check_cell_mount(&rnode, checked);
         let is_copy = id.is_of_snapshot() && matches!(rnode.body, Body::File { .. });
         let origin = is_copy.then(|| snapshots::origin(&rnode));
         let (parent, entries) = match rnode.body {
@@ -191,14 +191,14 @@ fn read_rnodes(
     Ok(rnodes)
 }
 
-/// Checks that a junction can be parsed, and has no names of its own.
-fn check_junction(rnode: &Rnode, checked: &mut Checked) {
-    let Some(text) = rnode.xattrs.get(&Bytes(JUNCTION_XATTR.to_vec())) else { return };
-    if let Err(e) = Junction::parse(&text.0) {
-        checked.found("damaged-junction", format!("{}: {e}", rnode.id));
+/// Checks that a cell mount can be parsed, and has no names of its own.
+fn check_cell_mount(rnode: &Rnode, checked: &mut Checked) {
+    let Some(text) = rnode.xattrs.get(&Bytes(CELL_MOUNT_XATTR.to_vec())) else { return };
+    if let Err(e) = CellMount::parse(&text.0) {
+        checked.found("damaged-cell-mount", format!("{}: {e}", rnode.id));
     }
     let is_empty = matches!(rnode.body, Body::Directory { entries: 0, .. });
-    checked.expect(is_empty, "junction", || {
+    checked.expect(is_empty, "cell-mount", || {
         format!("inode {} has a cell attached and is not an empty directory", rnode.id)
     });
 }
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn check_names_each_problem() {
         assert_eq!(RnodeId::ROOT, RnodeId(1));
         assert_eq!(with(|_| {}), [""; 0]);
         assert_eq!(with(|t| t.remove(key(b'r', 7))), ["dangling-name"]);

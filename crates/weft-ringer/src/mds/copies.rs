@@ -81,7 +81,7 @@ impl Mds {
             return Err(Refusal::Invalid.into());
         }
         if rnode.content() != Some(of) {
-            return Err(Refusal::Busy.into());
+            return Err(Refusal::Changed.into());
         }
         let mut holders = load_holders(store, id)?;
         if holders.copies.get(&client) == Some(&of) {
@@ -110,9 +110,11 @@ impl Mds {
         let have = holders.copies.iter().filter(|(c, v)| **c != client && **v == of && is_here(c));
         let clients = have.count() as u64;
         let archives = self.archived_of(store, id)?.values().filter(|v| **v == of).count() as u64;
-        let is_enough = clients >= u64::from(others) && clients + archives > 0;
-        if rnode.content() != Some(of) || !is_enough {
-            return Err(Refusal::Busy.into());
+        if rnode.content() != Some(of) {
+            return Err(Refusal::Changed.into());
+        }
+        if clients < u64::from(others) || clients + archives == 0 {
+            return Err(Refusal::TooFewCopies.into());
         }
         holders.copies.remove(&client);
         holders.clients.remove(&client);

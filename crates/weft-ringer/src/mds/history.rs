@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_owner_is_damage() {
+    fn incomplete_owner_is_damage() {
         let mut store = cell(4, OwnerAtEnd(Some(OWNER)));
         let key = version_key(FILE, 3);
         let mut bytes = store.get(&key).expect("memory").expect("there").value;

@@ -67,7 +67,7 @@ impl Mds {
                     if let Some(steps) = steps {
                         return self.take(store, now, steps, out);
                     }
-                    Reply::No { why: Refusal::Busy }
+                    Reply::No { why: Refusal::AlreadyLeased }
                 }
                 None => Reply::No { why: Refusal::NotFound },
             },

@@ -375,7 +375,7 @@ impl Mds {
             return no(Refusal::NoSpace);
         }
         if self.snapshots.making.len() >= MAKING_MAX {
-            return no(Refusal::Busy);
+            return no(Refusal::TooManySnapshots);
         }
         let (recalled, waiting, passes) = (BTreeSet::new(), BTreeSet::new(), 0);
         let making = Making { client, request, dir, name, mark, at, passes, recalled, waiting };

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_as_archived_survives_every_sweep() {
+    fn archived_blocks_survive_every_sweep() {
         let (mut deleted, mut archived) = (0, 0);
         for seed in 1..=400 {
             let mut world = World::new(seed);
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_sweep_doomed_counts_for_nothing_until_it_is_absolved() {
+    fn blocks_doomed_by_a_dead_sweep_do_not_count() {
         let mut world = World::new(1);
         world.archive.insert(block(1));
         while !matches!(world.sweeper, Sweeper::Deletes(..)) {
@@ -515,7 +515,7 @@ mod tests {
             let era = world.mds.archives.era();
             world.mds.archived(&mut world.store, id, content, ARCHIVE, era)
         };
-        assert!(matches!(tell(&mut world), Err(Stop::Refused(Refusal::Busy))));
+        assert!(matches!(tell(&mut world), Err(Stop::Refused(Refusal::SweepRunning))));
         let begin = SweepStep::Begin { archive: ARCHIVE };
         let begun = world.mds.sweep(&mut world.store, world.now, 0, &begin);
         assert!(matches!(begun, Err(SweepError::Another(_))), "{begun:?}");

@@ -119,7 +119,7 @@ impl Mds {
             return Err(Refusal::Invalid.into());
         };
         if *now != content {
-            return Err(Refusal::Busy.into());
+            return Err(Refusal::Changed.into());
         }
         if is_encrypted(&rnode) {
             return Err(Refusal::NotPermitted.into());

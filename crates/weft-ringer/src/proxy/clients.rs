@@ -144,7 +144,7 @@ impl Proxy {
                 match rnode.and_then(|rnode| self.leases.acquire_named(now, client, id, rnode)) {
                     Some(steps) => self.take(now, steps),
                     // The client asks once it has the reply to the lookup.
-                    None => self.answer(client, id, Reply::No { why: Refusal::Busy }),
+                    None => self.answer(client, id, Reply::No { why: Refusal::AlreadyLeased }),
                 }
             }
             RequestBody::Lower { rnode, token, to } => self.lowered(now, client, rnode, token, to),

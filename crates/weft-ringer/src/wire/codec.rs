@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use weft_vfs::{FileKind, Time};
 
-use crate::types::{BlockHash, Mode, RnodeId};
-
 /// The most elements of one list: a frame of the smallest elements takes some megabytes of memory.
 pub const LIST_MAX: usize = 1 << 17;
 
@@ -310,31 +308,6 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
     }
 }
 
-impl Wire for BlockHash {
-    fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.0);
-    }
-
-    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        const WHAT: &str = "a hash";
-        let bytes = from.take(32, WHAT)?;
-        bytes.try_into().map(Self).map_err(|_| WireError::Short { what: WHAT })
-    }
-}
-
-impl Wire for RnodeId {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
-    }
-
-    fn get(from: &mut Reader<'_>) -> Result<Self, WireError> {
-        match u64::get(from)? {
-            0 => Err(WireError::Invalid { what: "an rnode number" }),
-            id => Ok(Self(id)),
-        }
-    }
-}
-
 impl Wire for Time {
     fn put(&self, out: &mut Vec<u8>) {
         self.secs.put(out);
@@ -396,7 +369,6 @@ macro_rules! wire_enum {
 
 pub use {wire_enum, wire_struct};
 
-wire_enum!(Mode { 0 => Hold, 1 => Read, 2 => Write });
 wire_enum!(FileKind {
     1 => Fifo,
     2 => CharDevice,

@@ -17,7 +17,7 @@ use super::archives::ArchiveInfo;
 use super::frame::FRAME_MAX_BYTES;
 use super::{Reader, Wire, WireError, decode, encode, put_bytes, wire_enum, wire_struct};
 use crate::block_map::BlockMap;
-use crate::error::Refusal;
+use crate::error::{Refusal, Refused};
 use crate::locks::{ClientLocks, FileLocks, LockClaim};
 use crate::op::Logged;
 use crate::policy::Policy;
@@ -549,16 +549,6 @@ pub struct SnapshotEntry {
     pub names: u64,
 }
 wire_struct!(SnapshotEntry { name, root, at, names });
-
-/// A change that was not carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused {
-    /// The change.
-    pub seq: Seq,
-    /// The reason.
-    pub why: Refusal,
-}
-wire_struct!(Refused { seq, why });
 
 /// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]

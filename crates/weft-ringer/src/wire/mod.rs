@@ -21,11 +21,12 @@ mod codec;
 pub mod frame;
 mod message;
 
+pub use crate::error::Refused;
 pub use archives::{ArchiveInfo, SweepStep, Swept};
 pub use codec::{
     LIST_MAX, Reader, Wire, WireError, decode, encode, put_bytes, wire_enum, wire_struct,
 };
 pub use message::{
-    Claim, Enclosed, Entry, FromServer, Kept, KeptOwner, KeptVersion, Listed, Peeked, Refused,
-    RemovedFile, Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
+    Claim, Enclosed, Entry, FromServer, Kept, KeptOwner, KeptVersion, Listed, Peeked, RemovedFile,
+    Reply, Request, RequestBody, SnapshotEntry, ToServer, Welcome,
 };

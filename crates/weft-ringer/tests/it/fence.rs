@@ -1,5 +1,5 @@
-//! What a server does not take, and what a client does not believe: each check, by a message that
-//! only it stops. The random worlds of `sim` seldom come to these.
+//! Requests that a server rejects and replies that a client ignores: each check by a message that no
+//! other check stops. The random worlds of `sim` seldom come to these.
 
 use weft_ringer::client::{
     Call, CallId, Client, ClientAction, ClientEvent, ClientOptions, Outcome,
@@ -100,7 +100,7 @@ impl Harness {
         said.into_iter().next().expect("one")
     }
 
-    /// The root as it is, for whoever may look.
+    /// The root as a client with a read lease sees it.
     fn root(&mut self, session: Session) -> Box<Rnode> {
         let said = self.acquire(session, ROOT, Mode::Read);
         match said.into_iter().next() {
@@ -142,7 +142,7 @@ fn applied(seq: u64) -> Reply {
 }
 
 #[test]
-fn an_epoch_that_is_over_changes_nothing() {
+fn commit_in_an_ended_epoch_changes_nothing() {
     let mut harness = Harness::new();
     let old = harness.hello(1, 1);
     let new = harness.hello(1, 2);
@@ -177,7 +177,7 @@ fn a_log_has_no_gaps_and_each_change_is_made_once() {
 }
 
 #[test]
-fn changes_are_made_under_leases_to_write_and_on_what_they_were_made_on() {
+fn changes_need_write_leases_and_their_base_versions() {
     let mut harness = Harness::new();
     let session = harness.hello(1, 1);
     let fenced = |reply: Reply| {
@@ -200,7 +200,7 @@ fn changes_are_made_under_leases_to_write_and_on_what_they_were_made_on() {
     ] {
         fenced(harness.commit(session, 0, vec![Logged { base, ..mkdir(session, 1, 1, 1) }]));
     }
-    // In an epoch that nobody has begun.
+    // In an epoch that was never begun.
     for epoch in [Epoch(0), Epoch(session.epoch.0 + 1)] {
         let early = Logged { epoch, ..mkdir(session, 1, 1, 1) };
         let reply = harness.commit(session, 0, vec![early]);
@@ -301,7 +301,7 @@ impl Played {
 }
 
 #[test]
-fn a_name_counts_only_under_the_lease_it_was_read_under() {
+fn lookup_reply_counts_only_under_its_lease() {
     let mut played = Played::new();
     let lookup = || Call::Lookup { dir: ROOT, name: name("f") };
     played.tell(ClientEvent::Call(CallId(1), lookup()));
@@ -327,7 +327,7 @@ fn a_name_counts_only_under_the_lease_it_was_read_under() {
 }
 
 #[test]
-fn a_request_about_snapshots_that_comes_twice_is_carried_out_once() {
+fn repeated_snapshot_request_is_carried_out_once() {
     let mut harness = Harness::new();
     let (one, other) = (harness.hello(1, 1), harness.hello(2, 1));
     let make = |mark| RequestBody::Snapshot { dir: ROOT, name: name("s"), mark };
@@ -351,7 +351,7 @@ fn a_request_about_snapshots_that_comes_twice_is_carried_out_once() {
     assert_eq!(harness.say(one.client, one.epoch, make(8)), held);
     assert_eq!(harness.repeat(other.client, other.epoch, removed, remove()), held);
     assert_eq!(names(&mut harness), 1);
-    // What was refused is not done when it could be.
+    // A refused request is not carried out later.
     let no = |why| vec![Reply::No { why }];
     assert_eq!(harness.say(other.client, other.epoch, make(9)), no(Refusal::Exists));
     let refused = RequestId(harness.requests);
@@ -367,7 +367,7 @@ fn a_request_about_snapshots_that_comes_twice_is_carried_out_once() {
 }
 
 #[test]
-fn what_was_recalled_is_asked_for_again_when_it_was_given_back() {
+fn recalled_lease_is_requested_again_after_its_release() {
     let mut played = Played::new();
     let op = new_file(ROOT);
     played.tell(ClientEvent::Call(CallId(1), Call::Apply { op, if_version: None }));
@@ -410,7 +410,7 @@ fn granted(rnode: &Rnode, count: u32) -> Reply {
 }
 
 #[test]
-fn a_lease_asked_for_by_name_serves_the_next_call() {
+fn lease_requested_by_name_serves_the_next_call() {
     let (mut played, named, file) = played_by_name();
     played.reply(named, granted(&file, 2));
     let sent = played.sent.len();
@@ -420,9 +420,9 @@ fn a_lease_asked_for_by_name_serves_the_next_call() {
 }
 
 #[test]
-fn a_grant_by_name_counts_for_nothing_after_a_recall() {
+fn grant_by_name_is_ignored_after_a_recall() {
     let (mut played, named, file) = played_by_name();
-    // It may be about what the name names, and come from before what was changed under that.
+    // The recall may concern the rnode that the name leads to, and the grant be older than its last change.
     played.recall(1);
     played.reply(named, granted(&file, 2));
     let id = played.asked(|b| matches!(b, RequestBody::Lower { to: None, .. }));
@@ -433,7 +433,7 @@ fn a_grant_by_name_counts_for_nothing_after_a_recall() {
 }
 
 #[test]
-fn a_lease_by_name_waits_as_any_other_and_stands_back_behind_those_by_number() {
+fn request_by_name_waits_and_yields_to_requests_by_number() {
     let mut harness = Harness::new();
     let (one, other) = (harness.hello(1, 1), harness.hello(2, 1));
     let by_name = || RequestBody::AcquireNamed { dir: ROOT, name: name("f") };
@@ -457,15 +457,19 @@ fn a_lease_by_name_waits_as_any_other_and_stands_back_behind_those_by_number() {
     let lower = |rnode, token| RequestBody::Lower { rnode, token, to: Some(Mode::Read) };
     harness.say(one.client, one.epoch, lower(ROOT, dir));
     assert_eq!(harness.acquire(other, ROOT, Mode::Read).len(), 1);
-    assert_eq!(harness.say(one.client, one.epoch, by_name()), no(Refusal::Busy), "it has one");
-    // Its writer is asked to give it back; who wants it asks for it by its number meanwhile, with what it
-    // had sent before that.
+    assert_eq!(
+        harness.say(one.client, one.epoch, by_name()),
+        no(Refusal::AlreadyLeased),
+        "it has one"
+    );
+    // The writer is asked to release the lease; meanwhile the other client repeats an earlier request
+    // for it by number.
     harness.requests += 1;
     let before = RequestId(harness.requests);
     assert_eq!(harness.say(other.client, other.epoch, by_name()), []);
     assert_eq!(
         harness.say(other.client, other.epoch, by_name()),
-        no(Refusal::Busy),
+        no(Refusal::AlreadyLeased),
         "it waits for it"
     );
     let by_number = || RequestBody::Acquire { rnode: file, mode: Mode::Read };
@@ -477,7 +481,7 @@ fn a_lease_by_name_waits_as_any_other_and_stands_back_behind_those_by_number() {
 }
 
 #[test]
-fn a_question_about_names_waits_with_the_lease_for_it() {
+fn lookup_waits_with_the_request_for_its_lease() {
     let mut harness = Harness::new();
     let (one, other) = (harness.hello(1, 1), harness.hello(2, 1));
     let [Reply::Granted { token, .. }] = harness.acquire(one, ROOT, Mode::Write)[..] else {
@@ -514,7 +518,7 @@ fn a_question_about_names_waits_with_the_lease_for_it() {
     };
     assert!(matches!(&listed.1, Reply::Listed { listed } if listed.token == *at), "{listed:?}");
     assert_eq!(found, &(again, Reply::Found { dirent: None, token: *at }));
-    // Who waits for nothing any more is not waited with.
+    // A client that no longer waits gets no reply.
     assert_eq!(harness.acquire(other, ROOT, Mode::Write), []);
     harness.hello(2, 2);
     assert_eq!(harness.say(other.client, other.epoch, lookup()), [Reply::NoSession {}]);

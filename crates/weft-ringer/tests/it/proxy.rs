@@ -37,9 +37,9 @@ struct Cell {
     now: Moment,
     /// Messages between the proxy and the server.
     upstream: usize,
-    /// What the proxy says to the server is lost.
+    /// Whether messages of the proxy to the server are lost.
     cut: bool,
-    /// What the proxy has given back at the server.
+    /// Rnodes whose leases the proxy has released.
     lowered: Vec<RnodeId>,
     calls: u64,
     said: Vec<FromServer>,
@@ -77,7 +77,7 @@ impl Cell {
                     let event = MdsEvent::Message(message);
                     let out = self.server.handle(&mut self.store, self.now, event);
                     for send in out.expect("memory") {
-                        assert_eq!(send.client, PROXY, "nobody else is there");
+                        assert_eq!(send.client, PROXY, "the proxy is the only client");
                         self.upstream += 1;
                         events.push_back(Event::Proxy(ProxyEvent::FromParent(send.message)));
                     }
@@ -140,7 +140,7 @@ impl Cell {
         self.upstream - before
     }
 
-    /// Somebody who makes it up says something to the proxy.
+    /// Sends a hand-made request to the proxy.
     fn say(
         &mut self,
         epoch: Epoch,
@@ -190,7 +190,7 @@ fn create(n: u8) -> Call {
     Call::Apply { op, if_version: None }
 }
 
-/// The first change that somebody made up sends: a file in the root.
+/// The first change of a hand-made client: a file in the root.
 fn creation(epoch: Epoch, id: RnodeId, root: Version) -> Logged {
     let (parent, make) = (RnodeId::ROOT, Make::File { block_bytes: 1 << 16 });
     let op = Op::Create { parent, name: name(1), id, make, perm: 0o644, uid: 0, gid: 0 };
@@ -198,7 +198,7 @@ fn creation(epoch: Epoch, id: RnodeId, root: Version) -> Logged {
 }
 
 #[test]
-fn what_one_has_looked_at_costs_the_others_nothing() {
+fn metadata_fetched_for_one_client_costs_others_no_message() {
     let mut cell = Cell::new(3);
     for n in 0..10 {
         cell.call(0, create(n));
@@ -227,17 +227,17 @@ fn what_one_has_looked_at_costs_the_others_nothing() {
     assert_eq!(rnode.perm, 0o600);
 }
 
-/// Told to give it back, the server could hear of it late: when it was made after all, by the client in
-/// its next epoch, and the proxy has it.
+/// A release could reach the server late: after the client has created the rnode in its next epoch,
+/// and the proxy has a lease on it.
 #[test]
-fn what_is_not_made_yet_is_not_given_back() {
+fn rnode_that_is_not_created_yet_is_not_released() {
     let mut cell = Cell::new(1);
     let (epoch, generation, id, root) = cell.stranger();
     cell.cut = true;
     let made = creation(epoch, id, root);
     cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
     assert_eq!(cell.proxy.covers(id), Some(Mode::Write));
-    // The client begins another life.
+    // The client restarts.
     cell.cut = false;
     let hello = RequestBody::Hello { incarnation: Incarnation(2) };
     cell.say(Epoch(0), Generation(0), hello);
@@ -246,11 +246,11 @@ fn what_is_not_made_yet_is_not_given_back() {
 }
 
 #[test]
-fn nobody_holds_what_its_maker_has_left() {
+fn lease_of_a_created_rnode_ends_with_its_creator() {
     let mut cell = Cell::new(0);
     let (epoch, generation, id, root) = cell.stranger();
     cell.cut = true;
-    // It is still being asked for when its maker, here, begins another life.
+    // A request for it is pending when its creator, a client of this proxy, restarts.
     cell.say(epoch, generation, RequestBody::Acquire { rnode: id, mode: Mode::Read });
     let made = creation(epoch, id, root);
     cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
@@ -261,7 +261,7 @@ fn nobody_holds_what_its_maker_has_left() {
 }
 
 #[test]
-fn who_waits_for_what_is_never_made_is_told_so() {
+fn waiting_for_a_file_that_is_never_created_is_refused() {
     let mut cell = Cell::new(1);
     let (epoch, generation, id, root) = cell.stranger();
     cell.cut = true;
@@ -269,7 +269,7 @@ fn who_waits_for_what_is_never_made_is_told_so() {
     cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
     let waits = cell.run(Event::Client(0, ClientEvent::Call(CallId(1000), Call::Get { id })));
     assert_eq!(waits, [], "it is the maker's");
-    // Who was to make it begins another life, and the change never comes.
+    // Its creator restarts, and the change is never sent.
     cell.cut = false;
     let hello = RequestBody::Hello { incarnation: Incarnation(2) };
     let mut told = cell.say(Epoch(0), Generation(0), hello);
@@ -283,11 +283,11 @@ fn who_waits_for_what_is_never_made_is_told_so() {
 }
 
 #[test]
-fn who_makes_what_it_asked_for_before_holds_all_of_it() {
+fn creating_a_requested_rnode_grants_its_write_lease() {
     for mode in [Mode::Read, Mode::Write] {
         let mut cell = Cell::new(0);
         let (epoch, generation, id, root) = cell.stranger();
-        // There is no such thing, which the server has not said when it is made.
+        // It does not exist yet, which the server has not replied when it is created.
         cell.cut = true;
         cell.say(epoch, generation, RequestBody::Acquire { rnode: id, mode });
         let made = creation(epoch, id, root);
@@ -297,10 +297,10 @@ fn who_makes_what_it_asked_for_before_holds_all_of_it() {
     }
 }
 
-/// A server that ended when it had begun an epoch, and had not said so, waits in its next life for what
-/// is held in that.
+/// A server that ended between beginning an epoch and announcing it waits after its restart for the
+/// leases of that epoch.
 #[test]
-fn a_proxy_that_holds_nothing_yet_says_so() {
+fn proxy_without_leases_reports_that() {
     let mut proxy = Proxy::new(PROXY, Incarnation(1), ProxyOptions::default());
     let now = Moment(1_000_000);
     let [ProxyAction::ToParent(hello)] = &proxy.handle(now, ProxyEvent::Tick)[..] else {
@@ -323,14 +323,14 @@ fn a_proxy_that_holds_nothing_yet_says_so() {
     assert_eq!((message.epoch, &message.request.body), (Epoch(4), &nothing));
 }
 
-/// So that nobody waits for the end of its epoch.
+/// So that other clients need not wait for the end of its epoch.
 #[test]
-fn a_proxy_that_ends_gives_back_what_no_client_holds() {
+fn ending_proxy_releases_unused_leases() {
     let mut cell = Cell::new(0);
     let (epoch, generation, id, root) = cell.stranger();
     let made = creation(epoch, id, root);
     cell.say(epoch, generation, RequestBody::Commit { prev: Seq(0), ops: vec![made] });
-    // Who looks at it lets the proxy know it, and keep it.
+    // After a lease was requested the proxy knows the rnode, and keeps it.
     let asks = RequestBody::Acquire { rnode: id, mode: Mode::Write };
     let Reply::Granted { token, .. } = cell.strange(epoch, generation, asks) else {
         panic!("a lease")
@@ -348,7 +348,7 @@ fn a_proxy_that_ends_gives_back_what_no_client_holds() {
 }
 
 #[test]
-fn nobody_gets_past_a_proxy_what_it_does_not_hold() {
+fn proxy_rejects_unauthorized_requests() {
     let mut cell = Cell::new(1);
     cell.call(0, create(0));
     cell.call(0, Call::Sync);
@@ -367,7 +367,7 @@ fn nobody_gets_past_a_proxy_what_it_does_not_hold() {
     let refused = Some(Refused { seq, why: Refusal::Fenced });
     let broken = Reply::Broken { applied: Seq(0), refused };
     assert_eq!(cell.strange(epoch, generation, body.clone()), broken);
-    // Nor does what only proxies say.
+    // Nor do requests that only proxies may send.
     for body in [
         RequestBody::Enter { client: ClientId(1), incarnation: Incarnation(2) },
         RequestBody::Relay {
@@ -381,12 +381,12 @@ fn nobody_gets_past_a_proxy_what_it_does_not_hold() {
         assert_eq!(cell.strange(epoch, generation, body), no);
     }
     assert_eq!(cell.upstream, before);
-    // One that names nothing as its base is carried out by nobody.
+    // A change without a base is refused.
     let body =
         RequestBody::Commit { prev: Seq(0), ops: vec![Logged { base: Vec::new(), ..logged }] };
     let reply = cell.strange(epoch, generation, body);
     assert!(matches!(reply, Reply::Broken { refused: Some(_), .. }), "{reply:?}");
-    // With a lease, but in another epoch, or of another life of the proxy.
+    // With a lease, but in another epoch, or for another incarnation of the proxy.
     let asks = RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Read };
     let granted = cell.strange(epoch, generation, asks.clone());
     assert!(matches!(granted, Reply::Granted { .. }), "{granted:?}");
@@ -395,7 +395,7 @@ fn nobody_gets_past_a_proxy_what_it_does_not_hold() {
 }
 
 #[test]
-fn nobody_is_renewed_for_longer_than_the_proxy_itself() {
+fn client_epochs_end_with_the_epoch_of_their_proxy() {
     let mut cell = Cell::new(1);
     let epoch_micros = MdsOptions::default().epoch_micros;
     let hello = RequestBody::Hello { incarnation: Incarnation(1) };
@@ -424,7 +424,7 @@ fn nobody_is_renewed_for_longer_than_the_proxy_itself() {
             renewed_at = cell.now;
         }
     }
-    // By then the client has renewed some times, and is over before the proxy is.
+    // The client has renewed its epoch several times, and it ends before that of the proxy.
     assert!(renewed_at > began);
     let ends = renewed_at.after(welcome.lasts_micros + welcome.lasts_micros / 16);
     assert!(ends <= began.after(epoch_micros), "{ends:?}");

@@ -1,4 +1,4 @@
-//! What is done again under a lease costs no message: counted.
+//! Counts of messages: repeated operations under a lease cost none.
 
 use std::collections::VecDeque;
 
@@ -22,14 +22,14 @@ struct Cell {
     now: Moment,
     /// How often each client has sent something.
     exchanges: Vec<usize>,
-    /// Nothing reaches this client, and nothing comes from it.
+    /// The client that is cut off from the server.
     cut: Option<usize>,
     conflicts: Vec<Conflict>,
-    /// What came back of other calls than the one being made.
+    /// Results of other calls than the present one.
     later: Vec<(CallId, Outcome)>,
 }
 
-/// What a few calls may cost, and far more.
+/// An upper bound of the messages for a few calls.
 const MESSAGES_MAX: usize = 10_000;
 
 const START: Moment = Moment(1_000_000);
@@ -162,7 +162,7 @@ fn write(id: RnodeId, byte: u8) -> Call {
 }
 
 #[test]
-fn what_is_done_again_under_a_lease_costs_no_message() {
+fn repeated_operations_under_a_lease_cost_no_message() {
     let mut cell = Cell::new(2);
     let names: Vec<Name> =
         (0..100).map(|n| Name::new(format!("f{n}").as_bytes()).expect("a name")).collect();
@@ -211,7 +211,7 @@ fn likely_leases_are_prefetched() {
         cell.call(0, create(name));
     }
     cell.call(0, Call::Sync);
-    // What a name is, and the lease on that, come together.
+    // The reply to a lookup and the lease on the rnode arrive together.
     cell.call(1, Call::List { dir: RnodeId::ROOT });
     cell.call(1, Call::Evict { id: RnodeId::ROOT });
     cell.call(0, Call::Evict { id: RnodeId::ROOT });
@@ -235,7 +235,7 @@ fn likely_leases_are_prefetched() {
 }
 
 #[test]
-fn an_open_file_outlives_its_name_and_then_goes() {
+fn open_file_outlives_its_name_and_is_then_reaped() {
     let mut cell = Cell::new(2);
     let name = Name::new(b"f").expect("a name");
     let Outcome::Done(Some(file)) = cell.call(0, create(&name)) else { panic!("made") };
@@ -252,7 +252,7 @@ fn an_open_file_outlives_its_name_and_then_goes() {
 }
 
 #[test]
-fn changes_made_on_what_was_given_up_are_given_up() {
+fn changes_based_on_a_conflict_are_conflicts() {
     let mut cell = Cell::new(2);
     let name = Name::new(b"f").expect("a name");
     let Outcome::Done(Some(file)) = cell.call(0, create(&name)) else { panic!("made") };
@@ -278,15 +278,15 @@ fn changes_made_on_what_was_given_up_are_given_up() {
     let Outcome::Rnode(rnode) = cell.call(0, Call::Get { id: file }) else { panic!("there") };
     let weft_ringer::Body::File { blocks, .. } = &rnode.body else { panic!("a file") };
     assert_eq!((rnode.version.count, blocks[&0].hash), (2, BlockHash([10; 32])));
-    // What nobody else touched is made again.
+    // A change that no other client interferes with is made again.
     let lookup = Call::Lookup { dir: RnodeId::ROOT, name: other };
     assert!(matches!(cell.call(1, lookup), Outcome::Found(Some(_))));
 }
 
-/// A link looks at its file first, and needs its directory as well, which has the smaller number: a client that
-/// had the one gave it up for the other, in turns for ever.
+/// A link reads its file first, and needs its directory as well, which has the smaller number: two
+/// clients could release one for the other in turns for ever.
 #[test]
-fn links_of_one_file_by_several_clients_at_once_come_to_an_end() {
+fn concurrent_links_of_one_file_terminate() {
     for clients in 2..=4 {
         let mut cell = Cell::new(clients);
         let Outcome::Done(Some(file)) = cell.call(0, create(&name("f"))) else { panic!("made") };
@@ -301,9 +301,9 @@ fn links_of_one_file_by_several_clients_at_once_come_to_an_end() {
     }
 }
 
-/// The same the other way round: a removal looks at the directory first, and the file has the smaller number.
+/// The reverse order: a removal reads the directory first, and the file has the smaller number.
 #[test]
-fn removals_from_a_directory_that_is_younger_than_the_file_come_to_an_end() {
+fn concurrent_removals_from_a_newer_directory_terminate() {
     let mut cell = Cell::new(3);
     let Outcome::Done(Some(file)) = cell.call(0, create(&name("f"))) else { panic!("made") };
     let make = Make::Directory {};
@@ -375,7 +375,7 @@ fn locks_cost_a_message_only_when_others_lock_the_same_file() {
         panic!("there is one")
     };
     assert_eq!((found.first, found.last, found.pid, theirs), (1, 1, 1, true));
-    // Who waits is woken by who unlocks, though that has not the lease.
+    // An unlock wakes the waiting client, though it needs no lease.
     let waits = cell.begin(1, lock(file, 9, 1, true));
     cell.call(0, unlock(file, 7));
     assert_eq!(cell.ended(waits), Some(Outcome::Finished));
@@ -385,11 +385,11 @@ fn locks_cost_a_message_only_when_others_lock_the_same_file() {
 }
 
 #[test]
-fn who_has_unlocked_goes_on_when_others_can_lock() {
+fn relock_after_unlock_while_others_lock() {
     let (mut cell, file) = shared_file();
     cell.call(0, lock(file, 7, 1, false));
     assert_eq!(cell.call(1, lock(file, 8, 1, false)), REFUSED);
-    // What it says is lost on the way, and said again.
+    // Its message is lost and repeated.
     cell.cut = Some(0);
     let unlocks = cell.begin(0, unlock(file, 7));
     assert_eq!(cell.call(1, lock(file, 8, 1, false)), REFUSED);
@@ -399,7 +399,7 @@ fn who_has_unlocked_goes_on_when_others_can_lock() {
     let back = cell.run(0, ClientEvent::Tick);
     assert_eq!(back, [(unlocks, Outcome::Finished)]);
     assert_eq!(cell.call(1, lock(file, 8, 1, false)), Outcome::Finished);
-    // Nobody waits for long for a server that does not answer.
+    // An unlock does not wait long for a server that does not answer.
     assert_eq!(cell.call(0, lock(file, 7, 1, false)), REFUSED);
     cell.cut = Some(1);
     let unlocks = cell.begin(1, unlock(file, 8));
@@ -412,20 +412,20 @@ fn who_has_unlocked_goes_on_when_others_can_lock() {
 const REFUSED: Outcome = Outcome::Refused(weft_ringer::Refusal::WouldBlock);
 
 #[test]
-fn who_would_wait_for_himself_is_told_and_others_are_not() {
+fn lock_deadlocks_are_detected() {
     let (mut cell, file) = shared_file();
     cell.call(0, lock(file, 1, 1, false));
     cell.call(1, lock(file, 2, 2, false));
     let waits = cell.begin(0, lock(file, 1, 2, true));
     let deadlock = Outcome::Refused(weft_ringer::Refusal::Deadlock);
     assert_eq!(cell.call(1, lock(file, 2, 1, true)), deadlock, "over two clients");
-    // Who only waits may.
+    // A caller without a lock may wait.
     let other = cell.begin(1, lock(file, 3, 1, true));
     cell.call(1, unlock(file, 2));
     assert_eq!(cell.ended(waits), Some(Outcome::Finished));
     cell.call(0, unlock(file, 1));
     assert_eq!(cell.ended(other), Some(Outcome::Finished));
-    // Two who have it shared and both want it for themselves.
+    // Two holders of a shared lock that both request it exclusively.
     let shared = |exclusive| Lock {
         style: LockStyle::Posix,
         owner: 5,
@@ -446,7 +446,7 @@ fn who_would_wait_for_himself_is_told_and_others_are_not() {
 }
 
 #[test]
-fn locks_of_a_client_end_with_its_epoch_and_live_through_the_server_s_end() {
+fn locks_end_with_the_epoch_and_survive_a_server_restart() {
     let (mut cell, file) = shared_file();
     cell.call(0, lock(file, 1, 1, false));
     assert_eq!(cell.call(1, lock(file, 2, 1, false)), REFUSED);

@@ -10,7 +10,7 @@ use weft_ringer::{Bytes, Rnode};
 
 use crate::samples;
 
-fn there_and_back<T: Wire + PartialEq + Debug>(value: &T) {
+fn roundtrip<T: Wire + PartialEq + Debug>(value: &T) {
     let bytes = encode(value);
     assert_eq!(decode::<T>(&bytes).as_ref(), Ok(value));
     for cut in 0..bytes.len() {
@@ -27,16 +27,16 @@ fn canonical<T: Wire>(bytes: &[u8]) -> bool {
 
 proptest! {
     #[test]
-    fn messages_come_back(seed: u64) {
+    fn messages_roundtrip(seed: u64) {
         let rng = &mut Rng::new(seed);
-        there_and_back(&samples::to_server(rng));
-        there_and_back(&samples::from_server(rng));
-        there_and_back(&samples::rnode(rng));
-        there_and_back(&samples::name(rng));
+        roundtrip(&samples::to_server(rng));
+        roundtrip(&samples::from_server(rng));
+        roundtrip(&samples::rnode(rng));
+        roundtrip(&samples::name(rng));
     }
 
     #[test]
-    fn damaged_messages_are_other_messages_or_none(seed: u64) {
+    fn damaged_messages_never_panic(seed: u64) {
         let rng = &mut Rng::new(seed);
         let mut bytes = encode(&samples::to_server(rng));
         for _ in 0..=rng.below(3) {
@@ -49,14 +49,14 @@ proptest! {
     }
 
     #[test]
-    fn numbers_have_one_form(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+    fn numbers_have_one_encoding(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
         prop_assert!(canonical::<u64>(&bytes));
         prop_assert!(canonical::<i64>(&bytes));
         prop_assert!(canonical::<u32>(&bytes));
     }
 
     #[test]
-    fn frames_come_in_any_pieces(seed: u64) {
+    fn frames_arrive_in_any_pieces(seed: u64) {
         let rng = &mut Rng::new(seed);
         let sent: Vec<ToServer> = (0..5).map(|_| samples::to_server(rng)).collect();
         let stream: Vec<u8> =
@@ -82,12 +82,12 @@ fn deframe<T: Wire>(bytes: &[u8]) -> Result<Option<Frame<T>>, WireError> {
 }
 
 #[test]
-fn extreme_numbers_come_back() {
+fn extreme_numbers_roundtrip() {
     for n in [0, 1, 127, 128, u64::MAX - 1, u64::MAX] {
-        there_and_back(&n);
-        there_and_back(&n.cast_signed());
+        roundtrip(&n);
+        roundtrip(&n.cast_signed());
     }
-    there_and_back(&i64::MIN);
+    roundtrip(&i64::MIN);
     // Eleven bytes, ten with a bit too many, and a zero at the end.
     for bad in
         [&[0xff; 11][..], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2], &[0x80, 0]]
@@ -97,7 +97,7 @@ fn extreme_numbers_come_back() {
 }
 
 #[test]
-fn a_length_is_not_believed() {
+fn lengths_are_not_trusted() {
     // A list of many elements, none of which is there.
     let bytes = encode(&(1_u64 << 17));
     assert_eq!(decode::<Vec<u64>>(&bytes), Err(WireError::Short { what: "a list" }));
@@ -116,7 +116,7 @@ fn a_frame_that_is_too_long_is_refused_by_its_header() {
 }
 
 #[test]
-fn strangers_are_told_at_once() {
+fn foreign_protocols_are_rejected_at_once() {
     assert_eq!(
         deframe::<ToServer>(b"GET "),
         Err(WireError::Oversized {
@@ -139,7 +139,7 @@ fn refit(mut bytes: Vec<u8>, version: u8) -> Vec<u8> {
 }
 
 #[test]
-fn the_future_may_add_fields_and_choices() {
+fn later_versions_may_add_fields_and_variants() {
     let message = samples::to_server(&mut Rng::new(7));
     let mut more = frame(&message).expect("short");
     more.extend_from_slice(b"new field");

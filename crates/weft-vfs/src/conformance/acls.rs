@@ -1,6 +1,6 @@
 //! POSIX ACLs: kept in step with the mode, inherited, or refused.
 
-use super::{Bench, caller, refused};
+use super::bench::{Bench, caller, refused};
 use crate::acl::{ACCESS, DEFAULT};
 use crate::{Attr, Caller, Error, FileKind, Ino, OpenFlags, Result, SetAttr, XattrSet};
 

@@ -1,6 +1,6 @@
 //! Setting attributes with `setattr`.
 
-use super::{Bench, caller};
+use super::bench::{Bench, caller};
 use crate::{Caller, Result, SetAttr, SetTime, Time};
 
 pub(super) fn mode_and_owner(bench: &Bench<'_>) -> Result<()> {

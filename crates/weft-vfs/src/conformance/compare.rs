@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::Limits;
+use super::limits::Limits;
 use crate::{Attr, FileKind, FileSystem, Ino, Result, Walker};
 
 /// The visible state of a file system, without times, space, inode numbers and features that not

@@ -1,6 +1,7 @@
 //! Bytes of files.
 
-use super::{Bench, caller, pattern, refused};
+use super::bench::{Bench, caller, refused};
+use super::seeded::pattern;
 use crate::{Caller, Handle, Node, OpenFlags, Result, SetAttr};
 
 fn resize(bench: &Bench<'_>, node: &Node<'_>, size_bytes: u64) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Making inodes.
 
-use super::{Bench, caller, pattern, refused};
+use super::bench::{Bench, caller, refused};
+use super::seeded::pattern;
 use crate::{Caller, FileKind, Handle, Ino, OpenFlags, Result, SetAttr};
 
 pub(super) fn each_kind(bench: &Bench<'_>) -> Result<()> {

@@ -18,10 +18,11 @@
 //! ```
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::calls::with_calls;
+use crate::mutex::locked;
 use crate::{
     Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, FallocateMode, FileFlags, FileKind,
     FileLock, FileSystem, Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened,
@@ -59,12 +60,12 @@ impl Recorder {
     /// Returns the calls since the last call of this method.
     #[must_use]
     pub fn take_calls(&self) -> Vec<Call> {
-        std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut locked(&self.calls))
     }
 
     fn record(&self, name: &'static str, caller: Option<Caller>) {
         let call = Call { name, caller };
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+        locked(&self.calls).push(call);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Link counts.
 
-use super::{Bench, caller, refused};
+use super::bench::{Bench, caller, refused};
 use crate::{Caller, Error, Result};
 
 pub(super) fn names_of_one_file(bench: &Bench<'_>) -> Result<()> {

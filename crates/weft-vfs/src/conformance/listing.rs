@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Bench, caller, refused};
+use super::bench::{Bench, caller, refused};
 use crate::path::Listed;
 use crate::{Caller, DirCursor, FileKind, Node, Result};
 

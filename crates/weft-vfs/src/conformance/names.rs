@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Bench, caller, refused};
+use super::bench::{Bench, caller, refused};
 use crate::{Caller, RenameFlags, Result};
 
 fn check_listed(bench: &Bench<'_>, want: &BTreeSet<Vec<u8>>) -> Result<()> {

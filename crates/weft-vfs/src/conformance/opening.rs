@@ -1,6 +1,7 @@
 //! Opening, and closing as `close(2)` does: a flush for each descriptor, then the release.
 
-use super::{Bench, caller, pattern, refused};
+use super::bench::{Bench, caller, refused};
+use super::seeded::pattern;
 use crate::{Caller, FileSystem, Handle, Ino, OpenFlags, Result};
 
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);

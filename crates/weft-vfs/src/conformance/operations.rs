@@ -6,8 +6,8 @@ use crate::{
     Result, SetAttr, SetTime, Time, XattrSet,
 };
 
-use super::random::Random;
-use super::{Limits, pattern};
+use super::limits::Limits;
+use super::seeded::{Random, pattern};
 
 /// A path of one to three short names.
 pub(super) type Place = Vec<u8>;

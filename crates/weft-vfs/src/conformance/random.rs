@@ -1,32 +1,10 @@
 //! The random comparison with the model: generate, compare after every operation, shrink, print.
 
-use super::Bench;
+use super::bench::Bench;
 use super::compare::picture;
-use super::operations::{Operation, Side, random_operation};
+use super::operations::{Operation, Side, Told, random_operation};
+use super::seeded::Random;
 use crate::{MemFs, Result};
-
-/// Splitmix64: the same sequence for the same seed, everywhere.
-#[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Below `bound`, which is small.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
 
 /// The maximum number of runs while shrinking.
 const SHRINKING_RUNS: usize = 300;
@@ -63,7 +41,7 @@ fn play(
         let fail = |what: String| (at, what);
         let (got, want) = (left.apply(operation), right.apply(operation));
         if got != want {
-            let show = |told: &super::operations::Told| match told {
+            let show = |told: &Told| match told {
                 Ok(bytes) if bytes.len() > 16 => format!("{} bytes", bytes.len()),
                 other => format!("{other:?}"),
             };

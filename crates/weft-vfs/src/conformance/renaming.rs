@@ -1,6 +1,6 @@
 //! Every case of `renameat2(2)`.
 
-use super::{Bench, caller, refused};
+use super::bench::{Bench, caller, refused};
 use crate::{Caller, Node, RenameFlags, Result};
 
 const PLAIN: RenameFlags = RenameFlags::empty();

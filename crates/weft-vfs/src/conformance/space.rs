@@ -1,6 +1,7 @@
 //! Space: allocation, freeing, seeking, and full volumes.
 
-use super::{Bench, caller, pattern, refused};
+use super::bench::{Bench, caller, refused};
+use super::seeded::pattern;
 use crate::{Caller, Error, FallocateMode, Handle, Result, SeekFrom};
 
 pub(super) fn allocate(bench: &Bench<'_>) -> Result<()> {

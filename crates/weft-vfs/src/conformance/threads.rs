@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::thread;
 
-use super::{Bench, caller, pattern};
+use super::bench::{Bench, caller};
+use super::seeded::pattern;
 use crate::{Caller, Error, FileSystem, Node, OpenFlags, RenameFlags, Result};
 
 const THREADS: u64 = 4;

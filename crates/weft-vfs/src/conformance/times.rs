@@ -1,7 +1,7 @@
 //! The times that each call changes. Each time is first set to a distant past, so that no test has
 //! to wait.
 
-use super::{Bench, caller};
+use super::bench::{Bench, caller};
 use crate::{Caller, Ino, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Time};
 
 const OLD: Time = Time { secs: 1_000_000_000, nanos: 0 };

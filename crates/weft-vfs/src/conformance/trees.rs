@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Bench, caller, refused};
+use super::bench::{Bench, caller, refused};
 use crate::{Caller, FileKind, Node, Result, Walker};
 
 pub(super) fn deep(bench: &Bench<'_>) -> Result<()> {

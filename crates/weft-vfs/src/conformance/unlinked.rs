@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::{Bench, caller, pattern, refused};
+use super::bench::{Bench, caller, refused};
+use super::seeded::pattern;
 use crate::{Caller, OpenFlags, RenameFlags, Result};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Bench, caller, pattern, refused};
+use super::bench::{Bench, caller, refused};
+use super::seeded::pattern;
 use crate::{Caller, Result, XattrSet};
 
 pub(super) fn set_get_list_remove(bench: &Bench<'_>) -> Result<()> {

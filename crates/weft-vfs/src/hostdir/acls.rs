@@ -6,8 +6,8 @@ use rustix::fs::getxattr_query;
 use rustix::io::Errno;
 
 use super::attributes::extended;
+use super::descriptors::magic;
 use super::errno::os;
-use super::magic;
 use crate::acl::{ACCESS, Acl, DEFAULT};
 use crate::{Caller, Error, Result, XattrSet};
 

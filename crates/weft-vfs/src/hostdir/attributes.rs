@@ -3,17 +3,42 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_NOW,
-    UTIME_OMIT, Uid, chmodat, chownat, fchmod, fchown, ftruncate, getxattr, getxattr_query,
-    makedev, utimensat,
+    AtFlags, CWD, FileType, Gid, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps,
+    UTIME_NOW, UTIME_OMIT, Uid, chmodat, chownat, fchmod, fchown, ftruncate, getxattr,
+    getxattr_query, makedev, statx, utimensat,
 };
 use rustix::io::Errno;
 
+use super::descriptors::magic;
 use super::errno::os;
-use super::inodes::Inode;
-use super::{HostDir, magic, stat};
 use crate::access::without_privileges;
 use crate::{Attr, Caller, Error, FileKind, Ino, Result, SetAttr, SetTime, Time};
+
+/// The fields requested from `statx`.
+pub(super) const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// Returns the attributes of the inode of a descriptor.
+pub(super) fn stat(fd: impl AsFd) -> Result<Statx> {
+    statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, WANTED).map_err(os)
+}
+
+/// Converts the kind of a file from the host's.
+pub(super) fn kind_of(file_type: FileType) -> FileKind {
+    match file_type {
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        _ => FileKind::Regular,
+    }
+}
+
+/// Returns the kind of the inode with these attributes.
+pub(super) fn kind(attributes: &Statx) -> FileKind {
+    kind_of(FileType::from_raw_mode(attributes.stx_mode.into()))
+}
 
 fn time(t: &StatxTimestamp) -> Time {
     Time { secs: t.tv_sec, nanos: t.tv_nsec }
@@ -23,7 +48,7 @@ pub(super) fn attr(ino: Ino, from: &Statx) -> Attr {
     let rdev = makedev(from.stx_rdev_major, from.stx_rdev_minor);
     Attr {
         ino,
-        kind: super::kind_of(rustix::fs::FileType::from_raw_mode(from.stx_mode.into())),
+        kind: kind(from),
         perm: from.stx_mode & 0o7777,
         nlink: from.stx_nlink,
         uid: from.stx_uid,
@@ -50,23 +75,21 @@ fn timespec(time: Option<SetTime>) -> Timespec {
     }
 }
 
-/// Sets the attributes in `set`, except the change time, which the host sets itself.
-pub(super) fn set(host: &HostDir, inode: &Inode, set: &SetAttr) -> Result<Attr> {
-    let fd = host.fd(inode)?;
-    if let Some(size) = set.size_bytes {
-        if i64::try_from(size).is_err() {
-            return Err(Error::TooLarge);
-        }
-        let content = host.own_content(inode, true)?;
-        ftruncate(&content, size).map_err(|e| match e {
-            // The error of `ftruncate` for a length that the file system does not support.
-            rustix::io::Errno::INVAL => Error::TooLarge,
-            e => os(e),
-        })?;
-    }
+/// Sets the length of the file that is open in `content`.
+pub(super) fn set_size(content: impl AsFd, size_bytes: u64) -> Result<()> {
+    ftruncate(content, size_bytes).map_err(|e| match e {
+        // The error of `ftruncate` for a length that the file system does not support.
+        Errno::INVAL => Error::TooLarge,
+        e => os(e),
+    })
+}
+
+/// Sets owner, mode and times of the inode named by `fd`, as far as they are in `set`; the host sets
+/// the change time itself.
+pub(super) fn set(fd: impl AsFd, kind: FileKind, set: &SetAttr) -> Result<()> {
     let before = stat(&fd)?.stx_mode & 0o7777;
     let mut perm = set.perm.map_or(before, |perm| perm & 0o7777);
-    if set.kill_privileges && set.perm.is_none() && inode.kind != FileKind::Directory {
+    if set.kill_privileges && set.perm.is_none() && kind != FileKind::Directory {
         perm = without_privileges(perm);
     }
     if set.uid.is_some() || set.gid.is_some() {
@@ -75,7 +98,7 @@ pub(super) fn set(host: &HostDir, inode: &Inode, set: &SetAttr) -> Result<Attr> 
     }
     // A change of owner clears setuid on the host, which the caller did not ask for.
     let now = stat(&fd)?.stx_mode & 0o7777;
-    if inode.kind != FileKind::Symlink && (set.perm.is_some() || now != perm) {
+    if kind != FileKind::Symlink && (set.perm.is_some() || now != perm) {
         chmodat(CWD, magic(fd.as_fd()), Mode::from_raw_mode(perm.into()), AtFlags::empty())
             .map_err(os)?;
     }
@@ -84,7 +107,7 @@ pub(super) fn set(host: &HostDir, inode: &Inode, set: &SetAttr) -> Result<Attr> 
             Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
         utimensat(&fd, "", &times, AtFlags::EMPTY_PATH).map_err(os)?;
     }
-    Ok(attr(inode.ino, &stat(&fd)?))
+    Ok(())
 }
 
 /// Returns the value of an extended attribute.
@@ -146,7 +169,7 @@ impl New<'_> {
     /// meanwhile, the replacement is not changed.
     pub(super) fn finish(&self, fd: &OwnedFd) -> Result<()> {
         let found = stat(fd)?;
-        let kind = super::kind_of(rustix::fs::FileType::from_raw_mode(found.stx_mode.into()));
+        let kind = kind(&found);
         let ours = rustix::process::geteuid().as_raw();
         if kind != self.kind || found.stx_uid != ours {
             return Err(Error::Exists);

@@ -12,10 +12,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::acls;
-use super::attributes::{self, New};
+use super::attributes::{self, New, WANTED, kind, kind_of, stat};
+use super::descriptors::magic;
 use super::errno::os;
 use super::inodes::Inode;
-use super::{HostDir, Named, kind_of, locked, magic, stat};
+use super::{HostDir, Named};
+use crate::mutex::locked;
 use crate::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
     Ino, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, StatFs, XattrSet, check_name,
@@ -97,8 +99,8 @@ impl HostDir {
                 // Few file systems omit the kind.
                 FileType::Unknown => {
                     let at = AtFlags::SYMLINK_NOFOLLOW;
-                    match rustix::fs::statx(&named, name, at, super::WANTED) {
-                        Ok(found) => kind_of(FileType::from_raw_mode(found.stx_mode.into())),
+                    match rustix::fs::statx(&named, name, at, WANTED) {
+                        Ok(found) => kind(&found),
                         Err(_) => continue,
                     }
                 }
@@ -157,7 +159,16 @@ impl FileSystem for HostDir {
     }
 
     fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        attributes::set(self, &*self.inode(ino)?, set)
+        let inode = self.inode(ino)?;
+        let fd = self.fd(&inode)?;
+        if let Some(size) = set.size_bytes {
+            if i64::try_from(size).is_err() {
+                return Err(Error::TooLarge);
+            }
+            attributes::set_size(self.own_content(&inode, true)?, size)?;
+        }
+        attributes::set(&fd, inode.kind, set)?;
+        Ok(attributes::attr(ino, &stat(&fd)?))
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {

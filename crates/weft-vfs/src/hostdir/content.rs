@@ -6,10 +6,12 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, OFlags, copy_file_range, fallocate, ftruncate, seek};
 use rustix::io::{Errno, pread, pwrite};
 
+use super::HostDir;
+use super::attributes::stat;
 use super::descriptors::Descriptor;
 use super::errno::os;
 use super::inodes::Inode;
-use super::{HostDir, locked};
+use crate::mutex::locked;
 use crate::{Error, FallocateMode, FileKind, Handle, Ino, Result, SeekFrom};
 
 /// The longest file length that a system call accepts.
@@ -145,7 +147,7 @@ impl HostDir {
                 let flags = FallocateFlags::PUNCH_HOLE | keep(true);
                 fallocate(&file, flags, offset, len_bytes).map_err(os)?;
                 let end = offset + len_bytes;
-                if !keep_size && end > super::stat(&file)?.stx_size {
+                if !keep_size && end > stat(&file)?.stx_size {
                     ftruncate(&file, end).map_err(os)?;
                 }
                 Ok(())

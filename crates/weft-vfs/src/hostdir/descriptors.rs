@@ -5,11 +5,16 @@
 //! a descriptor, or must keep an inode alive, holds a strong one meanwhile.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::locked;
+use crate::mutex::locked;
+
+/// Returns a path to the inode of a descriptor, independent of its names.
+pub(super) fn magic(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
 
 /// A descriptor that may be closed when no call holds it.
 #[derive(Debug)]
@@ -119,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn those_used_longest_ago_are_closed() {
+    fn least_recently_used_descriptors_are_closed() {
         let descriptors = Descriptors::new(3);
         let weak = |descriptor: Arc<Descriptor>| Arc::downgrade(&descriptor);
         let first = weak(descriptors.keep(fd()));

@@ -8,20 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use rustix::fs::{FileType, Statx, StatxFlags};
+use rustix::fs::{Statx, StatxFlags};
 
+use super::attributes::kind;
 use super::descriptors::Descriptor;
 use super::handle::FileHandle;
-use super::numbers::Numbers;
-use super::{kind_of, locked};
+use super::numbers::{Key, Numbers, key};
+use crate::mutex::locked;
 use crate::{Error, FileKind, Ino, Result};
-
-/// Device and inode number.
-pub(super) type Key = (u32, u32, u64);
-
-pub(super) fn key(attributes: &Statx) -> Key {
-    (attributes.stx_dev_major, attributes.stx_dev_minor, attributes.stx_ino)
-}
 
 /// The birth time of the inode, if the host reports it.
 fn born(attributes: &Statx) -> Option<(i64, u32)> {
@@ -131,10 +125,6 @@ impl Inode {
         let named = locked(&self.named).upgrade();
         named.into_iter().chain(locked(&self.content).0.upgrade()).collect()
     }
-}
-
-fn kind(attributes: &Statx) -> FileKind {
-    kind_of(FileType::from_raw_mode(attributes.stx_mode.into()))
 }
 
 /// All referenced inodes.

@@ -29,18 +29,21 @@ mod inodes;
 mod numbers;
 
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxFlags, openat, statx};
+use rustix::fs::{CWD, Mode, OFlags, Statx, openat};
 use rustix::io::Errno;
 
+use crate::mutex::locked;
 use crate::{Entry, Error, FileKind, Handle, HandleTable, Ino, Result, check_name};
-use descriptors::{Descriptor, Descriptors};
+use attributes::stat;
+use descriptors::{Descriptor, Descriptors, magic};
 use errno::os;
 use handle::FileHandle;
 use inodes::{Inode, Inodes, Way};
+use numbers::key;
 
 /// A directory of the host.
 ///
@@ -100,24 +103,6 @@ impl fmt::Debug for HostDir {
     }
 }
 
-/// The fields requested from `statx`.
-const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The state under these locks is consistent after each statement.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns the attributes of the inode of a descriptor.
-fn stat(fd: impl AsFd) -> Result<Statx> {
-    statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, WANTED).map_err(os)
-}
-
-/// Returns a path to the inode of a descriptor, independent of its names.
-fn magic(fd: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
-}
-
 impl HostDir {
     /// Opens the directory at `path`.
     ///
@@ -151,7 +136,7 @@ impl HostDir {
         let opens_handles = || {
             let handle = FileHandle::of(fd.as_fd())?;
             let opened = handle.open(fd.as_fd(), OFlags::PATH | OFlags::CLOEXEC).ok()?;
-            (inodes::key(&stat(&opened).ok()?) == inodes::key(&attributes)).then_some(())
+            (key(&stat(&opened).ok()?) == key(&attributes)).then_some(())
         };
         let by_handle = options.by_handle && readable && opens_handles().is_some();
         let mut inodes = Inodes::default();
@@ -260,12 +245,12 @@ impl HostDir {
         let root = self.root.key;
         let mut at = above.try_clone().map_err(|e| errno::from_io(&e))?;
         loop {
-            let here = inodes::key(&stat(&at)?);
+            let here = key(&stat(&at)?);
             if here == root {
                 break;
             }
             at = self.opening(|| openat(&at, "..", flags, Mode::empty()))?;
-            if inodes::key(&stat(&at)?) == here {
+            if key(&stat(&at)?) == here {
                 // The root of the host: this directory is no longer below the root of this file
                 // system.
                 return Err(Error::NotFound);
@@ -273,13 +258,13 @@ impl HostDir {
         }
         let attributes = stat(&above)?;
         // A caller that came here by names mostly holds a reference on it.
-        let known = locked(&self.inodes).of_host(&inodes::key(&attributes));
+        let known = locked(&self.inodes).of_host(&key(&attributes));
         if let Some(known) = known.filter(|known| known.is(&above, &attributes)) {
             locked(&self.inodes).add_uses(&known, 1);
             return Ok((known, attributes));
         }
         let way = match directory.way() {
-            Way::Name(parent, _) if parent.key == inodes::key(&attributes) => parent.way(),
+            Way::Name(parent, _) if parent.key == key(&attributes) => parent.way(),
             // Without a handle the directory could not be opened again.
             _ if !self.has_handle(&attributes) => return Err(Error::Stale(directory.ino.0)),
             way => way,
@@ -289,7 +274,7 @@ impl HostDir {
 
     /// Returns true if inodes of the device are opened again by their handle.
     fn has_handle(&self, attributes: &Statx) -> bool {
-        let key = inodes::key(attributes);
+        let key = key(attributes);
         self.by_handle && (key.0, key.1) == (self.root.key.0, self.root.key.1)
     }
 
@@ -329,7 +314,7 @@ impl HostDir {
         let above = self.fd(parent).ok()?;
         let fd = self.opening(|| openat(&above, name, flags, Mode::empty())).ok()?;
         let attributes = stat(&fd).ok()?;
-        let inode = locked(&self.inodes).of_host(&inodes::key(&attributes))?;
+        let inode = locked(&self.inodes).of_host(&key(&attributes))?;
         if inode.ino == self.root.ino || !inode.is(&fd, &attributes) {
             return None;
         }
@@ -374,16 +359,3 @@ impl AsFd for Named {
 }
 
 const NO_PROC: Error = Error::Unsupported("a directory of the host without /proc mounted");
-
-/// Converts the kind of a file from the host's.
-fn kind_of(file_type: FileType) -> FileKind {
-    match file_type {
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Symlink,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        FileType::CharacterDevice => FileKind::CharDevice,
-        FileType::Fifo => FileKind::Fifo,
-        FileType::Socket => FileKind::Socket,
-        _ => FileKind::Regular,
-    }
-}

@@ -8,7 +8,8 @@
 
 use std::collections::HashMap;
 
-use super::inodes::Key;
+use rustix::fs::Statx;
+
 use crate::Ino;
 
 /// The first number that is not the host's.
@@ -19,6 +20,13 @@ const DEVICES_MAX: u64 = (1 << 14) - 1;
 const MADE_UP: u64 = FOREIGN | DEVICES_MAX << HOST_BITS;
 
 type Device = (u32, u32);
+
+/// Device and inode number on the host.
+pub(super) type Key = (u32, u32, u64);
+
+pub(super) fn key(attributes: &Statx) -> Key {
+    (attributes.stx_dev_major, attributes.stx_dev_minor, attributes.stx_ino)
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Numbers {

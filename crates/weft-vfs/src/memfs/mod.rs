@@ -8,9 +8,10 @@ mod file;
 mod node;
 mod state;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::acl::{self, Acl};
+use crate::mutex::locked;
 use crate::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,
     Ino, Invalidate, OpenFlags, Opened, RenameFlags, Result, SeekFrom, SetAttr, SetTime, StatFs,
@@ -20,30 +21,7 @@ use file::PAGE_BYTES;
 use node::{Data, Names};
 use state::{ROOT, State};
 
-/// The limits of a [`MemFs`].
-#[derive(Debug, Clone, Copy)]
-pub struct MemLimits {
-    /// Bytes of file content, in whole pages of 4 KiB.
-    pub capacity_bytes: u64,
-    /// Inodes.
-    pub inodes: u64,
-    /// Names of one file; subdirectories of one directory plus two.
-    pub links: u32,
-    /// Longest file.
-    pub file_bytes: u64,
-}
-
-impl Default for MemLimits {
-    /// 1 GiB, a million inodes, 65,000 links (as ext4), files to 2^63 - 1 bytes.
-    fn default() -> Self {
-        Self {
-            capacity_bytes: 1 << 30,
-            inodes: 1 << 20,
-            links: 65_000,
-            file_bytes: i64::MAX.cast_unsigned(),
-        }
-    }
-}
+pub use state::MemLimits;
 
 /// A file system in memory.
 ///
@@ -89,12 +67,12 @@ impl MemFs {
     /// The receiver of changes that the front did not make.
     #[must_use]
     pub fn invalidate(&self) -> Option<Arc<dyn Invalidate>> {
-        self.invalidate.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.invalidate).clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic in a caller's closure leaves the tree consistent: each change is made at once.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 }
 
@@ -402,7 +380,7 @@ impl FileSystem for MemFs {
     }
 
     fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
-        *self.invalidate.lock().unwrap_or_else(PoisonError::into_inner) = Some(sink);
+        *locked(&self.invalidate) = Some(sink);
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {

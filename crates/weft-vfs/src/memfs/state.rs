@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::MemLimits;
-use super::file::Content;
+use super::file::{Content, PAGE_BYTES};
 use super::node::{Data, Names, Node};
 use crate::acl::{self, Acl};
 use crate::{
@@ -15,6 +14,31 @@ use crate::{
 };
 
 pub(super) const ROOT: u64 = 1;
+
+/// The limits of a [`MemFs`](super::MemFs).
+#[derive(Debug, Clone, Copy)]
+pub struct MemLimits {
+    /// Bytes of file content, in whole pages of 4 KiB.
+    pub capacity_bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Names of one file; subdirectories of one directory plus two.
+    pub links: u32,
+    /// Longest file.
+    pub file_bytes: u64,
+}
+
+impl Default for MemLimits {
+    /// 1 GiB, a million inodes, 65,000 links (as ext4), files to 2^63 - 1 bytes.
+    fn default() -> Self {
+        Self {
+            capacity_bytes: 1 << 30,
+            inodes: 1 << 20,
+            links: 65_000,
+            file_bytes: i64::MAX.cast_unsigned(),
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -50,7 +74,7 @@ impl State {
     }
 
     pub(super) fn free_pages(&self) -> u64 {
-        (self.limits.capacity_bytes / super::PAGE_BYTES).saturating_sub(self.pages)
+        (self.limits.capacity_bytes / PAGE_BYTES).saturating_sub(self.pages)
     }
 
     pub(super) fn free_inodes(&self) -> u64 {

@@ -12,10 +12,4 @@ mod walker;
 
 pub use node::{Listed, Node};
 pub use tree::{Found, Tree};
-pub use walker::{Place, Walker};
-
-/// The maximum number of symbolic links on one path, as in Linux.
-pub const SYMLINKS_MAX: u32 = 40;
-
-/// The longest path, in bytes, as in Linux.
-pub const PATH_MAX_BYTES: usize = 4096;
+pub use walker::{PATH_MAX_BYTES, Place, SYMLINKS_MAX, Walker};

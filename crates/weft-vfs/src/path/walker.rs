@@ -3,7 +3,14 @@
 use crate::access::{self, Access};
 use crate::{Caller, Error, FileKind, FileSystem, RenameFlags, Result, SetAttr};
 
-use super::{Node, PATH_MAX_BYTES, SYMLINKS_MAX, Tree, tree};
+use super::node::Node;
+use super::tree::{self, Tree};
+
+/// The maximum number of symbolic links on one path, as in Linux.
+pub const SYMLINKS_MAX: u32 = 40;
+
+/// The longest path, in bytes, as in Linux.
+pub const PATH_MAX_BYTES: usize = 4096;
 
 /// Resolves paths on one file system on behalf of one caller.
 #[derive(Clone)]

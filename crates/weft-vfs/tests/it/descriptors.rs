@@ -97,7 +97,7 @@ fn any_number_of_inodes_is_used_by_few_descriptors() -> Result<()> {
 
 /// A file that another process puts in the place of an inode is not taken for that inode.
 #[test]
-fn what_others_put_in_its_place_is_another_inode() -> Result<()> {
+fn replacement_by_another_process_is_another_inode() -> Result<()> {
     for by_handle in [true, false] {
         let (_dir, path) = temporary();
         let fs = open(&path, by_handle);

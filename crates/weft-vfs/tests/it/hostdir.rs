@@ -129,7 +129,7 @@ fn temporary() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn nothing_leads_out() -> Result<()> {
+fn no_path_leads_out_of_the_directory() -> Result<()> {
     let (dir, path) = temporary();
     std::fs::write(dir.path().join("secret"), "outside").expect("a file");
     symlink("../secret", path.join("relative")).expect("a link");
@@ -152,7 +152,7 @@ fn nothing_leads_out() -> Result<()> {
 }
 
 #[test]
-fn a_file_stays_itself_when_others_move_it() -> Result<()> {
+fn file_renamed_by_another_process_keeps_its_identity() -> Result<()> {
     let (_dir, path) = temporary();
     std::fs::write(path.join("f"), "one").expect("a file");
     let fs = HostDir::open(&path)?;
@@ -221,7 +221,7 @@ fn owner_and_mode_do_not_depend_on_the_mask() -> Result<()> {
 }
 
 #[test]
-fn what_is_no_directory_is_refused() {
+fn other_kinds_than_directories_are_refused() {
     let (_dir, path) = temporary();
     std::fs::write(path.join("f"), "x").expect("a file");
     assert!(matches!(HostDir::open(&path.join("f")), Err(Error::NotADirectory)));

@@ -328,7 +328,7 @@ fn damaged_mfs_volumes_are_read_and_repaired() {
 #[test]
 fn the_shared_file_service_takes_any_messages() {
     replay("ringer_wire", targets::ringer_wire, |rng| {
-        // What junctions are made of, and queries.
+        // What cell mounts are made of, and queries.
         if rng.below(4) == 0 {
             let words =
                 ["cell ", "server ", "\n", "0123456789abcdef", "f", "a:1", "unix:/x", " ", "tag:"];

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::Path;
 use weft::net::Address;
-use weft::ringer::{CellId, JUNCTION_XATTR, Junction};
+use weft::ringer::{CELL_MOUNT_XATTR, CellId, CellMount};
 use weft::ringer_client::{CELLS_XATTR, COMPLETE_XATTR, STORE_XATTR};
 use weft::ringer_net::{Answer, Ask};
 
@@ -145,17 +145,17 @@ fn why_not(dir: &Path, e: Errno) -> Failure {
 /// `ringer attach`.
 pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
     let dir = &args.directory;
-    if xattr::get(dir, JUNCTION_XATTR).is_ok() {
+    if xattr::get(dir, CELL_MOUNT_XATTR).is_ok() {
         return Err(why_not(dir, Errno::EXIST));
     }
     let servers: Vec<String> = addresses(&args.server)?.iter().map(Address::to_string).collect();
     let tls_certificates = args.tls_certificates.clone();
     let cell = number_of(&Reaching { server: args.server.clone(), tls_certificates })?;
-    let junction = Junction { cell, servers };
-    let text = junction.to_string();
+    let cell_mount = CellMount { cell, servers };
+    let text = cell_mount.to_string();
     // Checked here, because this error gives the reason.
-    Junction::parse(text.as_bytes()).map_err(|e| Failure::usage(e.to_string()))?;
-    xattr::set(dir, JUNCTION_XATTR, text.as_bytes()).map_err(|e| match e {
+    CellMount::parse(text.as_bytes()).map_err(|e| Failure::usage(e.to_string()))?;
+    xattr::set(dir, CELL_MOUNT_XATTR, text.as_bytes()).map_err(|e| match e {
         Errno::ACCESS => Failure::new(format!(
             "permission denied: {}: only root and the user of the mount can attach cells, unless \
             it was mounted with --allow-attach",
@@ -167,7 +167,7 @@ pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
     let report = serde_json::json!({
         "directory": shown,
         "cell": cell.to_string(),
-        "servers": junction.servers,
+        "servers": cell_mount.servers,
     });
     out.confirm(&report, &format!("attached cell {cell} to {shown}"))?;
     Ok(DONE)
@@ -177,13 +177,13 @@ pub(super) fn attach(out: Output, args: &Attach) -> Outcome {
 pub(super) fn detach(out: Output, args: &Detach) -> Outcome {
     let dir = &args.directory;
     let shown = dir.display().to_string();
-    let text = match xattr::get(dir, JUNCTION_XATTR) {
+    let text = match xattr::get(dir, CELL_MOUNT_XATTR) {
         Ok(text) => text,
         Err(Errno::NODATA) => return Err(Failure::new(format!("no cell is attached to {shown}"))),
         Err(e) => return Err(no_cell(dir, e)),
     };
-    xattr::remove(dir, JUNCTION_XATTR).map_err(|e| why_not(dir, e))?;
-    let cell = Junction::parse(text.as_bytes()).map(|junction| junction.cell.to_string());
+    xattr::remove(dir, CELL_MOUNT_XATTR).map_err(|e| why_not(dir, e))?;
+    let cell = CellMount::parse(text.as_bytes()).map(|cell_mount| cell_mount.cell.to_string());
     let cell = cell.unwrap_or_else(|_| "unknown".into());
     let report = serde_json::json!({ "directory": shown, "cell": cell });
     out.confirm(&report, &format!("detached cell {cell} from {shown}"))?;

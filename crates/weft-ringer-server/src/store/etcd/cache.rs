@@ -70,7 +70,7 @@ mod tests {
     use weft_ringer::store::Revision;
 
     #[test]
-    fn it_is_bounded_and_keeps_what_is_used() {
+    fn cache_is_bounded_and_keeps_recent_entries() {
         let mut cache = Cache::with_generation(10_000);
         let record = |n: u64| Some(Record { value: vec![0; 100], revision: Revision(n) });
         cache.put(b"used".to_vec(), None);

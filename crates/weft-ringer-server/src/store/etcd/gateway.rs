@@ -444,7 +444,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_as_etcd_gives_them() {
+    fn replies_of_etcd_are_parsed() {
         let text = r#"{"header":{"cluster_id":"1","revision":"8"},"succeeded":true,"responses":[
             {"response_range":{"header":{"revision":"8"},"kvs":[{"key":"Zm9v",
             "create_revision":"2","mod_revision":7,"version":"4","value":"YmFy"}],"count":"1"}},
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_endpoints_are_refused() {
         let new = |list: &[&str]| {
             let list: Vec<String> = list.iter().map(|&e| e.to_owned()).collect();
             Gateway::new(&list, None).map(|g| g.endpoints).map_err(|e| e.to_string())

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_sort_as_what_they_are_of() {
+    fn encoded_keys_keep_their_order() {
         let keys = Keys::new("cell").expect("a name");
         let (mut plain, mut stored) = (Vec::new(), Vec::new());
         for key in [&b""[..], b"\0", b"a", b"a\0", b"ab", b"\xff", b"\xff\xff"] {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_refused() {
+    fn foreign_records_are_refused() {
         assert!(Tail::decode(b"").is_err());
         let later = Tail { format: FORMAT + 1, ..Tail::new() };
         let error = Tail::decode(&weft_ringer::wire::encode(&later)).expect_err("from the future");
@@ -310,7 +310,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_in_etcd_is_read_or_refused(
+        fn any_record_is_parsed_or_refused(
             bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
             small in proptest::collection::vec(0_u8..4, 0..40),
         ) {

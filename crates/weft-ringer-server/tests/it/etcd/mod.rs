@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use weft_ringer::mds::INDEX;
 use weft_ringer_server::store::{EtcdCell, EtcdOptions, EtcdStore, Taken};
-use weft_testing::wait_for;
+use weft_testing::{LIMIT, wait_for};
 
-/// A cell called `name`. What holds it holds for two seconds.
+/// A cell called `name`, whose owner has it until it stops or its session is revoked.
 pub fn cell(endpoints: Vec<String>, name: &str) -> EtcdCell {
-    cell_for(endpoints, name, Duration::from_secs(2))
+    cell_for(endpoints, name, LIMIT)
 }
 
 pub fn cell_for(endpoints: Vec<String>, name: &str, session: Duration) -> EtcdCell {
@@ -19,9 +19,9 @@ pub fn cell_for(endpoints: Vec<String>, name: &str, session: Duration) -> EtcdCe
     EtcdCell::new(&options, INDEX).expect("good options")
 }
 
-/// Takes the cell, as soon as nobody owns it.
-pub fn take(cell: &EtcdCell, who: &str) -> EtcdStore {
-    wait_for("the cell has no owner", || match cell.take(who).expect("etcd answers") {
+/// Takes the cell as soon as it has no owner.
+pub fn take(cell: &EtcdCell, name: &str) -> EtcdStore {
+    wait_for("the cell has no owner", || match cell.take(name).expect("etcd answers") {
         Taken::Ours(store) => Ok(*store),
         Taken::Theirs(owner) => Err(owner),
     })

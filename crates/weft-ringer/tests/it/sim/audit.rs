@@ -1,5 +1,4 @@
-//! What must be true of a store when nothing is under way: the tree hangs together, and every count
-//! in it is right.
+//! Invariants of a store at rest: the tree is consistent, and every count in it is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,7 +87,7 @@ pub fn audit(seed: u64, store: &MemoryStore) -> (usize, usize) {
     (audit_texts(seed, store, &rnodes), records(store, b'p').len())
 }
 
-/// What is kept of a file's text is what it says.
+/// Checks that the stored text of a file agrees with its content.
 fn audit_texts(seed: u64, store: &MemoryStore, rnodes: &BTreeMap<RnodeId, Rnode>) -> usize {
     let texts: BTreeMap<u64, ToldText> = records(store, b'T')
         .into_iter()

@@ -19,7 +19,7 @@ pub struct Operation<K> {
     pub kind: K,
 }
 
-/// What a thing does.
+/// The effect of an operation.
 pub trait Model {
     type State: Clone + Eq + Hash + Debug;
     type Kind: Debug;
@@ -164,7 +164,7 @@ impl Model for Entry {
 mod tests {
     use super::*;
 
-    /// Whose it is, is for who reads the history.
+    /// The client, for the reader of a printed history.
     fn op<K>(_client: usize, called: u64, returned: u64, kind: K) -> Operation<K> {
         let returned = (returned > 0).then_some(returned);
         Operation { called, returned, kind }

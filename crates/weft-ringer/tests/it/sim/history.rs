@@ -51,7 +51,7 @@ pub fn check(seed: u64, world: &World, expected: &[(u64, u64)]) -> usize {
     unknown
 }
 
-/// When a snapshot was asked for first, and answered last; nobody may have been answered.
+/// The time of the first request for a snapshot, and of the last reply, if there was one.
 fn asked(world: &World, of: u64) -> Option<(u64, Option<u64>)> {
     let asks = |called: &&Called| {
         let Call::Ask { body } = &called.call else { return false };
@@ -70,7 +70,7 @@ impl Histories {
         for (_, value) in records(&world.store, b'p') {
             let ((root, _), (_, mark)) =
                 decode::<((RnodeId, Time), (u64, u64))>(&value).expect("a snapshot");
-            let (called, returned) = asked(world, mark).expect("somebody asked");
+            let (called, returned) = asked(world, mark).expect("a request");
             let all = world.store.range(b"r", b"s", usize::MAX).expect("memory");
             let rnodes = all.into_iter().map(|(_, r)| decode::<Rnode>(&r.value).expect("an rnode"));
             let rnodes: BTreeMap<RnodeId, Rnode> =
@@ -119,7 +119,7 @@ impl Histories {
             (Call::Write { id, redo, .. }, Outcome::Done(_)) => {
                 let value = redo[0].data.0[..].try_into().expect("eight bytes");
                 let kind = RegisterKind::Write(u64::from_le_bytes(value));
-                // What was taken back may take effect later, or never.
+                // A change that was undone may take effect later, or never.
                 let returned = returned.filter(|_| !void);
                 self.files.entry(*id).or_default().push(Operation { called: from, returned, kind });
             }
@@ -189,7 +189,7 @@ impl Histories {
         }
     }
 
-    /// It was answered, and then taken back: it may take effect later, or never.
+    /// Records a change that was answered and then undone: it may take effect later, or never.
     fn add_void(&mut self, called: &Called, op: &Op, about: Option<RnodeId>) {
         let mut name = |dir: RnodeId, name: &Name, to: Option<u64>| {
             let kind = EntryKind::Either(to);
@@ -218,7 +218,7 @@ impl Histories {
         }
     }
 
-    /// It was never answered. A rename that the server decided may have happened.
+    /// Records a call that was never answered. A rename that the server decided may have happened.
     fn add_unknown(&mut self, called: &Called, op: &Op) {
         if let Op::Rename { parent, name, new_parent, new_name, .. } = op {
             let (from, to) = ((*parent, name.clone()), (*new_parent, new_name.clone()));
@@ -226,8 +226,8 @@ impl Histories {
         }
     }
 
-    /// What a rename that may have happened moved is not known, so each thing that was ever there, be
-    /// it by another such rename or a call of later, may have been. Comes when all else is known.
+    /// Adds the renames of unknown outcome: each entry that was ever at the old name may have been
+    /// moved, also one that another such rename or a later call put there. Called last.
     fn add_renames(&mut self) {
         let was_there = |o: &Operation<EntryKind>| match o.kind {
             EntryKind::Create(id) | EntryKind::Put(id) | EntryKind::Remove(id) => Some(id),
@@ -260,7 +260,7 @@ pub fn written(blocks: &[(u32, Option<weft_ringer::Block>)]) -> u64 {
     u64::from_le_bytes(hash.0[..8].try_into().expect("eight bytes"))
 }
 
-/// What was made while a rename of it was under way may have been moved by it, and on by another.
+/// A file that was created while its name was being renamed may have been moved, also twice.
 #[test]
 fn renames_of_unknown_outcome_may_have_moved_what_came_later() {
     let place = |n: u8| (RnodeId::ROOT, Name::new(&[n]).expect("a name"));

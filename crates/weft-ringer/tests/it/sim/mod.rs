@@ -23,14 +23,14 @@ use weft_vfs::FileKind;
 
 use self::world::{MILLI, SECOND, Weather, World};
 
-/// How long, once everything is up and the network well, calls may take that waited: a server that
-/// comes back, the grace it gives, and the end of the epochs of those who do not.
+/// The longest time that a waiting call takes once all machines and the network are up: the restart
+/// of a server, its grace period, and the end of the epochs of clients that do not reconnect.
 const SOON: u64 = 25 * SECOND;
 
 /// Where no epoch ends by a fault, a call that takes longer would have ended by the patience of a mount.
 const PATIENCE: u64 = 10 * SECOND;
 
-/// What callers have seen of a file.
+/// The state of a file as callers have seen it.
 struct Seen {
     id: RnodeId,
     version: Version,
@@ -62,12 +62,12 @@ fn value_of(body: &Body) -> Option<u64> {
     Some(first.map_or(0, u64::from_le_bytes))
 }
 
-/// What a file with this value says.
+/// The text of a file with this value.
 fn says(value: u64) -> Text {
     Text::of(format!("{value:08}").into_bytes()).expect("a text")
 }
 
-/// What whoever has read a file tells the server of it.
+/// The text that a reader of a file reports to the server.
 fn tell(rnode: &Rnode) -> Option<Call> {
     let Body::File { content, .. } = rnode.body else { return None };
     let value = value_of(&rnode.body).filter(|value| *value > 0)?;
@@ -94,7 +94,7 @@ fn want_texts() -> Call {
     Call::Apply { op, if_version: None }
 }
 
-/// What is drawn in a crowd: a name made, removed, moved, and above all links.
+/// Draws an operation of a crowded directory: names are created, removed, moved, and above all linked.
 const CROWDED: [u64; 10] = [0, 4, 6, 8, 17, 17, 17, 17, 17, 19];
 
 impl Work {
@@ -128,8 +128,8 @@ impl Work {
         Op::Write { id, blocks, end_bytes: 8, kill_privileges: false }
     }
 
-    /// Of every five calls one is about locks. Who has locked something waits for no other lock, so
-    /// that nobody waits for ever.
+    /// One call in five is about locks. A caller that holds a lock waits for no other, so that no
+    /// caller waits for ever.
     fn draw_lock(&self, rng: &mut Rng, owner: u64, locked: Option<RnodeId>) -> Option<Call> {
         if rng.below(5) > 0 || self.files.is_empty() {
             return None;
@@ -229,7 +229,7 @@ impl Work {
     }
 }
 
-/// What a run came to, for the sum over many.
+/// Counts of a run, to be added over many.
 #[derive(Debug, Default)]
 struct Summary {
     calls: usize,
@@ -255,7 +255,7 @@ fn unlock_all(world: &mut World, i: usize, owner: u64, locked: &mut BTreeSet<Rno
     }
 }
 
-/// One world, from its seed. Panics if anything is wrong.
+/// Runs one world from its seed. Panics if a check fails.
 fn run(seed: u64, proxy: bool) -> Summary {
     let mut rng = Rng::stream(seed, 1);
     let weather = match seed % 16 {
@@ -276,10 +276,10 @@ fn run(seed: u64, proxy: bool) -> Summary {
     // A few callers on each client: when each calls next, and what it waits for.
     let mut callers: Vec<(usize, u64, Option<u64>)> =
         (0..world.weather.clients).flat_map(|i| (0..2).map(move |_| (i, 0, None))).collect();
-    // What each has locked, or may have.
+    // The files that each caller has locked, or may have.
     let mut locked: Vec<BTreeSet<RnodeId>> = vec![BTreeSet::new(); callers.len()];
     let mut locks = 0;
-    // Of calls with a version: the value that goes with it.
+    // The value that belongs to the version of a call.
     let mut expected = Vec::new();
     while world.calls.len() < calls && world.now < 300 * SECOND {
         for (n, caller) in callers.iter_mut().enumerate() {
@@ -348,7 +348,7 @@ fn run(seed: u64, proxy: bool) -> Summary {
                 unlock_all(&mut world, *i, n as u64, &mut locked[n]);
             }
         }
-        // Those whose machine crashed under them never come back.
+        // Calls on a machine that crashed never return.
         world.forget_crashed();
         if is_at_rest(&world) {
             break;
@@ -380,7 +380,7 @@ fn run(seed: u64, proxy: bool) -> Summary {
     }
 }
 
-/// Every call comes back before a mount would give it up. Who waits for a lock waits for other callers.
+/// Every call returns before a mount would give it up, except those that wait for a lock.
 fn check_patience(world: &World) {
     for called in world.calls.values() {
         let Some((returned, _)) = called.returned else { continue };

@@ -1,17 +1,17 @@
 //! A cell in a made-up world: a server, clients, their clocks, and a network that loses, repeats,
 //! delays and reorders. Everything is drawn from one seed.
 //!
-//! What the world breaks: any message may be lost, repeated or late; the server and each client may
+//! Faults: any message may be lost, repeated or late; the server and each client may
 //! crash at any event and come back (a client with its journal up to some record after the last it
 //! made durable); a client may be cut off; a connection may break and come back; clocks that are
 //! never set run up to 2.5% fast or slow, and a client's may leap ahead; the time of day jumps at
 //! will. In some worlds a *proxy* is between clients and the server, crashes, is cut off, and has a
-//! clock of its own; clients choose their way anew with each life.
+//! clock of its own; clients choose their server anew after each restart.
 //!
-//! What is checked after every event: no two clients would serve, at that moment, leases that
+//! Checked after every event: no two clients would serve, at that moment, leases that
 //! exclude each other, nor have locks that do; the server believes no less than each client does, a
 //! proxy no less than its clients, and the server of the proxy no less than both; no two states of
-//! an rnode that anybody ever had share a version.
+//! an rnode on any machine share a version.
 
 mod checks;
 mod weather;
@@ -78,7 +78,7 @@ struct Node {
     sealing: BTreeSet<RnodeId>,
     /// Returned calls whose answer depends on changes that the server may not have.
     unsettled: Vec<(u64, Seq)>,
-    /// What a proxy has cached of rnodes that it was shown, as a kernel has pages.
+    /// The rnodes that a proxy was shown and has cached, as a kernel has pages.
     cached: BTreeSet<RnodeId>,
 }
 
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// What a client does with its journal before it begins.
+    /// The handling of a client's journal before it starts.
     fn seal_what_was_open(&mut self) -> usize {
         let open = left_open(&self.journal).into_iter();
         let sealed: Vec<_> = open
@@ -183,7 +183,7 @@ pub struct World {
     pub epochs_lost: usize,
     /// Every state of an rnode that a client had, with the block that was being written then.
     states: BTreeMap<(RnodeId, Version), (Rnode, Option<OpenBlock>)>,
-    /// What was ever written into each of those.
+    /// All content that was ever written into each of those.
     written: BTreeMap<OpenBlock, BTreeSet<u64>>,
     wall_jump: i64,
     /// `WEFT_SIM_TRACE`: what the proxy hears and says is printed.
@@ -507,7 +507,7 @@ impl World {
         node.cached.clear();
         node.open.clear();
         node.sealing.clear();
-        // Of what was not made durable, some part from its beginning is there.
+        // A prefix of the records that were not durable is left.
         let kept = node.synced + self.rng.index(node.journal.len() - node.synced + 1);
         node.journal.truncate(kept);
         node.synced = kept;
@@ -599,7 +599,7 @@ impl World {
         node.unsettled.retain(|(_, depends)| *depends > applied);
         if epoch != node.epoch {
             node.epoch = epoch;
-            // What the last epoch did not get through may still take effect, as something new.
+            // Changes that the last epoch did not complete may still take effect, as new changes.
             let lost = std::mem::take(&mut node.unsettled);
             self.epochs_lost += usize::from(epoch > Epoch(0));
             for (call, _) in lost {
@@ -643,7 +643,7 @@ impl World {
         }
     }
 
-    /// What has not come back, for a person to read.
+    /// The calls that have not returned, as text.
     pub fn stuck(&self) -> Vec<String> {
         let calls = self.calls.values().filter(|c| c.returned.is_none() && !c.void);
         let calls = calls.map(|c| format!("{c:?}"));

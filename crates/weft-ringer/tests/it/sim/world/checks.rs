@@ -1,4 +1,4 @@
-//! What is true of a world at any moment, and when it is at rest.
+//! Invariants of a world at any moment, and when it is at rest.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::{PROXY, World};
 use crate::sim::{block, value_of};
 
 impl World {
-    /// A version names one state of an rnode for good, whoever has it and whatever became of it. Only
-    /// what was in a block that was being written may be what that came to be.
+    /// Checks that a version names one state of an rnode for good, on all clients. Only an open block
+    /// may be replaced by the block that it was sealed as.
     pub(super) fn check_versions(&mut self, i: usize) {
         let node = &self.nodes[i];
         let Some(client) = &node.client else { return };
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// What a proxy would vouch for, the server believes that it has.
+    /// Checks that the server believes that a proxy has the leases on which it relies.
     pub(super) fn check_cover(&self) {
         let Some(proxy) = &self.proxy.proxy else { return };
         let Some(server) = self.server.as_ref().filter(|s| !s.in_grace()) else { return };
@@ -84,7 +84,7 @@ impl World {
         for (i, node) in self.nodes.iter().enumerate() {
             let Some(client) = &node.client else { continue };
             if client.leases(node.clock.read(self.now)).next().is_some() {
-                // What is not under a lease others may change: the proxy was told.
+                // Without a lease other clients may change it: the proxy was notified.
                 for id in &node.cached {
                     assert!(
                         client.mode(*id) >= Some(Mode::Read),
@@ -120,7 +120,7 @@ impl World {
                     && proxy.knows(ClientId(i as u64 + 1), client.epoch())
                 {
                     let believed = proxy.held(id, ClientId(i as u64 + 1)).map(|(mode, _)| mode);
-                    // What it made itself nobody has heard of.
+                    // Other clients do not know what it created itself.
                     let told = client.is_flushed(id);
                     assert!(
                         !told || (believed >= Some(mode) && proxy.covers(id) >= Some(mode)),
@@ -146,7 +146,7 @@ impl World {
         }
     }
 
-    /// What the proxy keeps is what the server has.
+    /// Checks that the cache of the proxy agrees with the server.
     pub(super) fn check_proxy_states(&self) {
         let Some(proxy) = &self.proxy.proxy else { return };
         let seed = self.seed;
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// What each client has under a lease is what the server has.
+    /// Checks that the state of each client under leases agrees with the server.
     pub fn check_states(&self) {
         self.check_proxy_states();
         for (i, node) in self.nodes.iter().enumerate() {

@@ -62,7 +62,7 @@ impl Weather {
         Self { proxy: true, proxy_crashes, proxy_cuts, ..self }
     }
 
-    /// Nothing goes wrong.
+    /// Without faults.
     pub fn fine(clients: usize) -> Self {
         Self {
             clients,
@@ -84,8 +84,8 @@ impl Weather {
         }
     }
 
-    /// Nothing goes wrong, and every message takes as long as any other: what clients do to each other once
-    /// they can do for ever.
+    /// Without faults, and with the same delay for every message: a conflict between clients that
+    /// happens once can repeat for ever.
     pub fn lockstep(clients: usize) -> Self {
         Self { delay_micros: 1, steady_micros: MILLI, late_micros: 1, ..Self::fine(clients) }
     }

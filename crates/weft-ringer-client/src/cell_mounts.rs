@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weft_ringer::client::{Call, Outcome};
-use weft_ringer::{Bytes, CellId, JUNCTION_XATTR, Rnode, RnodeId};
+use weft_ringer::{Bytes, CELL_MOUNT_XATTR, CellId, Rnode, RnodeId};
 use weft_vfs::{Attr, FileSystem, Ino, Result};
 
 use super::engine::Engine;
@@ -14,29 +14,29 @@ use super::mutex::locked;
 /// The time limit for reading a cell's root attributes without entering the cell.
 const GLANCE: Duration = Duration::from_secs(1);
 
-fn junction_of(rnode: &Rnode) -> Option<Vec<u8>> {
-    let junction = rnode.xattrs.get(&Bytes(JUNCTION_XATTR.to_vec()));
-    junction.filter(|_| rnode.is_dir()).map(|text| text.0.clone())
+fn cell_mount_of(rnode: &Rnode) -> Option<Vec<u8>> {
+    let cell_mount = rnode.xattrs.get(&Bytes(CELL_MOUNT_XATTR.to_vec()));
+    cell_mount.filter(|_| rnode.is_dir()).map(|text| text.0.clone())
 }
 
 impl Engine {
     /// The mount point that an rnode is, or `Some(None)` if it is none; `None` if no lease tells.
-    fn known_junction(&self, id: RnodeId) -> Option<Option<Vec<u8>>> {
-        locked(&self.inner).client.cached(id).map(junction_of)
+    fn known_cell_mount(&self, id: RnodeId) -> Option<Option<Vec<u8>>> {
+        locked(&self.inner).client.cached(id).map(cell_mount_of)
     }
 }
 
 impl RingerFs {
     /// Returns the text that names the cell shown at a directory, if it is a mount point. One in a
     /// snapshot is the empty directory that it was.
-    pub(super) fn junction_at(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
+    pub(super) fn cell_mount_at(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
         let id = RnodeId(ino.0);
         if is_of_folders(ino) || id.is_of_snapshot() || id == RnodeId::ROOT {
             return Ok(None);
         }
-        match self.client.engine.known_junction(id) {
+        match self.client.engine.known_cell_mount(id) {
             Some(known) => Ok(known),
-            None => Ok(junction_of(&*self.client.get(id)?)),
+            None => Ok(cell_mount_of(&*self.client.get(id)?)),
         }
     }
 

@@ -1,73 +1,9 @@
 //! Requests for locks, for file systems that have their own.
-//!
-//! A waiting request occupies a thread, and is ended by an `INTERRUPT` that names it. The kernel
-//! sends that when the caller gets a signal, even before the request was read.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weft_vfs::{FileLock, Handle, Ino, LockStyle};
 
-use weft_vfs::{FileLock, Handle, Ino, Interrupt, LockStyle};
-
-use crate::front::{Answered, Front, Refusal};
+use super::{Answered, Front, Refusal};
 use crate::wire::{Body, Header, Opcode, Reply, errno, lk};
-
-/// The most stored interrupts that arrived before their request.
-const EARLY_MAX: usize = 64;
-
-/// The calls that wait for locks.
-#[derive(Debug, Default)]
-pub(crate) struct Waits {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    waiting: HashMap<u64, Arc<Interrupt>>,
-    early: VecDeque<u64>,
-    ended: bool,
-}
-
-impl Waits {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, request: u64) -> Arc<Interrupt> {
-        let mut state = self.lock();
-        let interrupt = Arc::new(Interrupt::default());
-        let early = state.early.iter().position(|&early| early == request);
-        if early.and_then(|at| state.early.remove(at)).is_some() || state.ended {
-            interrupt.raise();
-        }
-        state.waiting.insert(request, Arc::clone(&interrupt));
-        interrupt
-    }
-
-    fn end(&self, request: u64) {
-        self.lock().waiting.remove(&request);
-    }
-
-    fn interrupt(&self, request: u64) {
-        let mut state = self.lock();
-        if let Some(interrupt) = state.waiting.get(&request).cloned() {
-            drop(state);
-            return interrupt.raise();
-        }
-        if state.early.len() >= EARLY_MAX {
-            state.early.pop_front();
-        }
-        state.early.push_back(request);
-    }
-
-    /// Ends all waiting calls, as the mount has ended.
-    pub(crate) fn end_all(&self) {
-        let mut state = self.lock();
-        state.ended = true;
-        let waiting: Vec<_> = state.waiting.values().cloned().collect();
-        drop(state);
-        waiting.iter().for_each(|interrupt| interrupt.raise());
-    }
-}
 
 /// The lock parameters of a request.
 struct Asked {
@@ -89,7 +25,7 @@ fn asked(body: &mut Body<'_>) -> Result<Asked, Refusal> {
 }
 
 impl Front {
-    pub(crate) fn set_lock(
+    pub(super) fn set_lock(
         &self,
         opcode: Opcode,
         head: &Header,
@@ -110,7 +46,7 @@ impl Front {
         Ok(locked?)
     }
 
-    pub(crate) fn get_lock(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
+    pub(super) fn get_lock(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
         let Asked { lock, .. } = asked(&mut body)?;
         let found = self.fs.find_lock(ino, &lock)?;
         let kind = |found: &FileLock| if found.exclusive { lk::WRITE } else { lk::READ };
@@ -124,13 +60,13 @@ impl Front {
     }
 
     /// Interrupts the waiting call of a caller that got a signal.
-    pub(crate) fn interrupt(&self, mut body: Body<'_>) -> Answered {
+    pub(super) fn interrupt(&self, mut body: Body<'_>) -> Answered {
         self.waits.interrupt(body.u64()?);
         Ok(())
     }
 
     /// Handles the closing of a descriptor: releases the locks of its process on the file.
-    pub(crate) fn flush(&self, ino: Ino, mut body: Body<'_>) -> Answered {
+    pub(super) fn flush(&self, ino: Ino, mut body: Body<'_>) -> Answered {
         let handle = Handle(body.u64()?);
         let flushed = self.fs.flush(ino, handle);
         if self.locks {
@@ -142,7 +78,7 @@ impl Front {
     }
 
     /// Handles the closing of the last descriptor of an open file.
-    pub(crate) fn release(&self, ino: Ino, mut body: Body<'_>) -> Answered {
+    pub(super) fn release(&self, ino: Ino, mut body: Body<'_>) -> Answered {
         let handle = Handle(body.u64()?);
         if self.locks {
             body.skip(4)?;
@@ -156,7 +92,7 @@ impl Front {
 
     /// Releases a lock whose reply the kernel did not accept because the caller was killed
     /// meanwhile: no other request will release it.
-    pub(crate) fn take_lock_back(&self, ino: Ino, mut body: Body<'_>) {
+    pub(super) fn take_lock_back(&self, ino: Ino, mut body: Body<'_>) {
         if let Ok(Asked { handle, kind, lock }) = asked(&mut body)
             && kind != lk::UNLOCK
         {
