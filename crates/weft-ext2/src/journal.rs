@@ -1,10 +1,8 @@
 //! The journal, inside the volume (inode 8) or on a device of its own: replaying it, and running
 //! the engine on it.
 
-use crate::Ext2;
-use crate::layout::{
-    Compat, Incompat, JOURNAL_INO, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
-};
+use crate::layout::{Compat, Incompat, JOURNAL_INO, Superblock};
+use crate::superblock;
 use crate::volume::{Node, Volume, split};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -73,12 +71,7 @@ fn log_error(e: &weft_patch::jbd2::Error) -> Error {
 /// Sets or clears the feature that says the journal must be replayed: in place, past any engine,
 /// as a recovery looks at it before it reads the log.
 pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
-    let mut raw = [0; SUPERBLOCK_BYTES];
-    device.read_at(&mut raw, SUPERBLOCK_OFFSET)?;
-    let mut sb = Superblock::parse(&raw)?;
-    sb.features.incompat.set(Incompat::RECOVER, on);
-    sb.encode_into(&mut raw);
-    device.write_at(&raw, SUPERBLOCK_OFFSET)?;
+    superblock::update(device, |sb, _| sb.features.incompat.set(Incompat::RECOVER, on))?;
     Ok(device.flush()?)
 }
 
@@ -137,14 +130,4 @@ pub(crate) fn engine(
     set_recover(&**device, true)?;
     sb.features.incompat |= Incompat::RECOVER;
     Ok(Engine::with_journal(Arc::clone(device), sb.block_bytes(), options, map)?)
-}
-
-impl Ext2 {
-    /// The blocks of the journal inode in order, as the volume has them.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if there is no journal inside the volume, or it has holes.
-    pub fn journal_blocks(device: &Arc<dyn BlockDevice>) -> Result<Vec<u64>> {
-        journal_inode_blocks(device, &crate::mount::read_superblock(&**device)?)
-    }
 }

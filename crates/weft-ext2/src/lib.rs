@@ -33,6 +33,7 @@ mod journal;
 pub mod layout;
 pub mod mkfs;
 mod mount;
+mod superblock;
 mod volume;
 
 pub use error::{Error, Result};

@@ -1,9 +1,10 @@
 //! Opening a volume, and leaving it clean.
 
+use crate::Result;
 use crate::heal::Healing;
-use crate::layout::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State as SbState, Superblock};
+use crate::layout::State as SbState;
+use crate::superblock;
 use crate::volume::Volume;
-use crate::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +21,11 @@ const CUT_META_BLOCKS: u32 = 64;
 
 /// A mounted ext2 or ext3 volume.
 pub struct Ext2 {
-    pub(crate) front: UnixFs<Volume>,
+    front: Arc<UnixFs<Volume>>,
     device: Arc<dyn BlockDevice>,
-    pub(crate) healing: Healing,
+    healing: Healing,
     /// The volume was clean when it was opened, or is now.
-    pub(crate) clean: AtomicBool,
+    clean: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Ext2 {
@@ -66,21 +67,6 @@ fn now_secs() -> u32 {
     u32::try_from(Time::now().secs.clamp(0, i64::from(u32::MAX))).unwrap_or(0)
 }
 
-/// Reads and checks a device's superblock.
-///
-/// # Errors
-/// [`Error::NotExt2`], [`Error::Corrupt`], [`Error::Incompatible`], [`Error::Device`].
-pub(crate) fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
-    let mut raw = [0; SUPERBLOCK_BYTES];
-    if device.geometry().len_bytes < SUPERBLOCK_OFFSET + SUPERBLOCK_BYTES as u64 {
-        return Err(Error::NotExt2 { found: 0 });
-    }
-    device.read_at(&mut raw, SUPERBLOCK_OFFSET)?;
-    let sb = Superblock::parse(&raw)?;
-    sb.check_features()?;
-    Ok(sb)
-}
-
 impl Ext2 {
     /// Opens the volume on a device: replays its journal if needed, deletes orphaned inodes, and
     /// marks it as in use. Read-only, it writes nothing: the journal is replayed in memory.
@@ -90,7 +76,7 @@ impl Ext2 {
     /// # Errors
     /// [`Error::NotExt2`], [`Error::Corrupt`], [`Error::Incompatible`], [`Error::Device`].
     pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
-        let mut sb = read_superblock(&*device)?;
+        let mut sb = superblock::read(&*device)?;
         let unknown = sb.features.unknown_ro_compat();
         let mut read_only = options.read_only || device.geometry().read_only;
         if !unknown.is_empty() && !read_only {
@@ -101,7 +87,7 @@ impl Ext2 {
         let journal = options.journal.as_ref();
         if let Some(replayed) = crate::journal::replay(&device, &sb, journal, read_only)? {
             device = replayed;
-            sb = read_superblock(&*device)?;
+            sb = superblock::read(&*device)?;
         }
         let was_clean = sb.state.contains(SbState::VALID) && !sb.state.contains(SbState::ERROR);
         // What a crash has leaked is looked for in a frozen view.
@@ -121,21 +107,20 @@ impl Ext2 {
         };
         let vol = Volume::load(&mut engine.begin(0)?, sb, device_bytes)?;
         let front = UnixFs::new(engine, Arc::clone(&device), vol, read_only, options.atime)?;
-        let fs =
-            Self { front, device, healing: Healing::default(), clean: AtomicBool::new(was_clean) };
+        let (front, clean) = (Arc::new(front), Arc::new(AtomicBool::new(was_clean)));
+        let fs = Self { front, device, healing: Healing::default(), clean };
         if !read_only {
             fs.mark_in_use(was_clean, options.mount_point.as_deref())?;
             if fs.front.lock().format.sb.last_orphan != 0 {
                 fs.recover_orphans()?;
             }
         }
-        let fs = Arc::new(fs);
         if let Some(device) = freezable {
-            // Nothing is dirty and nobody knows the volume yet: it stands still.
+            // Nothing is dirty, and no caller has the volume yet: it does not change meanwhile.
             fs.front.engine().sync()?;
-            Healing::start(&fs, &device);
+            fs.healing.start(&fs.front, &fs.clean, &device);
         }
-        Ok(fs)
+        Ok(Arc::new(fs))
     }
 
     fn mark_in_use(&self, was_clean: bool, mount_point: Option<&str>) -> Result<()> {
@@ -225,6 +210,19 @@ impl Ext2 {
         Ok(())
     }
 
+    /// The blocks of the journal inode in order, as the volume has them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is no journal inside the volume, or it has holes.
+    pub fn journal_blocks(device: &Arc<dyn BlockDevice>) -> Result<Vec<u64>> {
+        crate::journal::journal_inode_blocks(device, &superblock::read(&**device)?)
+    }
+
+    /// Waits until the background check that follows a crash is done, if there is one.
+    pub fn finish_healing(&self) {
+        self.healing.wait();
+    }
+
     /// The engine under the volume: counters, policy.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
@@ -248,7 +246,7 @@ impl Ext2 {
 
 impl Layer for Ext2 {
     fn below(&self) -> &dyn FileSystem {
-        &self.front
+        &*self.front
     }
 
     fn unmount(&self) -> weft_vfs::Result<()> {

@@ -7,7 +7,9 @@
 //! mount, and no name leads to it. Counts are given as differences, because the mount may have
 //! changed the counts themselves.
 
-use super::{InodeProblem, Options, Problem, Severity, check};
+use super::check::check;
+use super::options::Options;
+use super::problem::{InodeProblem, Problem, Severity};
 use crate::Result;
 use weft_block::BlockDevice;
 

@@ -6,9 +6,9 @@ use super::volume::Volume;
 use crate::Result;
 use crate::layout::bytes::{get16, get32};
 use crate::layout::{
-    BAD_INO, Compat, DIRECT_SLOTS, FAST_SYMLINK_MAX_BYTES, GOOD_OLD_INODE_BYTES, Geometry, Inode,
-    InodeFlags, JOURNAL_INO, RESIZE_INO, ROOT_INO, RoCompat, SLOT_INDIRECT, Superblock,
-    XATTR_ENTRY_BYTES, file_type_code, parse_xattr_block, parse_xattr_inode, xattr_block_refcount,
+    BAD_INO, Compat, DIRECT_SLOTS, FAST_SYMLINK_MAX_BYTES, GOOD_OLD_INODE_BYTES, Inode, InodeFlags,
+    JOURNAL_INO, RESIZE_INO, ROOT_INO, RoCompat, SLOT_INDIRECT, Superblock, XATTR_ENTRY_BYTES,
+    file_type_code, mappable_bytes, parse_xattr_block, parse_xattr_inode, xattr_block_refcount,
     xattr_entry_hash,
 };
 use weft_vfs::FileKind;
@@ -49,12 +49,6 @@ pub(super) fn inner_attributes(region: &[u8]) -> std::result::Result<(), String>
         at += (XATTR_ENTRY_BYTES + attr.name.len()).next_multiple_of(4);
     }
     Ok(())
-}
-
-/// Returns the number of bytes that an inode's map can hold.
-pub(super) fn mappable_bytes(geometry: &Geometry) -> u64 {
-    let p = u64::from(geometry.pointers_per_block());
-    (DIRECT_SLOTS as u64 + p + p * p + p * p * p) * u64::from(geometry.block_bytes)
 }
 
 /// The pass.

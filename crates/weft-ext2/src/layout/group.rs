@@ -1,11 +1,8 @@
 //! Block group descriptors: 32 bytes each, in a table behind the superblock.
 
-use super::Geometry;
 use super::bytes::{get16, get32, put16, put32};
+use super::geometry::Geometry;
 use weft_unix::{Error, Result};
-
-/// Size of a descriptor without the `64bit` feature.
-pub const GROUP_DESC_BYTES: usize = 32;
 
 /// One block group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

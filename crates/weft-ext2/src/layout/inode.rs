@@ -5,6 +5,18 @@ use bitflags::bitflags;
 use weft_unix::{Error, Result};
 use weft_vfs::{FileKind, Time};
 
+/// The bad-blocks inode.
+pub const BAD_INO: u32 = 1;
+/// The root directory's inode.
+pub const ROOT_INO: u32 = 2;
+/// The inode that holds the blocks reserved for growing the descriptor table.
+pub const RESIZE_INO: u32 = 7;
+/// The journal's inode.
+pub const JOURNAL_INO: u32 = 8;
+/// The first inode that is not reserved, on revision 0 volumes (and usually on others).
+pub const GOOD_OLD_FIRST_INO: u32 = 11;
+/// The most names an inode may have.
+pub const LINK_MAX: u16 = 32_000;
 /// Size of an inode on revision 0 volumes, and of the part all inodes share.
 pub const GOOD_OLD_INODE_BYTES: usize = 128;
 /// Block slots of an inode.

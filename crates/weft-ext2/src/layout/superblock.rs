@@ -1,7 +1,9 @@
 //! The superblock: 1024 bytes at byte 1024 of the volume, with copies at the start of some groups.
 
 use super::bytes::{get_array, get8, get16, get32, get64, put, put8, put16, put32, put64};
-use super::{Compat, Features, GOOD_OLD_FIRST_INO, Geometry, Incompat, RoCompat};
+use super::features::{Compat, Features, Incompat, RoCompat};
+use super::geometry::Geometry;
+use super::inode::GOOD_OLD_FIRST_INO;
 use crate::{Error, Result};
 use bitflags::bitflags;
 

@@ -1,7 +1,6 @@
 //! From options and a length to a superblock: how many groups, inodes, reserved blocks.
 
-use super::options::SETTABLE;
-use super::{Journal, MkfsOptions, Revision};
+use super::options::{Journal, MkfsOptions, Revision, SETTABLE};
 use crate::layout::{
     Compat, CreatorOs, GOOD_OLD_FIRST_INO, JOURNAL_INO, RoCompat, Superblock, WANT_EXTRA_BYTES,
 };

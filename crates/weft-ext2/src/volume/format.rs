@@ -1,6 +1,7 @@
 //! The volume as a whole: its limits, counts and flags, and the ends of operations.
 
-use super::{Node, Volume};
+use super::node::Node;
+use super::state::Volume;
 use crate::layout::{GroupDesc, InodeFlags, LINK_MAX, ROOT_INO};
 use weft_patch::{BlockNr, Op};
 use weft_unix::{FlagSupport, Format, Limits, Result, Space};

@@ -1,11 +1,11 @@
 //! Inodes: choosing one for a new file, writing it, freeing it.
 
 use super::bits::{Bits, for_words32};
-use super::node::{Ext2Inode, raw, split, storable};
-use super::{Node, Patches, Volume, number, push_patch};
+use super::node::{Ext2Inode, Node, number, raw, split, storable};
+use super::state::Volume;
 use crate::layout::{Inode as RawInode, InodeFlags, ROOT_INO};
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::{Error, Format as _, Inode, Inodes, Result};
+use weft_unix::{Error, Format as _, Inode, Inodes, Patches, Result, push_patch};
 use weft_vfs::{Error as FsError, FileFlags, FileKind, Ino, Time};
 
 impl Inodes for Volume {

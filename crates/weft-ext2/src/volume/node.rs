@@ -1,6 +1,7 @@
 //! Inodes in memory, and their conversion from and to the fields of a slot.
 
-use super::{DirIndex, Volume};
+use super::dir::index::DirIndex;
+use super::state::Volume;
 use crate::layout::{BLOCK_SLOTS, Inode as RawInode, InodeFlags};
 use smallvec::SmallVec;
 use weft_patch::PatchId;

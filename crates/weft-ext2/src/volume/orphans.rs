@@ -2,8 +2,8 @@
 //! next through its deletion time, so that a recovery finds them. Kept under a journal only; soft
 //! updates just leak such an inode in a crash, as its deletion time tells.
 
-use super::node::split;
-use super::{Node, Volume, number};
+use super::node::{Node, number, split};
+use super::state::Volume;
 use weft_patch::{Op, Policy};
 use weft_unix::{Format as _, Inodes as _, Nodes, Orphans, Result};
 use weft_vfs::{Error as FsError, FileKind, Ino, Time};

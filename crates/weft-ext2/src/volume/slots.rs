@@ -1,6 +1,6 @@
 //! The slots of inodes: reading and writing them.
 
-use super::Volume;
+use super::state::Volume;
 use crate::layout::{Inode, InodeFlags, WANT_EXTRA_BYTES};
 use weft_block::SECTOR_BYTES;
 use weft_patch::{BlockNr, Op, PatchId};

@@ -1,6 +1,6 @@
 //! Free extents that are held out of use while the device discards them.
 
-use super::Volume;
+use super::state::Volume;
 use std::ops::Range;
 use weft_patch::{BlockNr, Op};
 use weft_unix::{Discard, HeldExtents, Result, TrimBounds};

@@ -2,14 +2,14 @@
 //! new one is written, the inode is switched to it, and the old one is freed (inodes of foreign
 //! volumes may share one).
 
-use super::node::raw;
-use super::{Node, Patches, Volume, number, push_patch};
+use super::node::{Node, number, raw};
+use super::state::Volume;
 use crate::layout::{
     Compat, Xattr, XattrIndex, acl_from_disk, acl_to_disk, encode_xattr_block, encode_xattr_inode,
     parse_xattr_block, parse_xattr_inode, xattr_block_refcount,
 };
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_unix::{Attribute, Attributes, Error, Inodes as _, Result};
+use weft_unix::{Attribute, Attributes, Error, Inodes as _, Patches, Result, push_patch};
 use weft_vfs::Error as FsError;
 
 impl Attributes for Volume {

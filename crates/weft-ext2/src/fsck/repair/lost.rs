@@ -1,12 +1,12 @@
 //! Inodes that have lost their place: those without a name get one in lost+found, directories in a
 //! loop leave it, and files on the chain of orphans lose the blocks past their end.
 
-use super::super::entries;
-use super::super::found::{DirBlock, KIND_DIRECTORY};
-use super::super::problem::Place;
-use super::super::{Pass, start};
-use super::Repairer;
+use super::repairer::Repairer;
 use crate::Result;
+use crate::fsck::found::{DirBlock, KIND_DIRECTORY};
+use crate::fsck::pass::Pass;
+use crate::fsck::problem::Place;
+use crate::fsck::{entries, start};
 use crate::layout::bytes::{get32, put32};
 use crate::layout::{DIRECT_SLOTS, Dirents, Inode, ROOT_INO, SLOT_INDIRECT};
 use hashbrown::HashSet;
