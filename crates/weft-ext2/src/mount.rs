@@ -1,17 +1,19 @@
 //! Opening a volume, and leaving it clean.
 
+#[cfg(doc)]
+use crate::Error;
 use crate::Result;
 use crate::heal::Healing;
 use crate::layout::State as SbState;
 use crate::superblock;
-use crate::volume::Volume;
+use crate::volume::{Volume, now_secs};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_block::{BlockDevice, SnapshotDevice};
 use weft_patch::{Engine, Options as EngineOptions, Policy};
 use weft_unix::{Atime, Orphans as _, UnixFs};
-use weft_vfs::{FileSystem, Layer, Time};
+use weft_vfs::{FileSystem, Layer};
 
 /// Groups up to which all bitmaps are read after a crash, so that all counts are right at once.
 const MAX_GROUPS_READ: u32 = 4096;
@@ -61,10 +63,6 @@ impl fmt::Debug for OpenOptions {
             .field("journal", &self.journal.is_some())
             .finish()
     }
-}
-
-fn now_secs() -> u32 {
-    u32::try_from(Time::now().secs.clamp(0, i64::from(u32::MAX))).unwrap_or(0)
 }
 
 impl Ext2 {

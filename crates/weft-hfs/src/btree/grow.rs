@@ -1,6 +1,6 @@
 //! The map of nodes: allocating and freeing nodes, and growth of the file.
 
-use super::{MapPart, Tree};
+use super::tree::{MapPart, Tree};
 use crate::layout::{
     Extent, MAP_NODE_BYTES, NODE_BYTES, NodeDescriptor, NodeKind, RECORDS_OFFSET, put16,
 };

@@ -1,6 +1,6 @@
 //! Maintenance of index keys: each is the first key of the subtree below it.
 
-use super::{Befores, Path, Tree};
+use super::tree::{Befores, Path, Tree};
 use crate::Result;
 use crate::store::Store;
 use core::cmp::Ordering;

@@ -1,6 +1,6 @@
 //! The records of one node: a checked view of its bytes, and a copy to be changed.
 
-use super::TreeKind;
+use super::kind::TreeKind;
 use crate::layout::{
     NODE_BYTES, NodeDescriptor, NodeKind, RECORDS_OFFSET, get8, get16, get32, put, put16, put32,
 };

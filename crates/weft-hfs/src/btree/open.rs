@@ -1,6 +1,7 @@
 //! Opening a tree: its header and its map.
 
-use super::{MAX_DEPTH, MapPart, Place, Tree, TreeKind};
+use super::kind::TreeKind;
+use super::tree::{MAX_DEPTH, MapPart, Place, Tree};
 use crate::layout::{
     Extent, HEADER_MAP_BYTES, HEADER_MAP_OFFSET, Header, MAP_NODE_BYTES, NODE_BYTES,
     NodeDescriptor, NodeKind, RECORDS_OFFSET, get16,

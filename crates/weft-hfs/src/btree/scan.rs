@@ -3,8 +3,8 @@
 //! The scan follows the index, not the links of the leaves: so it continues after a node that
 //! cannot be read.
 
-use super::Tree;
 use super::node::NodeBuf;
+use super::tree::Tree;
 use crate::store::Store;
 use crate::{Error, Result};
 use core::cmp::Ordering;

@@ -1,6 +1,6 @@
 //! An open fork with a current position.
 
-use super::Hfs;
+use super::hfs::Hfs;
 use crate::layout::{FORK_MAX_BYTES, Fork};
 use crate::{Error, Result};
 use std::io::SeekFrom;

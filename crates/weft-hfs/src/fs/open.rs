@@ -1,11 +1,11 @@
 //! Opening, making and closing a volume.
 
 use super::cut::CutDevice;
+use super::hfs::Hfs;
 use super::node::State;
 use super::store::{OpStore, engine_error};
-use super::{Hfs, Raw};
 use crate::layout::{Attributes, BLOCK_BYTES, EPOCH_1904_SECS, MDB_BLOCK};
-use crate::store::{Bare, Device};
+use crate::store::{Bare, Device, Raw};
 use crate::volume::Volume;
 use crate::{Error, Permissions, Result};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! The items of a volume, by the records of its trees, and the inconsistencies among them.
 
-use super::Problem;
+use super::problem::Problem;
 use super::walk::Found;
 use crate::btree::TreeKind;
 use crate::layout::{

@@ -1,6 +1,6 @@
 //! Checks of an MDB and of its copy.
 
-use super::Problem;
+use super::problem::Problem;
 use crate::layout::{Attributes, Extent, Mdb};
 use crate::store::Store;
 use crate::{Error, Result};

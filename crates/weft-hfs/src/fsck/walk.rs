@@ -1,6 +1,6 @@
 //! Walking a tree by its index, also if it is damaged.
 
-use super::Problem;
+use super::problem::Problem;
 use crate::Result;
 use crate::btree::Tree;
 use crate::btree::node::{NodeBuf, View};

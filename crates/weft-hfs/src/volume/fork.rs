@@ -4,8 +4,10 @@
 //! first extents; when a fork is cut, the file's record before the overflow records, and both
 //! before the blocks are used again.
 
-use super::file::{File, ForkMap, Run};
-use super::{Befores, Volume};
+use super::file::File;
+use super::map::{ForkMap, Run};
+use super::state::Volume;
+use crate::btree::Befores;
 use crate::layout::{BLOCK_BYTES, Extent, ExtentKey, FORK_MAX_BYTES, Fork};
 use crate::store::Store;
 use crate::{Error, Result};

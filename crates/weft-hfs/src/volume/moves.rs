@@ -1,7 +1,8 @@
 //! Moving and renaming items. See the [module](super) for the order.
 
 use super::file::File;
-use super::{Befores, Volume};
+use super::state::Volume;
+use crate::btree::Befores;
 use crate::layout::{CatalogKey, CatalogRecord, FileFlags, Name, ROOT_ID, ThreadRecord};
 use crate::store::Store;
 use crate::{Error, Result};

@@ -2,19 +2,19 @@
 //!
 //! Recovery can be interrupted and repeated: every step is in the order that keeps the volume's
 //! content, only with less stale data. Inconsistencies that ordered writes cannot produce are
-//! damage, which is not touched here; [`fsck`](crate::fsck) repairs it.
+//! damage, which is not touched here: a [`repair`](super::repair_on) corrects it.
 
-use super::{Befores, Volume};
-use crate::btree::TreeKind;
+use super::census::Census;
+use super::problem::Problem;
+use super::walk::{Walk, read_node};
 use crate::btree::node::NodeBuf;
-use crate::fsck::Problem;
-use crate::fsck::census::Census;
-use crate::fsck::walk::{Walk, read_node};
+use crate::btree::{Befores, TreeKind};
 use crate::layout::{
     CatalogKey, CatalogRecord, DirectoryRecord, ExtentKey, ExtentRecord, FileFlags, Fork, Mdb,
     NODE_BYTES, ThreadRecord,
 };
 use crate::store::Store;
+use crate::volume::Volume;
 use crate::{Error, Result};
 use alloc::format;
 use alloc::vec::Vec;
@@ -118,14 +118,6 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         match kind {
             TreeKind::Catalog => &mut self.catalog,
             TreeKind::Extents => &mut self.extents,
-        }
-    }
-
-    /// Returns the length of a tree's file in bytes.
-    pub(crate) fn mdb_file_bytes(&self, kind: TreeKind) -> u32 {
-        match kind {
-            TreeKind::Catalog => self.mdb.catalog_file_bytes,
-            TreeKind::Extents => self.mdb.extents_file_bytes,
         }
     }
 
