@@ -88,7 +88,7 @@ impl Ext2 {
             sb = superblock::read(&*device)?;
         }
         let was_clean = sb.state.contains(SbState::VALID) && !sb.state.contains(SbState::ERROR);
-        // What a crash has leaked is looked for in a frozen view.
+        // The background check for leaks reads a frozen view.
         let freezable = (!was_clean && !read_only && !options.no_healing)
             .then(|| Arc::new(SnapshotDevice::new(Arc::clone(&device))));
         let device = freezable.as_ref().map_or(device, |d| Arc::clone(d) as Arc<dyn BlockDevice>);

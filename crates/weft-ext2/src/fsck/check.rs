@@ -24,11 +24,13 @@ pub fn check(device: &dyn BlockDevice, options: &Options<'_>) -> Result<Report> 
                 return Err(Error::corrupt(
                     "superblock",
                     0,
-                    format!("{error}; a repair can take the backup in block {block}"),
+                    format!("{error}; a repair can restore it from the backup in block {block}"),
                 ));
             }
             superblock::restore(device, &backup)?;
-            let problem = format!("cannot be used ({error}): taken from block {block}");
+            let problem = format!(
+                "copy was invalid ({error}) and was restored from the backup in block {block}"
+            );
             report.problems.push(Problem::Superblock { field: "primary", problem });
             superblock::read(device)?
         }

@@ -1,4 +1,4 @@
-//! Pass 5: bitmaps and free counts, against what was found.
+//! Pass 5: bitmaps and free counts, compared with the inodes and blocks that were found.
 
 use super::bitmap::{Bitmap, disk_bits64};
 use super::found::{Found, KIND_DIRECTORY};

@@ -25,7 +25,7 @@ fn journal_blocks(
     };
     let Ok(inode) = Inode::parse(&slot) else { return Ok(Err("its inode cannot be read")) };
     if inode.mode & 0o170_000 != 0o100_000 || inode.links == 0 {
-        return Ok(Err("its inode is no file"));
+        return Ok(Err("its inode is not a regular file"));
     }
     let geometry = &volume.geometry;
     let len = inode.size_bytes / u64::from(geometry.block_bytes);
@@ -38,12 +38,12 @@ fn journal_blocks(
     let mut tables: [(u64, Vec<u8>); 3] = Default::default();
     for i in 0..len {
         let Some(path) = MapPath::new(i, pointers) else {
-            return Ok(Err("it is longer than a file can be"));
+            return Ok(Err("it is longer than the longest file"));
         };
         let mut block = u64::from(inode.block.get(path.slot).copied().unwrap_or(0));
         for (index, (at, table)) in path.indexes().iter().zip(&mut tables) {
             if !geometry.contains_block(block) {
-                return Ok(Err("it has a hole or points out of the volume"));
+                return Ok(Err("it has a hole, or a block pointer that leads outside the volume"));
             }
             if *at != block {
                 volume.read(block, table)?;
@@ -52,7 +52,7 @@ fn journal_blocks(
             block = u64::from(get32(table, 4 * index));
         }
         if !geometry.contains_block(block) {
-            return Ok(Err("it has a hole or points out of the volume"));
+            return Ok(Err("it has a hole, or a block pointer that leads outside the volume"));
         }
         blocks.push(block);
     }
@@ -74,7 +74,10 @@ fn open<'d>(
     let device = volume.device;
     let map = if superblock.journal_inode != 0 {
         if superblock.journal_inode != JOURNAL_INO {
-            return broken(found, format!("its inode is {}", superblock.journal_inode));
+            return broken(
+                found,
+                format!("its inode is {}, should be {JOURNAL_INO}", superblock.journal_inode),
+            );
         }
         match journal_blocks(volume, found)? {
             Ok(blocks) => LogMap::from_blocks_on(device, volume.geometry.block_bytes, &blocks),
@@ -83,16 +86,22 @@ fn open<'d>(
     } else if let Some(external) = external {
         match LogMap::external_on(external) {
             Ok((map, uuid)) if uuid == superblock.journal_uuid => Ok(map),
-            Ok(_) => return broken(found, "the device given holds another journal".into()),
+            Ok(_) => {
+                return broken(
+                    found,
+                    "the device given holds the journal of another volume".into(),
+                );
+            }
             Err(error) => Err(error),
         }
     } else {
         return Ok(None);
     };
     match map.and_then(Log::open) {
-        Ok(log) if log.map().block_bytes() != volume.geometry.block_bytes => {
-            broken(found, format!("its blocks have {} bytes", log.map().block_bytes()))
-        }
+        Ok(log) if log.map().block_bytes() != volume.geometry.block_bytes => broken(
+            found,
+            format!("its block size is {} bytes, not the volume's", log.map().block_bytes()),
+        ),
         Ok(log) => Ok(Some(log)),
         Err(jbd2::Error::Device(error)) => Err(error.into()),
         Err(error) => broken(found, error.to_string()),
@@ -116,7 +125,8 @@ pub(super) fn replay_in_memory(
     }
     let Some(log) = open(volume, superblock, found, options.journal)? else {
         if flagged && superblock.journal_inode == 0 && options.journal.is_none() {
-            let problem = "it is external and must be replayed, but was not given".into();
+            let problem =
+                "the volume needs a replay of its external journal, which was not given".into();
             found.report(Problem::Journal { problem });
         }
         return Ok(None);

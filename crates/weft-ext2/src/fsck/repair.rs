@@ -20,7 +20,7 @@ use weft_vfs::Time;
 mod lost;
 mod repairer;
 
-/// Most rounds: each cures at least what the one before made visible.
+/// Most rounds: each corrects at least the problems that the one before has uncovered.
 const MAX_ROUNDS: usize = 16;
 
 /// Checks and repairs in turns.
@@ -51,7 +51,7 @@ pub(super) fn repair(
             return finish(device, time);
         }
         if !marked {
-            // A repair cut short must be seen to be one.
+            // A repair that is interrupted leaves the volume marked as having errors.
             superblock::update(device, |sb, _| {
                 sb.state.remove(State::VALID);
                 sb.state.insert(State::ERROR);
@@ -70,7 +70,7 @@ pub(super) fn repair(
     Ok(())
 }
 
-/// Nothing is wrong: the volume says so from now on.
+/// Marks a volume without problems as clean.
 fn finish(device: &dyn BlockDevice, time: u32) -> Result<()> {
     device.flush()?;
     superblock::update(device, |sb, _| {
@@ -89,12 +89,13 @@ impl Repairer<'_> {
     fn run(mut self) -> Result<()> {
         let problems = std::mem::take(&mut self.pass.found.problems);
         let mut summary = false;
-        // While blocks have two owners or inodes are not what they say, what is read through them
-        // must not be changed.
+        // While blocks are multiply claimed or inodes invalid, structures read through them must
+        // not be changed.
         let foundations = problems.iter().any(is_foundation);
         let shared = shared_blocks(&problems);
         let lies_in_shared = |problem: &Problem| is_in(problem, &shared);
-        // If nothing else is left (a block of pointers that has itself), it is no other file's data.
+        // If nothing else is left (a block of pointers that has itself), it is no other file's
+        // data.
         let waits = problems.iter().any(|p| is_foundation(p) && !lies_in_shared(p));
         for problem in &problems {
             match problem {
@@ -108,7 +109,7 @@ impl Repairer<'_> {
                 other => self.problem(other)?,
             }
         }
-        // Also where other things are wrong: a block must not be given out twice meanwhile.
+        // Also while other problems remain: a block must not be allocated twice meanwhile.
         if summary { self.bitmaps() } else { Ok(()) }
     }
 
@@ -154,7 +155,7 @@ impl Repairer<'_> {
                 let links = u16::try_from(*expected).unwrap_or(u16::MAX);
                 self.slot(*ino, |slot| put16(slot, 0x1A, links))
             }
-            // Nothing can be made of these.
+            // A repair cannot correct these.
             Problem::Journal { .. } | Problem::NoRoot => Ok(()),
             Problem::BlockBitmap { .. }
             | Problem::InodeBitmap { .. }
@@ -409,7 +410,7 @@ fn fix_fields(slot: &mut [u8]) {
         put32(slot, 0x04, 0);
     }
     if slot.len() > GOOD_OLD_INODE_BYTES && Inode::parse(slot).is_err() {
-        // What lies behind cannot be told from attributes: they go with it.
+        // The bytes behind cannot be told from attributes: both are cleared.
         if let Some(rest) = slot.get_mut(GOOD_OLD_INODE_BYTES..) {
             rest.fill(0);
         }

@@ -10,7 +10,7 @@ use crate::layout::{Compat, Inode, RESIZE_INO, SLOT_DOUBLE, mappable_bytes};
 /// Claims the metadata's own blocks, group by group.
 pub(super) fn groups(volume: &Volume<'_>, found: &mut Found) -> Result<()> {
     let geometry = &volume.geometry;
-    // Blocks in front of the first group belong to nobody and have no bits.
+    // Blocks in front of the first group have no bits in a bitmap.
     found.blocks.set_run(0, u64::from(geometry.first_data_block));
     found.descs = volume.descriptors()?;
     let descs = found.descs.clone();
@@ -50,7 +50,7 @@ pub(super) fn inode_slot(volume: &Volume<'_>, found: &Found, ino: u32) -> Result
     Ok(buf.get(offset..offset + volume.geometry.inode_bytes as usize).map(<[u8]>::to_vec))
 }
 
-/// Compares the resize inode with what the reserved blocks make it, and claims its double
+/// Compares the resize inode with the reserved descriptor blocks, and claims its double
 /// indirect block.
 pub(super) fn resize_inode(volume: &Volume<'_>, found: &mut Found) -> Result<()> {
     let geometry = &volume.geometry;
@@ -64,23 +64,23 @@ pub(super) fn resize_inode(volume: &Volume<'_>, found: &mut Found) -> Result<()>
     };
     let Ok(inode) = Inode::parse(&slot) else { return bad(found, "cannot be read") };
     if inode.mode & 0o170_000 != 0o100_000 || inode.links == 0 {
-        return bad(found, "is no file");
+        return bad(found, "is not a regular file");
     }
     if (0..15).any(|i| (i != SLOT_DOUBLE) && inode.block.get(i).is_none_or(|&b| b != 0)) {
-        return bad(found, "has blocks of its own");
+        return bad(found, "has block pointers besides the double indirect one");
     }
     if geometry.contains_block(u64::from(inode.file_acl)) {
-        return bad(found, "has attributes");
+        return bad(found, "has extended attributes");
     }
     if inode.size_bytes > mappable_bytes(geometry) {
-        return bad(found, "has an impossible size");
+        return bad(found, "has an invalid size");
     }
     let double = inode.block.get(SLOT_DOUBLE).copied().unwrap_or(0);
     if !geometry.contains_block(u64::from(double)) {
         return bad(found, "has no double indirect block");
     }
     if !found.blocks.set(u64::from(double)) {
-        return bad(found, "has a double indirect block that is taken");
+        return bad(found, "has a double indirect block that is multiply claimed");
     }
     let backups: Vec<u32> = (1..geometry.groups).filter(|&g| geometry.has_super(g)).collect();
     let pointers = u64::from(geometry.pointers_per_block());
@@ -91,23 +91,23 @@ pub(super) fn resize_inode(volume: &Volume<'_>, found: &mut Found) -> Result<()>
     let mut indirect = Vec::new();
     let used = |table: &[u8]| (0..table.len() / 4).filter(|&i| get32(table, 4 * i) != 0).count();
     if used(&table) as u64 != reserved {
-        return bad(found, "does not list just the reserved blocks");
+        return bad(found, "lists a wrong number of reserved descriptor blocks");
     }
     for i in 0..reserved {
         let slot = (u64::from(geometry.desc_blocks()) + i) % pointers;
         let primary = first + i;
         let at = usize::try_from(slot * 4).unwrap_or(usize::MAX);
         if u64::from(get32(&table, at)) != primary {
-            return bad(found, "does not list all reserved blocks");
+            return bad(found, "does not list all reserved descriptor blocks");
         }
         volume.read(primary, &mut indirect)?;
         if used(&indirect) != backups.len() {
-            return bad(found, "does not list just the reserved blocks of the backups");
+            return bad(found, "lists a wrong number of backups of a reserved descriptor block");
         }
         for (slot, &group) in backups.iter().enumerate() {
             let copy = primary + u64::from(group) * u64::from(geometry.blocks_per_group);
             if u64::from(get32(&indirect, 4 * slot)) != copy {
-                return bad(found, "does not list all reserved blocks of the backups");
+                return bad(found, "does not list all backups of a reserved descriptor block");
             }
         }
     }

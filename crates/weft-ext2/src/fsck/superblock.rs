@@ -9,7 +9,7 @@ use crate::layout::{Compat, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State, Superblo
 use crate::{Error, Result};
 use weft_block::BlockDevice;
 
-/// Reads the superblock and refuses what cannot be checked at all.
+/// Reads the superblock, and refuses a volume that cannot be checked.
 pub(super) fn read(device: &dyn BlockDevice) -> Result<Superblock> {
     let superblock = crate::superblock::read(device)?;
     let len_bytes = device.geometry().len_bytes;
@@ -21,7 +21,10 @@ pub(super) fn read(device: &dyn BlockDevice) -> Result<Superblock> {
         return Err(Error::corrupt(
             "superblock",
             0,
-            format!("the volume has {} bytes, the device {len_bytes}", superblock.len_bytes()),
+            format!(
+                "the volume has {} bytes, but the device only {len_bytes}",
+                superblock.len_bytes()
+            ),
         ));
     }
     Ok(superblock)
@@ -47,7 +50,10 @@ pub(super) fn check_fields(
         found.report(Problem::Superblock { field, problem });
     };
     if superblock.reserved_blocks > superblock.blocks / 2 {
-        report("reserved blocks", format!("are {}", superblock.reserved_blocks));
+        report(
+            "reserved blocks",
+            format!("are {}, more than half of all", superblock.reserved_blocks),
+        );
     }
     if superblock.revision == 0 && (0..3).any(|i| get32(&raw, 0x5C + 4 * i) != 0) {
         report("features", "are set in revision 0".into());
@@ -55,10 +61,13 @@ pub(super) fn check_fields(
     let resizable = superblock.features.compat.contains(Compat::RESIZE_INODE);
     let reserve = u32::from(get16(&raw, 0xCE));
     if superblock.revision > 0 && !resizable && reserve != 0 {
-        report("reserved descriptor blocks", format!("are {reserve} without resize_inode"));
+        report(
+            "reserved descriptor blocks",
+            format!("are {reserve}, but the volume lacks resize_inode"),
+        );
     }
     if resizable && reserve > superblock.block_bytes() / 4 {
-        report("reserved descriptor blocks", format!("are {reserve}"));
+        report("reserved descriptor blocks", format!("are {reserve}, too many"));
     }
     if superblock.last_orphan != 0 {
         found.report(Problem::OrphanChain { first: superblock.last_orphan });
@@ -74,7 +83,7 @@ pub(super) fn replayed(volume: &Volume<'_>, before: &Superblock) -> Result<Super
     if superblock.len_bytes() > volume.device.geometry().len_bytes
         || superblock.block_bytes() != before.block_bytes()
     {
-        return Err(Error::corrupt("journal", 0, "it would change the size of the volume"));
+        return Err(Error::corrupt("journal", 0, "its replay would change the size of the volume"));
     }
     Ok(superblock)
 }

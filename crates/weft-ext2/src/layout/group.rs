@@ -80,19 +80,23 @@ impl GroupDesc {
         let table = u64::from(self.inode_table);
         for (what, block) in [("block bitmap", bb), ("inode bitmap", ib)] {
             if block < first || block >= end {
-                return bad(format!("{what} at block {block}, not in its group's {first}..{end}"));
+                return bad(format!(
+                    "its {what} is at block {block}, outside blocks {first} to {}",
+                    end - 1
+                ));
             }
             if block >= table && block < table + table_blocks {
-                return bad(format!("{what} at block {block} within the inode table"));
+                return bad(format!("its {what} is at block {block}, inside the inode table"));
             }
         }
         if bb == ib {
-            return bad(format!("both bitmaps at block {bb}"));
+            return bad(format!("both bitmaps are at block {bb}"));
         }
         if table < first || table + table_blocks > end {
             return bad(format!(
-                "inode table at blocks {table}..{}, not in its group's {first}..{end}",
-                table + table_blocks
+                "its inode table is at blocks {table} to {}, outside blocks {first} to {}",
+                table + table_blocks - 1,
+                end - 1
             ));
         }
         Ok(())

@@ -125,7 +125,7 @@ pub struct Inode {
     pub mtime: Time,
     /// 0x90 and 0x94, where the inode has them.
     pub btime: Option<Time>,
-    /// 0x14: when it was deleted (seconds since 1970), or the next in the chain of orphans.
+    /// 0x14: when it was deleted (seconds since 1970), or the next in the list of orphaned inodes.
     pub dtime: u32,
     /// 0x1A
     pub links: u16,
@@ -181,7 +181,7 @@ impl Inode {
             && room > 0
             && (usize::from(extra_bytes) > room || !extra_bytes.is_multiple_of(4))
         {
-            return Err("i_extra_isize is impossible");
+            return Err("i_extra_isize is invalid");
         }
         let end = GOOD_OLD_INODE_BYTES + usize::from(extra_bytes).min(room);
         let extra = |at: usize| if at + 4 <= end { get32(bytes, at) } else { 0 };
@@ -257,7 +257,7 @@ impl Inode {
         }
     }
 
-    /// Bytes a slot needs for the fields: what a patch of them covers.
+    /// Bytes of a slot that the fields take, which a patch of them covers.
     #[must_use]
     pub fn fields_len_bytes(&self, slot_bytes: usize) -> usize {
         (GOOD_OLD_INODE_BYTES + usize::from(self.extra_bytes)).min(slot_bytes).min(0xA0)

@@ -89,9 +89,9 @@ pub struct Superblock {
     pub creator_os: CreatorOs,
     /// 0x4C: 0 good old, 1 with the fields from 0x54 on.
     pub revision: u32,
-    /// 0x50: who may take reserved blocks.
+    /// 0x50: the user who may take reserved blocks.
     pub reserved_uid: u16,
-    /// 0x52: who may take reserved blocks.
+    /// 0x52: the group that may take reserved blocks.
     pub reserved_gid: u16,
     /// 0x54
     pub first_inode: u32,
@@ -115,7 +115,7 @@ pub struct Superblock {
     pub journal_inode: u32,
     /// 0xE4
     pub journal_device: u32,
-    /// 0xE8: head of the chain of orphan inodes.
+    /// 0xE8: head of the list of orphaned inodes.
     pub last_orphan: u32,
     /// 0xEC: seed of directory hashes.
     pub hash_seed: [u32; 4],
@@ -391,7 +391,7 @@ impl Superblock {
         }
     }
 
-    /// Puts the fields over a superblock's 1024 bytes; what this type does not know stays.
+    /// Puts the fields over a superblock's 1024 bytes; fields that this type does not know stay.
     pub fn encode_into(&self, raw: &mut [u8]) {
         for (at, value) in [
             (0x00, self.inodes),

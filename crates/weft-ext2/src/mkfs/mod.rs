@@ -4,7 +4,7 @@
 //!
 //! - The volume is made before it is named: the primary superblock is cleared first and written
 //!   last, each apart from the rest by a flush, so that a half-made volume is never taken for one.
-//! - What is not given (uuid, time) is asked of the system in one place; with both given the same
+//! - Uuid and time are asked of the system in one place if not given; with both given the same
 //!   options make the same bytes.
 //!
 //! ```
@@ -36,7 +36,7 @@ pub(crate) use resize::rewrite as rewrite_resize_inode;
 use crate::Result;
 use weft_block::BlockDevice;
 
-/// Makes a volume on `device`. What was there is lost.
+/// Makes a volume on `device`. The old content is lost.
 ///
 /// # Errors
 /// [`Error::Invalid`](crate::Error::Invalid) for options that contradict each other or do not fit

@@ -33,7 +33,7 @@ impl Format for Volume {
 
     fn space(&self) -> Space {
         let geometry = &self.geometry;
-        // As the kernel counts: what metadata takes is not the volume's.
+        // As the kernel counts: the blocks of metadata are not the volume's.
         let per_group = 2 + u64::from(geometry.inode_table_blocks());
         let overhead: u64 = u64::from(geometry.first_data_block)
             + (0..geometry.groups)

@@ -22,7 +22,7 @@ impl Inodes for Volume {
             return Err(FsError::Stale(ino.0).into());
         }
         let problem = if inode.kind().is_none() {
-            format!("its mode {:#o} names no kind of file", inode.mode)
+            format!("its mode {:#o} has no valid file type", inode.mode)
         } else if inode.size_bytes > self.geometry.max_file_bytes() {
             format!("its size is {} bytes", inode.size_bytes)
         } else {

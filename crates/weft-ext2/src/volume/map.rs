@@ -174,7 +174,7 @@ impl FileBlocks for Volume {
             }
             cleared = op.join(&clears)?;
         }
-        // Indirect blocks first: what waits for data is cancelled with them.
+        // Indirect blocks first: changes that wait for data are cancelled with them.
         for &nr in &cut.meta {
             self.free_blocks(op, nr, 1, cleared)?;
         }
@@ -395,7 +395,7 @@ impl Volume {
                 return Err(Error::corrupt(
                     format!("inode {}", node.ino.0),
                     0,
-                    format!("block {fbn} of it is missing"),
+                    format!("its block {fbn} is not allocated"),
                 ));
             };
             all.extend((start.0..start.0 + len).map(|nr| block_number(BlockNr(nr))));

@@ -32,7 +32,7 @@ impl Volume {
             return Err(Error::corrupt(
                 format!("inode {ino}"),
                 nr.0,
-                format!("its flags {:#x} belong to no ext2 volume", inode.flags.bits()),
+                format!("its flags {:#x} are not ext2's", inode.flags.bits()),
             ));
         }
         Ok(inode)

@@ -34,7 +34,7 @@ pub(crate) struct Volume {
     pub(super) unshared: Vec<(u32, PatchId)>,
     /// Reservations of files: first block and length, busy in the bitmap.
     pub(super) windows: HashMap<u32, (u32, u32)>,
-    /// Inodes on the disk's chain of orphans, the head last (with a journal).
+    /// Inodes on the disk's list of orphaned inodes, the head last (with a journal).
     pub(super) orphans: Vec<Ino>,
     /// Free blocks that are held while the device is told of them.
     pub(super) held_blocks: u64,
@@ -105,7 +105,7 @@ impl Volume {
         Ok(op.write(nr, offset, &raw, befores)?)
     }
 
-    /// Writes the superblock's head of the chain of orphans.
+    /// Writes the superblock's head of the list of orphaned inodes.
     pub fn write_last_orphan(&mut self, op: &mut Op<'_>) -> Result<PatchId> {
         let (nr, offset) = self.sb_position();
         Ok(op.write(nr, offset + 0xE8, &self.sb.last_orphan.to_le_bytes(), &[])?)

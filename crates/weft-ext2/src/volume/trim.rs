@@ -33,7 +33,7 @@ impl Discard for Volume {
             let first = self.geometry.group_first_block(group);
             let bits = match self.block_bits(op, group) {
                 Ok(bits) => bits,
-                // What is held already is dealt with first; the next call fails at once.
+                // Blocks that are held already are released first; the next call fails at once.
                 Err(_) if count > 0 => break,
                 Err(e) => return Err(e),
             };

@@ -108,7 +108,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
             }
             at -= blocks;
         }
-        Err(self.damaged(0, format!("node {node} is beyond its end")))
+        Err(self.damaged(0, format!("node {node} is past the end of the file")))
     }
 
     pub(crate) fn damaged(&self, node: u32, problem: impl Into<String>) -> Error {
@@ -124,19 +124,19 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         height: u16,
     ) -> Result<View<'s>> {
         if node == 0 || node >= self.header.nodes {
-            return Err(self.damaged(0, format!("it is pointed to as node {node}")));
+            return Err(
+                self.damaged(0, format!("an index record points to the invalid node {node}"))
+            );
         }
         let raw = s.read(self.block_of(node)?)?;
         let view = View::parse(self.kind, raw).map_err(|e| self.damaged(node, e))?;
         let leaf = view.head.kind == NodeKind::Leaf;
         if u16::from(view.head.height) != height || leaf != (height == 1) {
-            return Err(self.damaged(
-                node,
-                format!("its height is {} where {height} was to be", view.head.height),
-            ));
+            return Err(self
+                .damaged(node, format!("its height is {}, should be {height}", view.head.height)));
         }
         if view.count() == 0 {
-            return Err(self.damaged(node, "it is empty"));
+            return Err(self.damaged(node, "no records"));
         }
         Ok(view)
     }
@@ -198,7 +198,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         let Some(step) = path.leaf().filter(|_| path.found) else { return Err(Error::NotFound) };
         let view = self.view(s, step.node, 1)?;
         if view.value(step.index).len() < len {
-            return Err(self.damaged(step.node, "a record is shorter than its kind"));
+            return Err(self.damaged(step.node, "a record is too short for its type"));
         }
         Ok(view.value_offset(step.index))
     }

@@ -145,7 +145,7 @@ impl Drop for MacFile {
     fn drop(&mut self) {
         // A drop cannot return the error.
         if let Err(e) = self.flush() {
-            tracing::error!("what was written last to file {} is lost: {e}", self.id);
+            tracing::error!("the last write to file {} is lost: {e}", self.id);
         }
         let _ = self.fs.do_release(self.handle);
     }

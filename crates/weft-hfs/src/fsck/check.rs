@@ -20,7 +20,7 @@ pub fn check_on<D: Device>(device: D) -> Result<Report> {
     check_store(&mut Bare::new(ZeroBeyond(device)), blocks)
 }
 
-/// A device that reads as zero beyond its end: an image may be cut.
+/// A device that reads as zero beyond its end: an image may be truncated.
 pub(super) struct ZeroBeyond<D>(pub D);
 
 impl<D: Device> Device for ZeroBeyond<D> {

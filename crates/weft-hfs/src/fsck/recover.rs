@@ -44,7 +44,7 @@ impl fmt::Display for Recovered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} nodes and {} records put right, {} items that nothing led to removed",
+            "corrected {} nodes and {} records, removed {} items without a folder",
             self.nodes, self.records, self.items
         )
     }
@@ -169,7 +169,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             }
             if changed == before {
                 let node = walk.empty.first().map_or(0, |(node, ..)| *node);
-                return Err(tree.damaged(node, "it has no records of its own"));
+                return Err(tree.damaged(node, "no records of its own"));
             }
             again = Walk::new(s, tree);
             let rest = !again.stale.is_empty() || !again.empty.is_empty();
@@ -471,7 +471,7 @@ fn check_records(census: &Census) -> Result<()> {
 }
 
 fn damage(problem: &Problem) -> Error {
-    Error::corrupt("volume", 0, format!("{problem} (fsck may help)"))
+    Error::corrupt("volume", 0, format!("{problem} (a repair may help)"))
 }
 
 fn load<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(

@@ -47,7 +47,7 @@ pub struct Repaired {
 ///
 /// # Errors
 /// [`Error::NotHfs`] if not even the copy of the MDB can be read; [`Error::Corrupt`] if the MDB
-/// leads to no trees; [`Error::NoSpace`]; [`Error::Device`]. An image that is cut is left as it is.
+/// leads to no trees; [`Error::NoSpace`]; [`Error::Device`]. A truncated image is left as it is.
 pub fn repair_on<D: Device>(device: D) -> Result<Repaired> {
     let blocks = device.len_blocks();
     let mut s = Bare::new(ZeroBeyond(device));

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 pub struct Report {
     /// The problems of the volume.
     pub problems: Vec<Problem>,
-    /// Oddities that real disks have and no Mac objects to: a repair corrects them, but only if the
+    /// Deviations that real disks have and Macs accept: a repair corrects them, but only if the
     /// volume has problems, too.
     pub notes: Vec<Problem>,
     /// The number of files.
@@ -28,7 +28,7 @@ impl Report {
         self.problems.is_empty()
     }
 
-    /// Returns the problem of a cut image, which a repair leaves as it is.
+    /// Returns the problem of a truncated image, which a repair leaves as it is.
     #[must_use]
     pub fn cut(&self) -> Option<&Problem> {
         self.problems.iter().find(|p| matches!(p, Problem::Cut { .. }))

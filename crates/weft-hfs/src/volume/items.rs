@@ -96,7 +96,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     pub fn thread<S: Store<Patch = P>>(&self, s: &mut S, id: u32) -> Result<ThreadRecord> {
         match self.record_at(s, &CatalogKey::thread(id))?.1 {
             CatalogRecord::Thread(thread) => Ok(thread),
-            _ => Err(Error::corrupt("catalog", 0, format!("the thread of {id} is none"))),
+            _ => Err(Error::corrupt(
+                "catalog",
+                0,
+                format!("the thread record of item {id} is of another type"),
+            )),
         }
     }
 

@@ -84,16 +84,16 @@ pub(crate) fn load_map<S: Store>(
     map.push_record(first);
     if map.blocks() < want && id != EXTENTS_ID {
         let key = |block: u32| -> Result<[u8; ExtentKey::BYTES]> {
-            let block = u16::try_from(block).map_err(|_| bad_map(id, "is too long"))?;
+            let block = u16::try_from(block).map_err(|_| bad_map(id, "too long"))?;
             Ok(ExtentKey { file_id: id, fork, block }.encode())
         };
         let mut due = key(map.blocks())?;
         let mut problem = None;
         overflow.scan(s, &due.clone(), |found, value| {
             if found != due {
-                problem = Some("misses an extents record");
+                problem = Some("an extents record is missing");
             } else if !ExtentKey::parse_record(value).is_some_and(|r| map.push_record(&r)) {
-                problem = Some("has an empty extents record");
+                problem = Some("an extents record is empty");
             } else if map.blocks() < want {
                 due = key(map.blocks())?;
                 return Ok(true);
@@ -105,10 +105,10 @@ pub(crate) fn load_map<S: Store>(
         }
     }
     if map.blocks() < want {
-        return Err(bad_map(id, "has fewer blocks than it says"));
+        return Err(bad_map(id, "extents cover less than the physical length"));
     }
     if map.runs.iter().any(|run| run.extent.end() > u32::from(mdb.alloc_blocks)) {
-        return Err(bad_map(id, "has an extent beyond the end of the volume"));
+        return Err(bad_map(id, "an extent reaches past the end of the volume"));
     }
     Ok(map)
 }

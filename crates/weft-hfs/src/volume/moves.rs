@@ -241,7 +241,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             }
             at = self.parent_of(s, at)?;
         }
-        Err(Error::corrupt("catalog", 0, "folders lie in each other"))
+        Err(Error::corrupt("catalog", 0, "folders form a loop"))
     }
 
     /// Renames the volume, and with it the root folder, to a name of at most 27 bytes.

@@ -32,9 +32,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             *self.strays.borrow_mut() = Strays { keys, seen: Some(version) };
         }
         let found = self.strays.borrow().keys.get(&id).copied();
-        found
-            .and_then(|key| at(s, key))
-            .ok_or_else(|| Error::corrupt("catalog", 0, format!("nothing leads to folder {id}")))
+        found.and_then(|key| at(s, key)).ok_or_else(|| {
+            Error::corrupt("catalog", 0, format!("folder {id} is not in the catalog"))
+        })
     }
 
     /// Returns the keys of all folders, as far as the catalog can be read.

@@ -16,7 +16,7 @@ pub(super) struct Repairer<'d> {
     pub time: u32,
     /// The block from which the search for a free one goes on.
     pub search: u64,
-    /// Inodes on the chain of orphans: those with names were being cut.
+    /// Inodes on the list of orphaned inodes: those with names were being cut.
     pub orphans: HashSet<u32>,
 }
 

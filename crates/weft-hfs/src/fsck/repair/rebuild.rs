@@ -286,7 +286,11 @@ impl Rebuild {
         for (id, tree) in [(EXTENTS_ID, &volume.extents), (CATALOG_ID, &volume.catalog)] {
             for &extent in &tree.extents {
                 if !self.claim(extent) {
-                    return Err(Error::corrupt("MDB", MDB_BLOCK, "the trees lie in each other"));
+                    return Err(Error::corrupt(
+                        "MDB",
+                        MDB_BLOCK,
+                        "the files of the two trees overlap",
+                    ));
                 }
             }
             self.forks.insert((id, Fork::Data), tree.extents.clone());
