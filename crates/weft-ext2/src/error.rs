@@ -70,7 +70,7 @@ impl From<weft_unix::Error> for Error {
             weft_unix::Error::Device(e) => Self::Device(e),
             weft_unix::Error::Engine(e) => Self::Engine(e),
             weft_unix::Error::Vfs(e) => Self::Vfs(e),
-            // What the front learns to say later is for callers, not for this crate.
+            // Errors that the front gains later are for callers, not for this crate.
             other => Self::Vfs(other.into()),
         }
     }

@@ -10,16 +10,16 @@
 //! If the view shows anything worse than leaks, nothing is freed, and the volume stays marked for a
 //! repair. So it does if the mount ends first, or overwrites more than is kept of the view.
 
+use crate::Result;
 use crate::fsck::{Leaks, find_leaks};
 use crate::layout::State as SbState;
 use crate::volume::{Volume, now_secs};
-use crate::{Ext2, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use weft_block::{BlockDevice, Filter, Snapshot, SnapshotDevice};
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::{Format as _, State};
+use weft_unix::{Format as _, State, UnixFs};
 use weft_vfs::Ino;
 
 /// Bytes that may be overwritten while the check reads.
@@ -79,17 +79,23 @@ impl Healing {
     }
 
     /// Starts the check of a volume on `device`, which must not change before this returns.
-    pub(crate) fn start(fs: &Arc<Ext2>, device: &Arc<SnapshotDevice<Shared>>) {
+    /// Sets `clean` once all leaks are freed.
+    pub(crate) fn start(
+        &self,
+        front: &Arc<UnixFs<Volume>>,
+        clean: &Arc<AtomicBool>,
+        device: &Arc<SnapshotDevice<Shared>>,
+    ) {
         let Some(snapshot) = device.freeze(KEEP_BYTES) else { return };
-        let cancel = Arc::clone(&fs.healing.cancel);
-        let weak = Arc::downgrade(fs);
+        let (cancel, clean) = (Arc::clone(&self.cancel), Arc::clone(clean));
+        let front = Arc::downgrade(front);
         let view = View { snapshot, cancel: Arc::clone(&cancel) };
         let thread = std::thread::Builder::new()
             .name("weft-heal".into())
-            .spawn(move || heal(&weak, view, &cancel));
+            .spawn(move || heal(&front, &clean, view, &cancel));
         match thread {
             Ok(thread) => {
-                *fs.healing.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+                *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
             }
             Err(error) => tracing::warn!("no background check: {error}"),
         }
@@ -97,38 +103,40 @@ impl Healing {
 }
 
 /// The body of the thread: finds the leaks and frees them.
-fn heal(fs: &Weak<Ext2>, view: View, cancel: &AtomicBool) {
+fn heal(front: &Weak<UnixFs<Volume>>, clean: &AtomicBool, view: View, cancel: &AtomicBool) {
     let found = find_leaks(&view);
     // Writes need not keep anything from here on.
     drop(view);
     if cancel.load(Ordering::Relaxed) {
         return;
     }
-    let Some(fs) = fs.upgrade() else { return };
-    let result = found.and_then(|leaks| fs.give_back(&leaks, cancel));
+    let Some(front) = front.upgrade() else { return };
+    let result = found.and_then(|leaks| Healer { front: &front, clean, cancel }.free(&leaks));
     if let Err(error) = result
         && !cancel.load(Ordering::Relaxed)
     {
-        tracing::warn!("what the last crash has leaked was not given back: {error}");
+        tracing::warn!("blocks and inodes that the last crash leaked stay allocated: {error}");
     }
 }
 
-impl Ext2 {
-    /// Waits until the background check that follows a crash is done, if there is one.
-    pub fn finish_healing(&self) {
-        self.healing.wait();
-    }
+/// The changes of a mounted volume that free its leaks.
+struct Healer<'a> {
+    front: &'a UnixFs<Volume>,
+    clean: &'a AtomicBool,
+    /// Set when the mount ends.
+    cancel: &'a AtomicBool,
+}
 
+impl Healer<'_> {
     /// Runs `f` on some of `all` at a time, until all are done or the mount ends.
     fn for_some<T>(
         &self,
         all: &[T],
         at_once: usize,
-        cancel: &AtomicBool,
         mut f: impl FnMut(&mut State<Volume>, &mut Op<'_>, &T) -> weft_unix::Result<()>,
     ) -> Result<()> {
         for some in all.chunks(at_once) {
-            if cancel.load(Ordering::Relaxed) {
+            if self.cancel.load(Ordering::Relaxed) {
                 return Err(crate::Error::Invalid("the mount has ended".into()));
             }
             self.front
@@ -137,7 +145,7 @@ impl Ext2 {
         Ok(())
     }
 
-    fn give_back(&self, leaks: &Leaks, cancel: &AtomicBool) -> Result<()> {
+    fn free(&self, leaks: &Leaks) -> Result<()> {
         for problem in &leaks.corruption {
             tracing::error!("damage found by the background check: {problem}");
         }
@@ -145,25 +153,25 @@ impl Ext2 {
             self.front.lock().format.note_damage(problem.to_string());
             return Ok(());
         }
-        self.for_some(&leaks.directory_counts, INODES_AT_ONCE, cancel, |st, _, &(group, by)| {
+        self.for_some(&leaks.directory_counts, INODES_AT_ONCE, |st, _, &(group, by)| {
             st.format.correct_directory_count(group, by);
             Ok(())
         })?;
-        self.delete_nameless(leaks, cancel)?;
-        self.for_some(&leaks.excess_links, INODES_AT_ONCE, cancel, |st, op, &(ino, by)| {
+        self.delete_nameless(leaks)?;
+        self.for_some(&leaks.excess_links, INODES_AT_ONCE, |st, op, &(ino, by)| {
             let ino = Ino(u64::from(ino));
             let inode = &mut st.load(op, ino)?.inode;
             // Never the last one: each of these has a name.
             inode.links = inode.links.saturating_sub(by).max(inode.links.min(1));
             st.write_node(op, ino, &[]).map(drop)
         })?;
-        self.for_some(&leaks.sectors, INODES_AT_ONCE, cancel, |st, op, &(ino, by)| {
+        self.for_some(&leaks.sectors, INODES_AT_ONCE, |st, op, &(ino, by)| {
             let ino = Ino(u64::from(ino));
             let inode = &mut st.load(op, ino)?.inode;
             inode.blocks_512 = inode.blocks_512.saturating_add_signed(by);
             st.write_node(op, ino, &[]).map(drop)
         })?;
-        self.for_some(&leaks.sizes, INODES_AT_ONCE, cancel, |st, op, &(ino, found, size)| {
+        self.for_some(&leaks.sizes, INODES_AT_ONCE, |st, op, &(ino, found, size)| {
             let ino = Ino(u64::from(ino));
             let node = st.load(op, ino)?;
             if node.inode.size_bytes != found {
@@ -173,13 +181,13 @@ impl Ext2 {
             node.epoch += 1;
             st.write_node(op, ino, &[]).map(drop)
         })?;
-        self.for_some(&leaks.attribute_refs, INODES_AT_ONCE, cancel, |_, op, &(block, by)| {
+        self.for_some(&leaks.attribute_refs, INODES_AT_ONCE, |_, op, &(block, by)| {
             let block = BlockNr(u64::from(block));
             let refs = crate::layout::xattr_block_refcount(op.peek(block)?);
             op.write(block, 4, &refs.saturating_sub(by).max(1).to_le_bytes(), &[])?;
             Ok(())
         })?;
-        self.for_some(&leaks.inodes, INODES_AT_ONCE, cancel, |st, op, &ino| {
+        self.for_some(&leaks.inodes, INODES_AT_ONCE, |st, op, &ino| {
             let mut cleared = PatchId::DURABLE;
             let mut inode = st.format.read_raw_inode(op, ino)?;
             if inode.mode != 0 && inode.dtime == 0 {
@@ -189,7 +197,7 @@ impl Ext2 {
             st.format.free_inode_number(op, ino, None, cleared)
         })?;
         let runs: Vec<(u32, u32)> = leaks.blocks.iter().flat_map(|&run| pieces(run)).collect();
-        self.for_some(&runs, 1, cancel, |st, op, &(first, len)| {
+        self.for_some(&runs, 1, |st, op, &(first, len)| {
             st.format.free_blocks(op, first, len, PatchId::DURABLE)
         })?;
         self.front.engine().sync()?;
@@ -202,15 +210,15 @@ impl Ext2 {
         if !leaks.is_empty() {
             let blocks: u64 = leaks.blocks.iter().map(|run| u64::from(run.1)).sum();
             let inodes = leaks.inodes.len() + leaks.unattached.len() + leaks.directories.len();
-            tracing::info!("gave back {blocks} blocks and {inodes} inodes that a crash had leaked");
+            tracing::info!("freed {blocks} blocks and {inodes} inodes that a crash had leaked");
         }
         Ok(())
     }
 
     /// Deletes the inodes that have lost their last name.
-    fn delete_nameless(&self, leaks: &Leaks, cancel: &AtomicBool) -> Result<()> {
+    fn delete_nameless(&self, leaks: &Leaks) -> Result<()> {
         for list in [&leaks.unattached, &leaks.directories] {
-            self.for_some(list, 1, cancel, |st, op, &ino| st.doom(op, Ino(u64::from(ino))))?;
+            self.for_some(list, 1, |st, op, &ino| st.doom(op, Ino(u64::from(ino))))?;
         }
         if !leaks.directories.is_empty() {
             // The counts above are lowered only after the directories that they count are gone.

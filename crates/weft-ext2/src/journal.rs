@@ -1,10 +1,8 @@
 //! The journal, inside the volume (inode 8) or on a device of its own: replaying it, and running
 //! the engine on it.
 
-use crate::Ext2;
-use crate::layout::{
-    Compat, Incompat, JOURNAL_INO, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock,
-};
+use crate::layout::{Compat, Incompat, JOURNAL_INO, Superblock};
+use crate::superblock;
 use crate::volume::{Node, Volume, split};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -32,7 +30,7 @@ pub fn journal_inode_blocks(device: &Arc<dyn BlockDevice>, sb: &Superblock) -> R
     let mut vol = Volume::load(&mut op, sb.clone(), device.geometry().len_bytes)?;
     let inode = vol.read_raw_inode(&mut op, JOURNAL_INO)?;
     if inode.kind() != Some(FileKind::Regular) || inode.links == 0 {
-        return Err(Error::corrupt("inode 8", 0, "the journal is no regular file"));
+        return Err(Error::corrupt("inode 8", 0, "the journal is not a regular file"));
     }
     let blocks = inode.size_bytes / u64::from(sb.block_bytes());
     let (fields, own) = split(&inode);
@@ -50,17 +48,21 @@ fn log_map(
     if sb.journal_inode == 0 {
         let Some(external) = external else {
             return Err(Error::Incompatible {
-                features: "an external journal, which must be given".into(),
+                features: "an external journal, which was not given".into(),
             });
         };
         let (map, uuid) = LogMap::external(Arc::clone(external)).map_err(|e| log_error(&e))?;
         if uuid != sb.journal_uuid {
-            return Err(Error::Invalid("the journal given is another volume's".into()));
+            return Err(Error::Invalid(
+                "the device given holds the journal of another volume".into(),
+            ));
         }
         return Ok(map);
     }
     if external.is_some() {
-        return Err(Error::Invalid("the volume has its journal inside".into()));
+        return Err(Error::Invalid(
+            "a journal device was given, but the journal is inside the volume".into(),
+        ));
     }
     let blocks = journal_inode_blocks(device, sb)?;
     LogMap::from_blocks(Arc::clone(device), sb.block_bytes(), &blocks).map_err(|e| log_error(&e))
@@ -73,12 +75,7 @@ fn log_error(e: &weft_patch::jbd2::Error) -> Error {
 /// Sets or clears the feature that says the journal must be replayed: in place, past any engine,
 /// as a recovery looks at it before it reads the log.
 pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
-    let mut raw = [0; SUPERBLOCK_BYTES];
-    device.read_at(&mut raw, SUPERBLOCK_OFFSET)?;
-    let mut sb = Superblock::parse(&raw)?;
-    sb.features.incompat.set(Incompat::RECOVER, on);
-    sb.encode_into(&mut raw);
-    device.write_at(&raw, SUPERBLOCK_OFFSET)?;
+    superblock::update(device, |sb, _| sb.features.incompat.set(Incompat::RECOVER, on))?;
     Ok(device.flush()?)
 }
 
@@ -97,7 +94,11 @@ pub(crate) fn replay(
         return Ok(None);
     }
     if !sb.features.compat.contains(Compat::HAS_JOURNAL) {
-        return Err(Error::corrupt("superblock", 0, "a journal to recover, but no journal"));
+        return Err(Error::corrupt(
+            "superblock",
+            0,
+            "the features say needs_recovery, but there is no journal",
+        ));
     }
     let writable = |device: &Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
         let device = Arc::clone(device);
@@ -108,7 +109,7 @@ pub(crate) fn replay(
     let done = weft_patch::recover(&*device, sb.block_bytes(), log)?;
     let place = if read_only { " in memory" } else { "" };
     tracing::info!("replayed {} transactions of the journal{place}", done.transactions);
-    // The superblock may have been replayed: what is there now is changed.
+    // The replay may have written the superblock, so it is read again.
     set_recover(&*device, false)?;
     Ok(Some(if read_only { Arc::new(ReadOnly::new(device)) } else { device }))
 }
@@ -122,13 +123,13 @@ pub(crate) fn engine(
 ) -> Result<Arc<Engine>> {
     if !sb.features.compat.contains(Compat::HAS_JOURNAL) {
         return Err(Error::Incompatible {
-            features: "a journal policy, as the volume has no journal".into(),
+            features: "a journal (the journal policy needs one)".into(),
         });
     }
     let map = log_map(device, sb, external)?;
     let mut log = Log::open(map.clone()).map_err(|e| log_error(&e))?;
     if log.needs_recovery() {
-        // The superblock says that nothing is to be replayed: what the log holds is old.
+        // The superblock says that nothing is to be replayed: the transactions in the log are old.
         let next = log.superblock().sequence.wrapping_add(1);
         log.reset(next).map_err(|e| log_error(&e))?;
     }
@@ -137,14 +138,4 @@ pub(crate) fn engine(
     set_recover(&**device, true)?;
     sb.features.incompat |= Incompat::RECOVER;
     Ok(Engine::with_journal(Arc::clone(device), sb.block_bytes(), options, map)?)
-}
-
-impl Ext2 {
-    /// The blocks of the journal inode in order, as the volume has them.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if there is no journal inside the volume, or it has holes.
-    pub fn journal_blocks(device: &Arc<dyn BlockDevice>) -> Result<Vec<u64>> {
-        journal_inode_blocks(device, &crate::mount::read_superblock(&**device)?)
-    }
 }

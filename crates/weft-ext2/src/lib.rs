@@ -1,13 +1,14 @@
 //! ext2 and ext3 volumes: the on-disk layout, making, checking and repairing them, and the file
 //! system on the ordered-write engine.
 //!
-//! [`layout`] describes what lies on the disk, as plain types with their offsets; it acts on
+//! [`layout`] describes the structures on the disk, as plain types with their offsets; it acts on
 //! nothing. Everything it parses is checked before it is handed out, and bad input gives an
 //! [`Error`] that names the structure and its block, never a panic.
 //!
 //! [`Ext2`] is a mounted volume, a [`weft_vfs::FileSystem`]. It is [`weft_unix`]'s front over
-//! `volume`: the micro-operations that know where ext2 keeps things (allocate blocks, map one, fill a
-//! directory entry, ...), each of which takes the patches it must follow and returns the patch it made.
+//! `volume`: the micro-operations that know where ext2 keeps things (allocate blocks, map one, fill
+//! a directory entry, ...), each of which takes the patches it must follow and returns the patch it
+//! made.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -33,6 +34,7 @@ mod journal;
 pub mod layout;
 pub mod mkfs;
 mod mount;
+mod superblock;
 mod volume;
 
 pub use error::{Error, Result};

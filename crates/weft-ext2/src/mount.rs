@@ -1,16 +1,19 @@
 //! Opening a volume, and leaving it clean.
 
+#[cfg(doc)]
+use crate::Error;
+use crate::Result;
 use crate::heal::Healing;
-use crate::layout::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State as SbState, Superblock};
-use crate::volume::Volume;
-use crate::{Error, Result};
+use crate::layout::State as SbState;
+use crate::superblock;
+use crate::volume::{Volume, now_secs};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_block::{BlockDevice, SnapshotDevice};
 use weft_patch::{Engine, Options as EngineOptions, Policy};
 use weft_unix::{Atime, Orphans as _, UnixFs};
-use weft_vfs::{FileSystem, Layer, Time};
+use weft_vfs::{FileSystem, Layer};
 
 /// Groups up to which all bitmaps are read after a crash, so that all counts are right at once.
 const MAX_GROUPS_READ: u32 = 4096;
@@ -20,11 +23,11 @@ const CUT_META_BLOCKS: u32 = 64;
 
 /// A mounted ext2 or ext3 volume.
 pub struct Ext2 {
-    pub(crate) front: UnixFs<Volume>,
+    front: Arc<UnixFs<Volume>>,
     device: Arc<dyn BlockDevice>,
-    pub(crate) healing: Healing,
+    healing: Healing,
     /// The volume was clean when it was opened, or is now.
-    pub(crate) clean: AtomicBool,
+    clean: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Ext2 {
@@ -62,25 +65,6 @@ impl fmt::Debug for OpenOptions {
     }
 }
 
-fn now_secs() -> u32 {
-    u32::try_from(Time::now().secs.clamp(0, i64::from(u32::MAX))).unwrap_or(0)
-}
-
-/// Reads and checks a device's superblock.
-///
-/// # Errors
-/// [`Error::NotExt2`], [`Error::Corrupt`], [`Error::Incompatible`], [`Error::Device`].
-pub(crate) fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
-    let mut raw = [0; SUPERBLOCK_BYTES];
-    if device.geometry().len_bytes < SUPERBLOCK_OFFSET + SUPERBLOCK_BYTES as u64 {
-        return Err(Error::NotExt2 { found: 0 });
-    }
-    device.read_at(&mut raw, SUPERBLOCK_OFFSET)?;
-    let sb = Superblock::parse(&raw)?;
-    sb.check_features()?;
-    Ok(sb)
-}
-
 impl Ext2 {
     /// Opens the volume on a device: replays its journal if needed, deletes orphaned inodes, and
     /// marks it as in use. Read-only, it writes nothing: the journal is replayed in memory.
@@ -90,7 +74,7 @@ impl Ext2 {
     /// # Errors
     /// [`Error::NotExt2`], [`Error::Corrupt`], [`Error::Incompatible`], [`Error::Device`].
     pub fn open(device: Arc<dyn BlockDevice>, options: OpenOptions) -> Result<Arc<Self>> {
-        let mut sb = read_superblock(&*device)?;
+        let mut sb = superblock::read(&*device)?;
         let unknown = sb.features.unknown_ro_compat();
         let mut read_only = options.read_only || device.geometry().read_only;
         if !unknown.is_empty() && !read_only {
@@ -101,10 +85,10 @@ impl Ext2 {
         let journal = options.journal.as_ref();
         if let Some(replayed) = crate::journal::replay(&device, &sb, journal, read_only)? {
             device = replayed;
-            sb = read_superblock(&*device)?;
+            sb = superblock::read(&*device)?;
         }
         let was_clean = sb.state.contains(SbState::VALID) && !sb.state.contains(SbState::ERROR);
-        // What a crash has leaked is looked for in a frozen view.
+        // The background check for leaks reads a frozen view.
         let freezable = (!was_clean && !read_only && !options.no_healing)
             .then(|| Arc::new(SnapshotDevice::new(Arc::clone(&device))));
         let device = freezable.as_ref().map_or(device, |d| Arc::clone(d) as Arc<dyn BlockDevice>);
@@ -121,21 +105,20 @@ impl Ext2 {
         };
         let vol = Volume::load(&mut engine.begin(0)?, sb, device_bytes)?;
         let front = UnixFs::new(engine, Arc::clone(&device), vol, read_only, options.atime)?;
-        let fs =
-            Self { front, device, healing: Healing::default(), clean: AtomicBool::new(was_clean) };
+        let (front, clean) = (Arc::new(front), Arc::new(AtomicBool::new(was_clean)));
+        let fs = Self { front, device, healing: Healing::default(), clean };
         if !read_only {
             fs.mark_in_use(was_clean, options.mount_point.as_deref())?;
             if fs.front.lock().format.sb.last_orphan != 0 {
                 fs.recover_orphans()?;
             }
         }
-        let fs = Arc::new(fs);
         if let Some(device) = freezable {
-            // Nothing is dirty and nobody knows the volume yet: it stands still.
+            // Nothing is dirty, and no caller has the volume yet: it does not change meanwhile.
             fs.front.engine().sync()?;
-            Healing::start(&fs, &device);
+            fs.healing.start(&fs.front, &fs.clean, &device);
         }
-        Ok(fs)
+        Ok(Arc::new(fs))
     }
 
     fn mark_in_use(&self, was_clean: bool, mount_point: Option<&str>) -> Result<()> {
@@ -226,6 +209,19 @@ impl Ext2 {
         Ok(())
     }
 
+    /// The blocks of the journal inode in order, as the volume has them.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is no journal inside the volume, or it has holes.
+    pub fn journal_blocks(device: &Arc<dyn BlockDevice>) -> Result<Vec<u64>> {
+        crate::journal::journal_inode_blocks(device, &superblock::read(&**device)?)
+    }
+
+    /// Waits until the background check that follows a crash is done, if there is one.
+    pub fn finish_healing(&self) {
+        self.healing.wait();
+    }
+
     /// The engine under the volume: counters, policy.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
@@ -249,7 +245,7 @@ impl Ext2 {
 
 impl Layer for Ext2 {
     fn below(&self) -> &dyn FileSystem {
-        &self.front
+        &*self.front
     }
 
     fn unmount(&self) -> weft_vfs::Result<()> {

@@ -131,3 +131,31 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
+
+#[cfg(feature = "std")]
+impl From<Error> for weft_vfs::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NotFound => Self::NotFound,
+            Error::Exists => Self::Exists,
+            Error::NotADirectory => Self::NotADirectory,
+            Error::IsADirectory => Self::IsADirectory,
+            Error::NotEmpty => Self::NotEmpty,
+            Error::NameTooLong => Self::NameTooLong,
+            Error::BadName(why) => Self::Invalid(why),
+            Error::NoSpace => Self::NoSpace,
+            // `change` tries it again.
+            Error::Unzeroed | Error::NotInMemory => Self::Busy,
+            Error::TooLarge => Self::TooLarge,
+            Error::ReadOnly => Self::ReadOnly,
+            Error::TooMany(_) => Self::TooManyLinks,
+            Error::NotHfs { .. } | Error::Corrupt { .. } => {
+                Self::Corrupt(alloc::string::ToString::to_string(&error).into())
+            }
+            Error::Invalid(message) => Self::Io { errno: 22, message },
+            Error::Refused(why) => Self::Invalid(why),
+            Error::Stale(id) => Self::Stale(u64::from(id)),
+            Error::Device { errno, message } => Self::Io { errno, message },
+        }
+    }
+}

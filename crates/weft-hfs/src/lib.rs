@@ -73,6 +73,7 @@ pub mod layout;
 pub mod macroman;
 pub mod mfs;
 pub mod mkfs;
+#[cfg(feature = "std")]
 mod permissions;
 pub mod relstring;
 pub mod store;
@@ -87,4 +88,5 @@ pub use error::{Error, Result};
 pub use fs::{
     Hfs, ItemInfo, Mac, MacFile, OpenOptions, VolumeInfo, format_journal, replay_journal, unix_now,
 };
+#[cfg(feature = "std")]
 pub use permissions::Permissions;

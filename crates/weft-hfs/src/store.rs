@@ -255,3 +255,35 @@ impl<D: Device> Store for Bare<D> {
         true
     }
 }
+
+/// A device of weft as a device of the core.
+#[cfg(feature = "std")]
+pub(crate) struct Raw<'d>(pub &'d dyn weft_block::BlockDevice);
+
+#[cfg(feature = "std")]
+impl Device for Raw<'_> {
+    fn len_blocks(&self) -> u64 {
+        self.0.geometry().len_bytes / BLOCK_BYTES as u64
+    }
+
+    fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.0.read_at(buf, offset).map_err(|e| device_error(&e))
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.0.write_at(bytes, offset).map_err(|e| device_error(&e))
+    }
+
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<()> {
+        self.0.write_zeroes(offset, len_bytes).map_err(|e| device_error(&e))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.0.flush().map_err(|e| device_error(&e))
+    }
+}
+
+#[cfg(feature = "std")]
+pub(crate) fn device_error(e: &weft_block::Error) -> crate::Error {
+    crate::Error::Device { errno: e.errno(), message: e.to_string() }
+}

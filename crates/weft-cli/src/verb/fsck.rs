@@ -91,7 +91,10 @@ pub fn run(out: Output, args: &cli::Fsck) -> Outcome {
     out.report(&checked, |w| {
         if !out.quiet {
             for problem in report.problems.iter().take(SHOWN) {
-                writeln!(w, "{problem}")?;
+                match args.dry_run {
+                    true => writeln!(w, "{problem}: would {}", problem.fix())?,
+                    false => writeln!(w, "{problem}")?,
+                }
             }
             if report.problems.len() > SHOWN {
                 let more = report.problems.len() - SHOWN;

@@ -19,7 +19,7 @@ fn a_leak_is_4_and_repaired_1_and_then_e2fsck_is_content() {
     let bench = Bench::with_volume("ext2");
     bench.write("file", &vec![3; 100_000]);
     bench.ok(&["put", "file", "v.img:/"]);
-    // What soft updates can leave: a block that is marked and nobody's.
+    // As soft updates can leave it: a block that is marked in use and belongs to no file.
     let image = bench.path("v.img");
     let args = ["-w", "-R", "setb 12000"].map(OsStr::new);
     let Some(ran) = tool("debugfs", args.into_iter().chain([image.as_os_str()])) else { return };
@@ -27,6 +27,9 @@ fn a_leak_is_4_and_repaired_1_and_then_e2fsck_is_content() {
 
     let ran = bench.run(&["fsck", "v.img"]);
     assert_eq!(ran.code, 4, "{ran:#?}");
+    let ran = bench.run(&["fsck", "--dry-run", "v.img"]);
+    let line = "block bitmap: block 12000 marked in use, but free: would rebuild the bitmap";
+    assert!(ran.code == 4 && ran.out.contains(line), "{ran:#?}");
     let ran = bench.run(&["fsck", "--repair", "v.img"]);
     assert_eq!(ran.code, 1, "{ran:#?}");
     assert_eq!(bench.run(&["fsck", "v.img"]).code, 0);

@@ -1,6 +1,6 @@
-//! Pass 5: bitmaps and free counts, against what was found.
+//! Pass 5: bitmaps and free counts, compared with the inodes and blocks that were found.
 
-use super::bitmap::disk_bits64;
+use super::bitmap::{Bitmap, disk_bits64};
 use super::found::{Found, KIND_DIRECTORY};
 use super::problem::Problem;
 use super::volume::Volume;
@@ -85,8 +85,8 @@ fn padding_set(map: &[u8], from: u32) -> bool {
 }
 
 /// The inodes in use of each group as bits, and its directories.
-fn inode_bits(found: &Found, volume: &Volume<'_>) -> (super::bitmap::Bitmap, Vec<u32>) {
-    let mut bits = super::bitmap::Bitmap::new(u64::from(volume.geometry.inodes));
+fn inode_bits(found: &Found, volume: &Volume<'_>) -> (Bitmap, Vec<u32>) {
+    let mut bits = Bitmap::new(u64::from(volume.geometry.inodes));
     let mut dirs = vec![0; volume.geometry.groups as usize];
     // The reserved inodes are in use even where their table could not be read.
     bits.set_run(0, u64::from(volume.geometry.first_inode) - 1);
@@ -172,10 +172,8 @@ pub(super) fn check(
 }
 
 /// Writes bitmaps, descriptors' counts and the superblock's as they were found to be.
-pub(super) fn write(pass: &super::Pass<'_>) -> Result<()> {
-    let volume = &pass.volume;
+pub(super) fn write(volume: &Volume<'_>, found: &Found) -> Result<()> {
     let geometry = &volume.geometry;
-    let found = &pass.found;
     let (inode_bits, dirs) = inode_bits(found, volume);
     let mut table = volume.descriptor_table()?;
     let (mut free_blocks, mut free_inodes) = (0_u32, 0_u32);
@@ -205,7 +203,7 @@ pub(super) fn write(pass: &super::Pass<'_>) -> Result<()> {
         desc.encode_into(slot);
     }
     volume.write_descriptor_table(&table)?;
-    super::repair::update_superblock(volume.device, |sb, _| {
+    crate::superblock::update(volume.device, |sb, _| {
         sb.free_blocks = free_blocks;
         sb.free_inodes = free_inodes;
     })

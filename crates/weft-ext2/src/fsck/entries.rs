@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn truncate_keeps_what_is_before() {
+    fn truncate_keeps_the_records_before() {
         for bad in [16, 512, 1008, 1016] {
             let mut block = empty(1024);
             while insert(&mut block, 7, 1, b"12345678", true) {}

@@ -73,13 +73,13 @@ impl Htree {
         self.version = get8(block, 0x1C);
         self.levels = get8(block, 0x1E);
         if usize::from(get16(block, 12 + 4)) != block.len() - 12 || get8(block, 0x1D) != 8 {
-            return Err("its hash tree has no valid root");
+            return Err("invalid root node");
         }
         if get32(block, 0x18) != 0 || self.version > 2 || get8(block, 0x1F) & 1 != 0 {
-            return Err("its hash tree uses an unknown hash");
+            return Err("unknown hash version");
         }
         if self.levels > 1 {
-            return Err("its hash tree is too deep");
+            return Err("more than two levels");
         }
         entries(block, 0x20).map(Block::Node)
     }
@@ -104,31 +104,31 @@ impl Htree {
         let mut todo = vec![(0_u32, 0_u8, 0_u32, LAST_HASH)];
         while let Some((at, level, from, to)) = todo.pop() {
             match seen.get_mut(at as usize) {
-                None => return Some("its hash tree points past its end"),
-                Some(true) => return Some("its hash tree points at a block twice"),
+                None => return Some("an entry points past the end of the directory"),
+                Some(true) => return Some("two entries point to one block"),
                 Some(seen) => *seen = true,
             }
             match self.blocks.get(&at) {
-                None => return Some("its hash tree points into a hole"),
+                None => return Some("an entry points to a block that is not allocated"),
                 Some(Block::Node(entries)) if level <= self.levels => {
                     for (i, &(hash, block)) in entries.iter().enumerate() {
                         let low = if i == 0 { from } else { hash & !1 };
                         let high = entries.get(i + 1).map_or(to, |next| next.0 & !1);
                         if low > high || low < from || high > to {
-                            return Some("hashes of its tree are out of order");
+                            return Some("hashes are out of order");
                         }
                         todo.push((block & 0x0fff_ffff, level + 1, low, high));
                     }
                 }
                 Some(Block::Leaf { lowest, highest }) if level == self.levels + 1 => {
                     if *lowest != u32::MAX && (*lowest < from || *highest > to) {
-                        return Some("names in its hash tree are in the wrong leaf");
+                        return Some("a name is in the wrong leaf");
                     }
                 }
-                Some(_) => return Some("its hash tree has leaves at a wrong depth"),
+                Some(_) => return Some("leaves at different depths"),
             }
         }
-        seen.iter().any(|seen| !seen).then_some("its hash tree leaves out a block")
+        seen.iter().any(|seen| !seen).then_some("no entry points to one of the blocks")
     }
 }
 
@@ -136,7 +136,7 @@ impl Htree {
 fn entries(block: &[u8], at: usize) -> Result<Vec<(u32, u32)>, &'static str> {
     let (limit, count) = (usize::from(get16(block, at)), usize::from(get16(block, at + 2)));
     if limit != (block.len() - at) / 8 || count == 0 || count > limit {
-        return Err("a node of its hash tree has an impossible number of entries");
+        return Err("a node has an invalid number of entries");
     }
     let entry = |i: usize| {
         let hash = if i == 0 { 0 } else { get32(block, at + 8 * i) };

@@ -7,7 +7,9 @@
 //! mount, and no name leads to it. Counts are given as differences, because the mount may have
 //! changed the counts themselves.
 
-use super::{InodeProblem, Options, Problem, Severity, check};
+use super::check::check;
+use super::options::Options;
+use super::problem::{InodeProblem, Problem, Severity};
 use crate::Result;
 use weft_block::BlockDevice;
 
@@ -26,16 +28,17 @@ pub struct Leaks {
     pub directories: Vec<u32>,
     /// Inodes with more links than names, and by how many.
     pub excess_links: Vec<(u32, u32)>,
-    /// Inodes whose count of 512-byte units is off, and what must be added to it.
+    /// Inodes whose count of 512-byte units is off, and the number to add to it.
     pub sectors: Vec<(u32, i64)>,
     /// Files (and directories) whose size lags behind their blocks: inode, the size as stored, the
     /// size that covers the blocks. Only to be set while the size is still the one stored.
     pub sizes: Vec<(u32, u64, u64)>,
     /// Attribute blocks whose reference count is too high, and by how many.
     pub attribute_refs: Vec<(u32, u32)>,
-    /// Groups whose descriptor counts directories wrongly, and what must be added.
+    /// Groups whose descriptor counts directories wrongly, and the number to add.
     pub directory_counts: Vec<(u32, i64)>,
-    /// Worse things. If there are any, nothing should be given back: the volume needs a repair.
+    /// Problems other than leaks. If there are any, nothing should be freed: the volume needs a
+    /// repair.
     pub corruption: Vec<Problem>,
 }
 

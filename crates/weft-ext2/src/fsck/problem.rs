@@ -1,11 +1,12 @@
 //! The problems that a check can find, as types: their position, the fault, and its severity.
 
+use crate::layout::{SLOT_DOUBLE, SLOT_INDIRECT, SLOT_TRIPLE};
 use std::fmt;
 
 /// The severity of a problem, rising.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Space that no file can use: blocks or inodes that are marked as taken but belong to nothing.
+    /// Space that no file can use: blocks or inodes that are marked in use but belong to nothing.
     /// A crash under soft updates leaves these.
     Leak,
     /// A number that is too high or lags behind: link counts too high, free counts, sizes in
@@ -49,7 +50,7 @@ pub enum InodeProblem {
     Orphan,
     /// It has links and yet a time of deletion.
     Deleted,
-    /// The mode names no kind of file.
+    /// The mode has no valid file type.
     Mode(u16),
     /// A field that must be zero (or some other fixed value) is not.
     Field(&'static str),
@@ -69,7 +70,7 @@ pub enum InodeProblem {
         /// The value counted.
         expected: u64,
     },
-    /// A symbolic link, device, or reserved inode that cannot be one.
+    /// Content that its kind of inode cannot have.
     Content(&'static str),
     /// Extended attributes that cannot be read.
     Attributes(String),
@@ -94,9 +95,9 @@ pub enum EntryProblem {
         /// The parent.
         expected: u32,
     },
-    /// `.` or `..` once more, or a name that may not be.
+    /// A further `.` or `..`.
     Name,
-    /// The name is there twice.
+    /// An entry before it has the same name.
     Duplicate,
     /// It names an inode that does not exist or is reserved.
     NoSuchInode(u32),
@@ -124,12 +125,12 @@ pub enum Problem {
         /// The fault.
         problem: String,
     },
-    /// The chain of orphan inodes is not empty.
+    /// The list of orphaned inodes is not empty.
     OrphanChain {
-        /// The first inode of the chain.
+        /// The first inode of the list.
         first: u32,
     },
-    /// A group's descriptor points at impossible places.
+    /// A group's descriptor with invalid positions of bitmaps or inode table.
     GroupDescriptor {
         /// The group.
         group: u32,
@@ -153,7 +154,7 @@ pub enum Problem {
         /// The fault.
         problem: InodeProblem,
     },
-    /// A block pointer out of the volume.
+    /// A block pointer that leads outside the volume.
     Pointer {
         /// The inode that has the pointer.
         ino: u32,
@@ -162,9 +163,9 @@ pub enum Problem {
         /// The position of the pointer.
         place: Place,
     },
-    /// A block that belongs to something else already.
+    /// A block that another pointer, or the metadata, claims too.
     CrossLink {
-        /// The second to claim it.
+        /// The inode that claims it second.
         ino: u32,
         /// The block.
         block: u32,
@@ -231,7 +232,7 @@ pub enum Problem {
         first: u32,
         /// The number of blocks.
         len: u32,
-        /// Set if they are marked as taken but free; otherwise the reverse.
+        /// Set if they are marked in use but free; otherwise the reverse.
         leaked: bool,
     },
     /// A run of inodes whose bits in the inode bitmap are wrong.
@@ -240,7 +241,7 @@ pub enum Problem {
         first: u32,
         /// The number of inodes.
         len: u32,
-        /// Set if they are marked as taken but free; otherwise the reverse.
+        /// Set if they are marked in use but free; otherwise the reverse.
         leaked: bool,
     },
     /// The bits past the end of a bitmap are not set.
@@ -263,7 +264,63 @@ pub enum Problem {
     },
 }
 
+impl InodeProblem {
+    fn fix(&self) -> &'static str {
+        match self {
+            Self::Orphan => "mark it as deleted",
+            Self::Deleted => "clear the deletion time",
+            Self::Mode(_) | Self::Content(_) => "delete the inode",
+            Self::Field(_) => "correct the field",
+            Self::Size { .. } => "correct i_size",
+            Self::BlockCount { .. } => "correct i_blocks",
+            Self::Attributes(_) => "remove the attributes",
+            Self::HashTree(_) => "clear the flag of the hash tree",
+        }
+    }
+}
+
+impl EntryProblem {
+    fn fix(&self) -> &'static str {
+        match self {
+            Self::Record(_) => "free the block from the record on",
+            Self::Dot | Self::DotDot => "rebuild \".\" and \"..\"",
+            Self::Parent { .. } => "correct \"..\"",
+            Self::Kind { .. } => "correct the file type",
+            Self::Name
+            | Self::Duplicate
+            | Self::NoSuchInode(_)
+            | Self::FreeInode(_)
+            | Self::SecondName(_) => "clear the entry",
+        }
+    }
+}
+
 impl Problem {
+    /// Returns the action of a repair for the problem.
+    #[must_use]
+    pub fn fix(&self) -> &'static str {
+        match self {
+            Self::Superblock { .. } => "correct the superblock",
+            Self::OrphanChain { .. } => "clear the list",
+            Self::GroupDescriptor { .. } => "restore the descriptor from a backup",
+            Self::Journal { .. } | Self::NoRoot => "leave it as it is",
+            Self::ResizeInode { .. } => "rebuild the resize inode",
+            Self::Inode { problem, .. } => problem.fix(),
+            Self::Pointer { .. } => "clear the pointer",
+            Self::CrossLink { .. } => "give the inode a copy of the block",
+            Self::AttributeRefs { .. } => "correct the reference count",
+            Self::Hole { .. } => "allocate empty blocks",
+            Self::Entry { problem, .. } => problem.fix(),
+            Self::Unattached { empty: true, .. } => "delete the inode",
+            Self::Unconnected { .. } | Self::Unattached { .. } => "move it to lost+found",
+            Self::LinkCount { .. } => "correct the link count",
+            Self::BlockBitmap { .. } | Self::InodeBitmap { .. } | Self::Padding { .. } => {
+                "rebuild the bitmap"
+            }
+            Self::Count { .. } => "correct the count",
+        }
+    }
+
     /// Returns the severity.
     #[must_use]
     pub fn severity(&self) -> Severity {
@@ -319,9 +376,12 @@ impl Problem {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Slot(slot) => write!(f, "slot {slot} of the inode"),
+            Self::Slot(SLOT_INDIRECT) => f.write_str("the indirect block pointer"),
+            Self::Slot(SLOT_DOUBLE) => f.write_str("the double indirect block pointer"),
+            Self::Slot(SLOT_TRIPLE) => f.write_str("the triple indirect block pointer"),
+            Self::Slot(slot) => write!(f, "block pointer {slot}"),
             Self::Entry { block, index } => write!(f, "entry {index} of indirect block {block}"),
-            Self::Attributes => f.write_str("the attribute block"),
+            Self::Attributes => f.write_str("i_file_acl"),
         }
     }
 }
@@ -329,18 +389,21 @@ impl fmt::Display for Place {
 impl fmt::Display for InodeProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Orphan => f.write_str("has no links but was never deleted"),
-            Self::Deleted => f.write_str("has links and a time of deletion"),
-            Self::Mode(mode) => write!(f, "has the impossible mode {mode:#o}"),
-            Self::Field(field) => write!(f, "has an impossible {field}"),
+            Self::Orphan => {
+                f.write_str("is orphaned: it has no links and was not marked as deleted")
+            }
+            Self::Deleted => f.write_str("is in use, but has a deletion time"),
+            Self::Mode(mode) => write!(f, "has the invalid mode {mode:#o}"),
+            Self::Field(field) => write!(f, "has an invalid {field}"),
             Self::Size { found, expected, .. } => {
-                write!(f, "has a size of {found} bytes, should be {expected}")
+                write!(f, "i_size is {found}, should be {expected}")
             }
             Self::BlockCount { found, expected } => {
-                write!(f, "says it has {found} sectors, should be {expected}")
+                write!(f, "i_blocks is {found}, should be {expected}")
             }
-            Self::Content(what) | Self::HashTree(what) => f.write_str(what),
-            Self::Attributes(what) => write!(f, "has bad attributes: {what}"),
+            Self::Content(problem) => f.write_str(problem),
+            Self::HashTree(problem) => write!(f, "has an invalid hash tree: {problem}"),
+            Self::Attributes(problem) => write!(f, "has invalid extended attributes: {problem}"),
         }
     }
 }
@@ -348,18 +411,22 @@ impl fmt::Display for InodeProblem {
 impl fmt::Display for EntryProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Record(what) => f.write_str(what),
-            Self::Dot => f.write_str("\".\" is missing or wrong"),
+            Self::Record(problem) => write!(f, "corrupt record: {problem}"),
+            Self::Dot => f.write_str("\".\" is missing, or is not this directory"),
             Self::DotDot => f.write_str("\"..\" is missing"),
             Self::Parent { found, expected } => {
-                write!(f, "\"..\" is inode {found}, should be {expected}")
+                write!(f, "\"..\" names inode {found}, should name {expected}")
             }
-            Self::Name => f.write_str("a name that may not be there"),
-            Self::Duplicate => f.write_str("a name that is there already"),
-            Self::NoSuchInode(ino) => write!(f, "names inode {ino}, which cannot have a name"),
-            Self::FreeInode(ino) => write!(f, "names inode {ino}, which is free"),
-            Self::SecondName(ino) => write!(f, "is a second name of directory {ino}"),
-            Self::Kind { found, expected } => write!(f, "kind {found}, should be {expected}"),
+            Self::Name => f.write_str("duplicate \".\" or \"..\""),
+            Self::Duplicate => f.write_str("duplicate name"),
+            Self::NoSuchInode(ino) => {
+                write!(f, "names inode {ino}, which is reserved or does not exist")
+            }
+            Self::FreeInode(ino) => write!(f, "names inode {ino}, which is not in use"),
+            Self::SecondName(ino) => write!(f, "is a second link to directory {ino}"),
+            Self::Kind { found, expected } => {
+                write!(f, "file type is {found}, should be {expected}")
+            }
         }
     }
 }
@@ -369,11 +436,11 @@ struct Run(&'static str, u32, u32);
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(what, first, len) = self;
+        let Self(unit, first, len) = self;
         if *len == 1 {
-            write!(f, "{what} {first}")
+            write!(f, "{unit} {first}")
         } else {
-            write!(f, "{what}s {first} to {}", first.saturating_add(len.saturating_sub(1)))
+            write!(f, "{unit}s {first} to {}", first.saturating_add(len.saturating_sub(1)))
         }
     }
 }
@@ -381,52 +448,65 @@ impl fmt::Display for Run {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let marked = |leaked: bool| {
-            if leaked { "marked as taken but free" } else { "marked as free but taken" }
+            if leaked { "marked in use, but free" } else { "marked free, but in use" }
         };
         match self {
             Self::Superblock { field, problem } => write!(f, "superblock: {field} {problem}"),
             Self::OrphanChain { first } => {
-                write!(f, "superblock: a chain of orphans starts at inode {first}")
+                write!(
+                    f,
+                    "superblock: the list of orphaned inodes is not empty: it begins at inode \
+                     {first}"
+                )
             }
-            Self::GroupDescriptor { group, problem } => write!(f, "group {group}: {problem}"),
+            Self::GroupDescriptor { group, problem } => {
+                write!(f, "descriptor of group {group}: {problem}")
+            }
             Self::Journal { problem } => write!(f, "journal: {problem}"),
-            Self::ResizeInode { problem } => write!(f, "resize inode: {problem}"),
+            Self::ResizeInode { problem } => write!(f, "inode 7 (resize): {problem}"),
             Self::Inode { ino, problem } => write!(f, "inode {ino}: {problem}"),
             Self::Pointer { ino, block, place } => {
-                write!(f, "inode {ino}: {place} points to block {block}, out of the volume")
+                write!(f, "inode {ino}: {place} points to block {block}, outside the volume")
             }
             Self::CrossLink { ino, block, place } => {
-                write!(f, "inode {ino}: {place} points to block {block}, which is taken")
+                write!(f, "inode {ino}: {place} points to block {block}, which is multiply claimed")
             }
             Self::AttributeRefs { block, found, expected } => {
-                write!(f, "attribute block {block}: reference count {found}, should be {expected}")
+                write!(
+                    f,
+                    "attribute block {block}: reference count is {found}, should be {expected}"
+                )
             }
             Self::Hole { ino, first, count } => {
-                write!(f, "directory {ino}: {} missing", Run("block", *first, *count))
+                write!(f, "directory {ino}: {} not allocated", Run("logical block", *first, *count))
             }
             Self::Entry { ino, block, offset, problem } => {
                 write!(f, "directory {ino}, block {block}, offset {offset}: {problem}")
             }
-            Self::NoRoot => f.write_str("there is no root directory"),
-            Self::Unconnected { ino, .. } => write!(f, "directory {ino}: no path leads to it"),
-            Self::Unattached { ino, .. } => write!(f, "inode {ino}: it has no name"),
+            Self::NoRoot => f.write_str("inode 2: the root directory is not allocated"),
+            Self::Unconnected { ino, .. } => {
+                write!(f, "directory {ino}: unconnected, no path from the root leads to it")
+            }
+            Self::Unattached { ino, .. } => {
+                write!(f, "inode {ino}: unattached, no directory names it")
+            }
             Self::LinkCount { ino, found, expected } => {
-                write!(f, "inode {ino}: link count {found}, should be {expected}")
+                write!(f, "inode {ino}: link count is {found}, should be {expected}")
             }
             Self::BlockBitmap { first, len, leaked } => {
-                write!(f, "{}: {}", Run("block", *first, *len), marked(*leaked))
+                write!(f, "block bitmap: {} {}", Run("block", *first, *len), marked(*leaked))
             }
             Self::InodeBitmap { first, len, leaked } => {
-                write!(f, "{}: {}", Run("inode", *first, *len), marked(*leaked))
+                write!(f, "inode bitmap: {} {}", Run("inode", *first, *len), marked(*leaked))
             }
             Self::Padding { group, which } => {
-                write!(f, "group {group}: bits past the end of the {which} are not set")
+                write!(f, "group {group}: padding at the end of the {which} is not set")
             }
             Self::Count { group: Some(group), which, found, expected } => {
-                write!(f, "group {group}: {found} {which}, should be {expected}")
+                write!(f, "group {group}: {which} count is {found}, should be {expected}")
             }
             Self::Count { group: None, which, found, expected } => {
-                write!(f, "superblock: {found} {which}, should be {expected}")
+                write!(f, "superblock: {which} count is {found}, should be {expected}")
             }
         }
     }

@@ -1,74 +1,27 @@
 //! Repairs what a check found, one problem at a time, until a check finds nothing.
 
-use super::found::Found;
+use super::options::{Options, Repair, Unattached};
+use super::pass::Pass;
 use super::problem::{EntryProblem, InodeProblem, Place, Problem};
+use super::report::Report;
 use super::scan::{EXT4_FLAGS, inner_attributes};
-use super::volume::Volume;
-use super::{Options, Pass, Repair, Report, Unattached, entries, run, start};
+use super::{counts, entries, journal, start};
 use crate::layout::bytes::{get16, get32, put, put16, put32};
 use crate::layout::{
-    Compat, GOOD_OLD_INODE_BYTES, Incompat, Inode, InodeFlags, RESIZE_INO, ROOT_INO, RoCompat,
-    SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State, Superblock, XATTR_MAGIC, parse_xattr_block,
+    Compat, GOOD_OLD_INODE_BYTES, Incompat, Inode, InodeFlags, MapPath, RESIZE_INO, ROOT_INO,
+    RoCompat, State, XATTR_MAGIC, parse_xattr_block,
 };
-use crate::mkfs::map_path;
-use crate::{Error, Result};
+use crate::{Result, superblock};
 use hashbrown::HashSet;
+use repairer::Repairer;
 use weft_block::BlockDevice;
-use weft_patch::jbd2;
 use weft_vfs::Time;
 
 mod lost;
+mod repairer;
 
-/// Most rounds: each cures at least what the one before made visible.
+/// Most rounds: each corrects at least the problems that the one before has uncovered.
 const MAX_ROUNDS: usize = 16;
-
-pub(super) fn journal_error(error: jbd2::Error) -> Error {
-    match error {
-        jbd2::Error::Device(error) => Error::Device(error),
-        other => Error::corrupt("journal", 0, other.to_string()),
-    }
-}
-
-/// The first backup superblock that can be used, where mke2fs puts it for each block size.
-pub(super) fn backup_superblock(device: &dyn BlockDevice) -> Result<Option<(u64, Superblock)>> {
-    let len = device.geometry().len_bytes;
-    for (block, block_bytes) in [(8193_u64, 1024_u64), (16_384, 2048), (32_768, 4096)] {
-        let offset = block * block_bytes;
-        if offset + SUPERBLOCK_BYTES as u64 > len {
-            continue;
-        }
-        let mut raw = [0; SUPERBLOCK_BYTES];
-        device.read_at(&mut raw, offset)?;
-        if let Ok(superblock) = Superblock::parse(&raw)
-            && u64::from(superblock.block_bytes()) == block_bytes
-            && superblock.len_bytes() <= len
-        {
-            return Ok(Some((block, superblock)));
-        }
-    }
-    Ok(None)
-}
-
-pub(super) fn restore_superblock(device: &dyn BlockDevice, backup: &Superblock) -> Result<()> {
-    let mut primary = backup.clone();
-    primary.block_group = 0;
-    primary.state = State::ERROR;
-    device.write_at(&primary.encode(), SUPERBLOCK_OFFSET)?;
-    Ok(device.flush()?)
-}
-
-/// Reads the superblock, changes it, writes it.
-pub(super) fn update_superblock(
-    device: &dyn BlockDevice,
-    change: impl FnOnce(&mut Superblock, &mut [u8]),
-) -> Result<()> {
-    let mut raw = [0; SUPERBLOCK_BYTES];
-    device.read_at(&mut raw, SUPERBLOCK_OFFSET)?;
-    let mut superblock = Superblock::parse(&raw)?;
-    change(&mut superblock, &mut raw);
-    superblock.encode_into(&mut raw);
-    Ok(device.write_at(&raw, SUPERBLOCK_OFFSET)?)
-}
 
 /// Checks and repairs in turns.
 pub(super) fn repair(
@@ -82,15 +35,14 @@ pub(super) fn repair(
     let mut marked = false;
     let mut before: Vec<Problem> = Vec::new();
     for round in 0..MAX_ROUNDS {
-        let superblock = start::superblock(device)?;
-        let pass = run(device, superblock, options)?;
+        let pass = Pass::run(device, super::superblock::read(device)?, options)?;
         if round == 0 {
             report.problems.extend(pass.found.problems.iter().cloned());
             report.counts = pass.found.counts;
         }
         if let Some(recovery) = pass.recovery {
             report.journal = Some(recovery);
-            replay(&pass, options)?;
+            journal::replay(&pass.volume, &pass.superblock, options)?;
             continue;
         }
         report.remaining.clone_from(&pass.found.problems);
@@ -99,8 +51,8 @@ pub(super) fn repair(
             return finish(device, time);
         }
         if !marked {
-            // A repair cut short must be seen to be one.
-            update_superblock(device, |sb, _| {
+            // A repair that is interrupted leaves the volume marked as having errors.
+            superblock::update(device, |sb, _| {
                 sb.state.remove(State::VALID);
                 sb.state.insert(State::ERROR);
             })?;
@@ -118,29 +70,10 @@ pub(super) fn repair(
     Ok(())
 }
 
-/// Replays the journal to the volume and empties it.
-fn replay(pass: &Pass<'_>, options: &Options<'_>) -> Result<()> {
-    let volume = &pass.volume;
-    let mut found = Found::new(&volume.geometry, 0);
-    start::groups(volume, &mut found)?;
-    let log = start::journal(volume, &pass.superblock, &mut found, options.journal)?;
-    let Some(mut log) = log else { return Ok(()) };
-    let block_bytes = u64::from(volume.geometry.block_bytes);
-    let recovery = log
-        .recover_before_damage(volume.geometry.blocks, |block, content: &[u8]| {
-            volume.device.write_at(content, block * block_bytes)
-        })
-        .map_err(journal_error)?;
-    volume.device.flush()?;
-    log.reset(recovery.next_sequence).map_err(journal_error)?;
-    update_superblock(volume.device, |sb, _| sb.features.incompat.remove(Incompat::RECOVER))?;
-    Ok(volume.device.flush()?)
-}
-
-/// Nothing is wrong: the volume says so from now on.
+/// Marks a volume without problems as clean.
 fn finish(device: &dyn BlockDevice, time: u32) -> Result<()> {
     device.flush()?;
-    update_superblock(device, |sb, _| {
+    superblock::update(device, |sb, _| {
         sb.state.remove(State::ERROR | State::ORPHANS);
         sb.state.insert(State::VALID);
         sb.features.incompat.remove(Incompat::RECOVER);
@@ -152,34 +85,17 @@ fn finish(device: &dyn BlockDevice, time: u32) -> Result<()> {
     Ok(device.flush()?)
 }
 
-struct Repairer<'d> {
-    pass: Pass<'d>,
-    how: Repair,
-    time: u32,
-    /// The block from which the search for a free one goes on.
-    search: u64,
-    /// Inodes on the chain of orphans: those with names were being cut.
-    orphans: HashSet<u32>,
-}
-
-impl<'d> Repairer<'d> {
-    fn volume(&self) -> &Volume<'d> {
-        &self.pass.volume
-    }
-
-    fn filetype(&self) -> bool {
-        self.volume().geometry.features.incompat.contains(Incompat::FILETYPE)
-    }
-
+impl Repairer<'_> {
     fn run(mut self) -> Result<()> {
         let problems = std::mem::take(&mut self.pass.found.problems);
         let mut summary = false;
-        // While blocks have two owners or inodes are not what they say, what is read through them
-        // must not be changed.
+        // While blocks are multiply claimed or inodes invalid, structures read through them must
+        // not be changed.
         let foundations = problems.iter().any(is_foundation);
         let shared = shared_blocks(&problems);
         let lies_in_shared = |problem: &Problem| is_in(problem, &shared);
-        // If nothing else is left (a block of pointers that has itself), it is no other file's data.
+        // If nothing else is left (a block of pointers that has itself), it is no other file's
+        // data.
         let waits = problems.iter().any(|p| is_foundation(p) && !lies_in_shared(p));
         for problem in &problems {
             match problem {
@@ -193,7 +109,7 @@ impl<'d> Repairer<'d> {
                 other => self.problem(other)?,
             }
         }
-        // Also where other things are wrong: a block must not be given out twice meanwhile.
+        // Also while other problems remain: a block must not be allocated twice meanwhile.
         if summary { self.bitmaps() } else { Ok(()) }
     }
 
@@ -201,7 +117,7 @@ impl<'d> Repairer<'d> {
         match problem {
             Problem::Superblock { .. } => self.superblock(),
             Problem::OrphanChain { .. } => {
-                update_superblock(self.volume().device, |sb, _| sb.last_orphan = 0)
+                superblock::update(self.volume().device, |sb, _| sb.last_orphan = 0)
             }
             Problem::GroupDescriptor { group, .. } => self.descriptor(*group),
             Problem::ResizeInode { .. } => self.resize_inode(),
@@ -239,7 +155,7 @@ impl<'d> Repairer<'d> {
                 let links = u16::try_from(*expected).unwrap_or(u16::MAX);
                 self.slot(*ino, |slot| put16(slot, 0x1A, links))
             }
-            // Nothing can be made of these.
+            // A repair cannot correct these.
             Problem::Journal { .. } | Problem::NoRoot => Ok(()),
             Problem::BlockBitmap { .. }
             | Problem::InodeBitmap { .. }
@@ -248,32 +164,9 @@ impl<'d> Repairer<'d> {
         }
     }
 
-    /// Changes an inode's slot.
-    fn slot(&self, ino: u32, change: impl FnOnce(&mut [u8])) -> Result<()> {
-        let geometry = &self.volume().geometry;
-        let Some((group, index)) = geometry.inode_group(ino) else { return Ok(()) };
-        let table = self.pass.found.tables.get(group as usize).copied().flatten();
-        let Some(table) = table else { return Ok(()) };
-        let (block, offset) = geometry.inode_position(table, index);
-        let len = geometry.inode_bytes as usize;
-        self.volume().update(block, |content| {
-            if let Some(slot) = content.get_mut(offset..offset + len) {
-                change(slot);
-            }
-        })
-    }
-
-    /// Takes a block that belongs to nothing.
-    fn allocate(&mut self) -> Option<u32> {
-        let block = self.pass.found.blocks.first_clear(self.search)?;
-        self.pass.found.blocks.set(block);
-        self.search = block + 1;
-        u32::try_from(block).ok()
-    }
-
     fn superblock(&self) -> Result<()> {
         let large_file = self.pass.found.large_file;
-        update_superblock(self.volume().device, |sb, raw| {
+        superblock::update(self.volume().device, |sb, raw| {
             sb.reserved_blocks = sb.reserved_blocks.min(sb.blocks / 2);
             if sb.revision == 0 {
                 for i in 0..3 {
@@ -327,14 +220,6 @@ impl<'d> Repairer<'d> {
         self.slot(RESIZE_INO, |slot| {
             slot.fill(0);
             inode.encode_into(slot);
-        })
-    }
-
-    fn free_inode(&self, ino: u32) -> Result<()> {
-        let time = self.time;
-        self.slot(ino, |slot| {
-            put16(slot, 0x1A, 0);
-            put32(slot, 0x14, time.max(1));
         })
     }
 
@@ -403,16 +288,6 @@ impl<'d> Repairer<'d> {
         })
     }
 
-    fn set_pointer(&self, ino: u32, place: Place, block: u32) -> Result<()> {
-        match place {
-            Place::Slot(slot) => self.slot(ino, |raw| put32(raw, 0x28 + 4 * slot, block)),
-            Place::Attributes => self.slot(ino, |raw| put32(raw, 0x68, block)),
-            Place::Entry { block: table, index } => {
-                self.volume().update(table, |content| put32(content, 4 * index, block))
-            }
-        }
-    }
-
     /// Gives a directory empty blocks where it has none.
     fn fill_hole(&mut self, ino: u32, first: u32, count: u32) -> Result<()> {
         let Some(slot) = start::inode_slot(self.volume(), &self.pass.found, ino)? else {
@@ -424,11 +299,11 @@ impl<'d> Repairer<'d> {
         let parent = if parent == 0 { ROOT_INO } else { parent };
         for logical in (u64::from(first)..).take(count as usize) {
             let pointers = u64::from(self.volume().geometry.pointers_per_block());
-            let Some((slot, path)) = map_path(logical, pointers) else { return Ok(()) };
-            let mut place = Place::Slot(slot);
-            let mut table = inode.block.get(slot).copied().unwrap_or(0);
+            let Some(path) = MapPath::new(logical, pointers) else { return Ok(()) };
+            let mut place = Place::Slot(path.slot);
+            let mut table = inode.block.get(path.slot).copied().unwrap_or(0);
             let mut content = Vec::new();
-            for &index in &path {
+            for &index in path.indexes() {
                 if !self.volume().geometry.contains_block(u64::from(table)) {
                     return Ok(());
                 }
@@ -476,7 +351,7 @@ impl<'d> Repairer<'d> {
 
     /// Writes bitmaps and counts as they should be.
     fn bitmaps(&self) -> Result<()> {
-        super::counts::write(&self.pass)
+        counts::write(self.volume(), &self.pass.found)
     }
 }
 
@@ -535,7 +410,7 @@ fn fix_fields(slot: &mut [u8]) {
         put32(slot, 0x04, 0);
     }
     if slot.len() > GOOD_OLD_INODE_BYTES && Inode::parse(slot).is_err() {
-        // What lies behind cannot be told from attributes: they go with it.
+        // The bytes behind cannot be told from attributes: both are cleared.
         if let Some(rest) = slot.get_mut(GOOD_OLD_INODE_BYTES..) {
             rest.fill(0);
         }

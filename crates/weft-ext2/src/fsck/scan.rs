@@ -6,9 +6,9 @@ use super::volume::Volume;
 use crate::Result;
 use crate::layout::bytes::{get16, get32};
 use crate::layout::{
-    BAD_INO, Compat, DIRECT_SLOTS, FAST_SYMLINK_MAX_BYTES, GOOD_OLD_INODE_BYTES, Geometry, Inode,
-    InodeFlags, JOURNAL_INO, RESIZE_INO, ROOT_INO, RoCompat, SLOT_INDIRECT, Superblock,
-    XATTR_ENTRY_BYTES, file_type_code, parse_xattr_block, parse_xattr_inode, xattr_block_refcount,
+    BAD_INO, Compat, DIRECT_SLOTS, FAST_SYMLINK_MAX_BYTES, GOOD_OLD_INODE_BYTES, Inode, InodeFlags,
+    JOURNAL_INO, RESIZE_INO, ROOT_INO, RoCompat, SLOT_INDIRECT, Superblock, XATTR_ENTRY_BYTES,
+    file_type_code, mappable_bytes, parse_xattr_block, parse_xattr_inode, xattr_block_refcount,
     xattr_entry_hash,
 };
 use weft_vfs::FileKind;
@@ -51,12 +51,6 @@ pub(super) fn inner_attributes(region: &[u8]) -> std::result::Result<(), String>
     Ok(())
 }
 
-/// Returns the number of bytes that an inode's map can hold.
-pub(super) fn mappable_bytes(geometry: &Geometry) -> u64 {
-    let p = u64::from(geometry.pointers_per_block());
-    (DIRECT_SLOTS as u64 + p + p * p + p * p * p) * u64::from(geometry.block_bytes)
-}
-
 /// The pass.
 pub(super) struct Scan<'a, 'v> {
     pub volume: &'a Volume<'v>,
@@ -84,7 +78,7 @@ impl Scan<'_, '_> {
         {
             self.found.report(Problem::Superblock {
                 field: "features",
-                problem: "lack large_file, but there are large files".into(),
+                problem: "lack large_file, but there are files of 2 GiB or more".into(),
             });
         }
         Ok(())
@@ -97,7 +91,7 @@ impl Scan<'_, '_> {
     fn inode(&mut self, ino: u32, slot: &[u8]) -> Result<()> {
         let reserved = ino < self.volume.geometry.first_inode && ino != ROOT_INO;
         let (mode, links, dtime) = (get16(slot, 0x00), get16(slot, 0x1A), get32(slot, 0x14));
-        // A time this small is the next inode of the chain of orphans.
+        // A time this small is the next inode of the list of orphaned inodes.
         let chained = dtime != 0 && dtime < self.volume.geometry.inodes;
         if chained && (reserved || links == 0) {
             self.problem(ino, InodeProblem::Orphan);
@@ -151,14 +145,17 @@ impl Scan<'_, '_> {
                 || get16(slot, 0x18) != 0
                 || get32(slot, 0x68) != 0
             {
-                self.problem(ino, InodeProblem::Content("lists bad blocks, but looks like a file"));
+                self.problem(
+                    ino,
+                    InodeProblem::Content("is the bad blocks inode, but has the fields of a file"),
+                );
                 return Ok(());
             }
             let Ok(inode) = Inode::parse(slot) else { return Ok(()) };
             let walk = self.walk(ino, &inode, false)?;
             return self.block_count(ino, &inode, &walk);
         }
-        // What e2fsck takes for use of an inode that should have none.
+        // As e2fsck decides whether an inode is in use that should not be.
         let in_use = match ino {
             RESIZE_INO => has_map,
             USER_QUOTA_INO | GROUP_QUOTA_INO | JOURNAL_INO => {
@@ -169,13 +166,13 @@ impl Scan<'_, '_> {
         let found = get32(slot, 0x1C);
         let size = u64::from(get32(slot, 0x04)) | u64::from(get32(slot, 0x6C)) << 32;
         let quota = matches!(ino, USER_QUOTA_INO | GROUP_QUOTA_INO);
-        // Nobody looks at the rest of these while they are not in use.
+        // No implementation reads the other fields of these while they are not in use.
         let unread = quota || ino == JOURNAL_INO;
         if size > mappable_bytes(&self.volume.geometry) && !unread {
             self.problem(ino, InodeProblem::Size { found: size, expected: 0, lags: false });
         }
         if self.volume.geometry.contains_block(u64::from(get32(slot, 0x68))) && !unread {
-            self.problem(ino, InodeProblem::Attributes("a reserved inode has none".into()));
+            self.problem(ino, InodeProblem::Attributes("a reserved inode cannot have any".into()));
         }
         let flags = InodeFlags::from_bits_retain(get32(slot, 0x20));
         let wrong = match ino {
@@ -184,7 +181,7 @@ impl Scan<'_, '_> {
             _ => CASEFOLD.union(InodeFlags::INDEX),
         };
         if flags.intersects(wrong) {
-            self.problem(ino, InodeProblem::Field("flags"));
+            self.problem(ino, InodeProblem::Field("i_flags"));
         }
         if in_use {
             self.problem(ino, InodeProblem::Content("is reserved, but in use"));
@@ -253,7 +250,10 @@ impl Scan<'_, '_> {
                 if inode.flags.contains(InodeFlags::IMMUTABLE)
                     && inode.block.iter().skip(4).any(|&slot| slot != 0)
                 {
-                    self.problem(ino, InodeProblem::Content("is no device: it has blocks"));
+                    self.problem(
+                        ino,
+                        InodeProblem::Content("is a special file, but has block pointers"),
+                    );
                 }
                 Walk::default()
             }
@@ -268,7 +268,7 @@ impl Scan<'_, '_> {
     /// Fields that have only one possible value.
     fn fields(&mut self, ino: u32, slot: &[u8], inode: &Inode, kind: FileKind) {
         let directory = kind == FileKind::Directory;
-        // Nobody reads these of an inode that has no name.
+        // No implementation reads these of an inode that has no name.
         let named = ino == ROOT_INO || ino >= self.volume.geometry.first_inode;
         let wrong = [
             (named && get32(slot, 0x70) != 0, "i_faddr"),
@@ -276,15 +276,18 @@ impl Scan<'_, '_> {
             (named && get16(slot, 0x76) != 0, "i_file_acl_hi"),
             (
                 kind != FileKind::Regular && get32(slot, 0x6C) != 0,
-                "upper half of the size, for what is no file",
+                "i_size_high: it is not a regular file",
             ),
-            (inode.flags.intersects(EXT4_FLAGS), "flags (of ext4)"),
-            (inode.flags.contains(InodeFlags::INDEX) && !directory, "flag INDEX"),
+            (inode.flags.intersects(EXT4_FLAGS), "i_flags: a flag of ext4"),
+            (
+                inode.flags.contains(InodeFlags::INDEX) && !directory,
+                "i_flags: INDEX, but it is not a directory",
+            ),
             (
                 inode.flags.contains(InodeFlags::INDEX)
                     && directory
                     && !self.volume.geometry.features.compat.contains(Compat::DIR_INDEX),
-                "flag INDEX, without dir_index",
+                "i_flags: INDEX, but the volume lacks dir_index",
             ),
             (
                 matches!(
@@ -294,7 +297,7 @@ impl Scan<'_, '_> {
                         | FileKind::Fifo
                         | FileKind::Socket
                 ) && inode.size_bytes != 0,
-                "size, for a special file",
+                "i_size: a special file has none",
             ),
         ];
         for (is, field) in wrong {
@@ -355,7 +358,7 @@ impl Scan<'_, '_> {
         let len = target.iter().position(|&b| b == 0);
         let fits = len.is_some_and(|len| len > 0 && len as u64 == inode.size_bytes);
         if !fits {
-            self.problem(ino, InodeProblem::Content("is a symbolic link without a valid target"));
+            self.problem(ino, InodeProblem::Content("is a symbolic link with an invalid target"));
         }
     }
 
@@ -371,7 +374,7 @@ impl Scan<'_, '_> {
             fits = buf.iter().position(|&b| b == 0).map(|n| n as u64) == Some(inode.size_bytes);
         }
         if !fits {
-            self.problem(ino, InodeProblem::Content("is a symbolic link without a valid target"));
+            self.problem(ino, InodeProblem::Content("is a symbolic link with an invalid target"));
         }
         Ok(())
     }
@@ -397,8 +400,8 @@ impl Scan<'_, '_> {
         }
         let mut buf = Vec::new();
         self.volume.read(u64::from(block), &mut buf)?;
-        if let Err(what) = parse_xattr_block(&buf) {
-            self.problem(ino, InodeProblem::Attributes(what));
+        if let Err(problem) = parse_xattr_block(&buf) {
+            self.problem(ino, InodeProblem::Attributes(problem));
         }
         let refs_found = xattr_block_refcount(&buf);
         self.found.attrs.insert(block, AttrBlock { refs_found, refs: 1 });
@@ -410,9 +413,9 @@ impl Scan<'_, '_> {
         if slot.len() > GOOD_OLD_INODE_BYTES
             && inode.extra_bytes >= 4
             && let Some(region) = slot.get(start..)
-            && let Err(what) = inner_attributes(region)
+            && let Err(problem) = inner_attributes(region)
         {
-            self.problem(ino, InodeProblem::Attributes(what));
+            self.problem(ino, InodeProblem::Attributes(problem));
         }
     }
 

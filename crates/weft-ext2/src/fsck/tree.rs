@@ -1,4 +1,4 @@
-//! Passes 2 and 3: what directories say, and whether paths from the root lead to them all.
+//! Passes 2 to 4: directory entries, the connectivity of directories, and link counts.
 
 use super::found::{DirBlock, ExtraName, Found, KIND_DIRECTORY};
 use super::htree::Htree;
@@ -200,7 +200,7 @@ impl<'a, 'v> Tree<'a, 'v> {
         let filetype = self.volume.geometry.features.incompat.contains(Incompat::FILETYPE);
         let expected = if filetype { state.kind } else { 0 };
         let found = get8(block, record.offset + 7);
-        // 0 is "unknown": who reads it looks into the inode.
+        // 0 is "unknown": a reader looks into the inode.
         if found != expected && found != 0 && !state.bad {
             self.entry(at, record.offset, EntryProblem::Kind { found, expected });
         }
@@ -256,8 +256,8 @@ pub(super) fn connect(found: &mut Found) {
             if seen.contains(&ino) || dir.parent == 0 {
                 path.push(ino);
                 found.report(Problem::Unconnected { ino, empty: dir.entries == 0 });
-                // Its `..` counts for nobody: when it was removed, the count above may have been
-                // lowered already.
+                // Its `..` is not counted: when it was removed, the link count of the directory
+                // above may have been lowered already.
                 if let Some(state) = found.inode_mut(dir.dotdot).filter(|s| s.used) {
                     state.names = state.names.saturating_sub(1);
                 }

@@ -1,4 +1,4 @@
-//! Reads and writes of the volume's blocks, through what a journal replayed in memory.
+//! Reads and writes of the volume's blocks, through the blocks that a journal replayed in memory.
 
 use crate::layout::{Geometry, GroupDesc};
 use crate::{Error, Result};

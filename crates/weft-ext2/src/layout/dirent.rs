@@ -58,7 +58,7 @@ impl<'a> Dirents<'a> {
 }
 
 impl<'a> Iterator for Dirents<'a> {
-    /// A record, or the offset and what is wrong there.
+    /// A record, or the offset and the fault there.
     type Item = Result<RawDirent<'a>, (usize, &'static str)>;
 
     #[inline]

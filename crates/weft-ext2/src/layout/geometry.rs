@@ -1,7 +1,10 @@
 //! The positions of block groups, descriptors and inodes. Made from a checked superblock, so its
 //! arithmetic cannot overflow.
 
-use super::{Compat, Features, GROUP_DESC_BYTES, RoCompat};
+use super::features::{Compat, Features, RoCompat};
+
+/// Size of a descriptor without the `64bit` feature.
+pub const GROUP_DESC_BYTES: usize = 32;
 
 /// The fixed measures of a volume. All block numbers count from the start of the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,11 +1,8 @@
 //! Block group descriptors: 32 bytes each, in a table behind the superblock.
 
-use super::Geometry;
 use super::bytes::{get16, get32, put16, put32};
+use super::geometry::Geometry;
 use weft_unix::{Error, Result};
-
-/// Size of a descriptor without the `64bit` feature.
-pub const GROUP_DESC_BYTES: usize = 32;
 
 /// One block group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,19 +80,23 @@ impl GroupDesc {
         let table = u64::from(self.inode_table);
         for (what, block) in [("block bitmap", bb), ("inode bitmap", ib)] {
             if block < first || block >= end {
-                return bad(format!("{what} at block {block}, not in its group's {first}..{end}"));
+                return bad(format!(
+                    "its {what} is at block {block}, outside blocks {first} to {}",
+                    end - 1
+                ));
             }
             if block >= table && block < table + table_blocks {
-                return bad(format!("{what} at block {block} within the inode table"));
+                return bad(format!("its {what} is at block {block}, inside the inode table"));
             }
         }
         if bb == ib {
-            return bad(format!("both bitmaps at block {bb}"));
+            return bad(format!("both bitmaps are at block {bb}"));
         }
         if table < first || table + table_blocks > end {
             return bad(format!(
-                "inode table at blocks {table}..{}, not in its group's {first}..{end}",
-                table + table_blocks
+                "its inode table is at blocks {table} to {}, outside blocks {first} to {}",
+                table + table_blocks - 1,
+                end - 1
             ));
         }
         Ok(())

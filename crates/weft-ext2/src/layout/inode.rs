@@ -5,6 +5,18 @@ use bitflags::bitflags;
 use weft_unix::{Error, Result};
 use weft_vfs::{FileKind, Time};
 
+/// The bad-blocks inode.
+pub const BAD_INO: u32 = 1;
+/// The root directory's inode.
+pub const ROOT_INO: u32 = 2;
+/// The inode that holds the blocks reserved for growing the descriptor table.
+pub const RESIZE_INO: u32 = 7;
+/// The journal's inode.
+pub const JOURNAL_INO: u32 = 8;
+/// The first inode that is not reserved, on revision 0 volumes (and usually on others).
+pub const GOOD_OLD_FIRST_INO: u32 = 11;
+/// The most names an inode may have.
+pub const LINK_MAX: u16 = 32_000;
 /// Size of an inode on revision 0 volumes, and of the part all inodes share.
 pub const GOOD_OLD_INODE_BYTES: usize = 128;
 /// Block slots of an inode.
@@ -113,7 +125,7 @@ pub struct Inode {
     pub mtime: Time,
     /// 0x90 and 0x94, where the inode has them.
     pub btime: Option<Time>,
-    /// 0x14: when it was deleted (seconds since 1970), or the next in the chain of orphans.
+    /// 0x14: when it was deleted (seconds since 1970), or the next in the list of orphaned inodes.
     pub dtime: u32,
     /// 0x1A
     pub links: u16,
@@ -169,7 +181,7 @@ impl Inode {
             && room > 0
             && (usize::from(extra_bytes) > room || !extra_bytes.is_multiple_of(4))
         {
-            return Err("i_extra_isize is impossible");
+            return Err("i_extra_isize is invalid");
         }
         let end = GOOD_OLD_INODE_BYTES + usize::from(extra_bytes).min(room);
         let extra = |at: usize| if at + 4 <= end { get32(bytes, at) } else { 0 };
@@ -245,7 +257,7 @@ impl Inode {
         }
     }
 
-    /// Bytes a slot needs for the fields: what a patch of them covers.
+    /// Bytes of a slot that the fields take, which a patch of them covers.
     #[must_use]
     pub fn fields_len_bytes(&self, slot_bytes: usize) -> usize {
         (GOOD_OLD_INODE_BYTES + usize::from(self.extra_bytes)).min(slot_bytes).min(0xA0)

@@ -14,6 +14,7 @@ mod geometry;
 mod group;
 mod htree;
 mod inode;
+mod map;
 mod superblock;
 mod xattr;
 
@@ -23,13 +24,15 @@ pub use dirent::{
     file_type_kind, put_dirent,
 };
 pub use features::{Compat, Features, Incompat, RoCompat};
-pub use geometry::Geometry;
-pub use group::{GROUP_DESC_BYTES, GroupDesc};
+pub use geometry::{GROUP_DESC_BYTES, Geometry};
+pub use group::GroupDesc;
 pub use htree::{HtreeRoot, is_htree_root};
 pub use inode::{
-    BLOCK_SLOTS, DIRECT_SLOTS, FAST_SYMLINK_MAX_BYTES, GOOD_OLD_INODE_BYTES, Inode, InodeFlags,
+    BAD_INO, BLOCK_SLOTS, DIRECT_SLOTS, FAST_SYMLINK_MAX_BYTES, GOOD_OLD_FIRST_INO,
+    GOOD_OLD_INODE_BYTES, Inode, InodeFlags, JOURNAL_INO, LINK_MAX, RESIZE_INO, ROOT_INO,
     SLOT_DOUBLE, SLOT_INDIRECT, SLOT_TRIPLE, WANT_EXTRA_BYTES,
 };
+pub(crate) use map::{MapPath, mappable_bytes};
 pub use superblock::{
     BACKUP_SUPERBLOCK_OFFSET, CreatorOs, MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, State,
     Superblock,
@@ -39,16 +42,3 @@ pub use xattr::{
     encode_xattr_block, encode_xattr_inode, parse_xattr_block, parse_xattr_inode, xattr_block_hash,
     xattr_block_refcount, xattr_entry_hash,
 };
-
-/// The bad-blocks inode.
-pub const BAD_INO: u32 = 1;
-/// The root directory's inode.
-pub const ROOT_INO: u32 = 2;
-/// The inode that holds the blocks reserved for growing the descriptor table.
-pub const RESIZE_INO: u32 = 7;
-/// The journal's inode.
-pub const JOURNAL_INO: u32 = 8;
-/// The first inode that is not reserved, on revision 0 volumes (and usually on others).
-pub const GOOD_OLD_FIRST_INO: u32 = 11;
-/// The most names an inode may have.
-pub const LINK_MAX: u16 = 32_000;

@@ -1,7 +1,9 @@
 //! The superblock: 1024 bytes at byte 1024 of the volume, with copies at the start of some groups.
 
 use super::bytes::{get_array, get8, get16, get32, get64, put, put8, put16, put32, put64};
-use super::{Compat, Features, GOOD_OLD_FIRST_INO, Geometry, Incompat, RoCompat};
+use super::features::{Compat, Features, Incompat, RoCompat};
+use super::geometry::Geometry;
+use super::inode::GOOD_OLD_FIRST_INO;
 use crate::{Error, Result};
 use bitflags::bitflags;
 
@@ -87,9 +89,9 @@ pub struct Superblock {
     pub creator_os: CreatorOs,
     /// 0x4C: 0 good old, 1 with the fields from 0x54 on.
     pub revision: u32,
-    /// 0x50: who may take reserved blocks.
+    /// 0x50: the user who may take reserved blocks.
     pub reserved_uid: u16,
-    /// 0x52: who may take reserved blocks.
+    /// 0x52: the group that may take reserved blocks.
     pub reserved_gid: u16,
     /// 0x54
     pub first_inode: u32,
@@ -113,7 +115,7 @@ pub struct Superblock {
     pub journal_inode: u32,
     /// 0xE4
     pub journal_device: u32,
-    /// 0xE8: head of the chain of orphan inodes.
+    /// 0xE8: head of the list of orphaned inodes.
     pub last_orphan: u32,
     /// 0xEC: seed of directory hashes.
     pub hash_seed: [u32; 4],
@@ -389,7 +391,7 @@ impl Superblock {
         }
     }
 
-    /// Puts the fields over a superblock's 1024 bytes; what this type does not know stays.
+    /// Puts the fields over a superblock's 1024 bytes; fields that this type does not know stay.
     pub fn encode_into(&self, raw: &mut [u8]) {
         for (at, value) in [
             (0x00, self.inodes),

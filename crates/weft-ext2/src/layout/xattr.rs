@@ -123,7 +123,7 @@ fn parse_entries(
     let mut end = first;
     loop {
         if end + 4 > bytes.len() {
-            return Err("attribute entries are not terminated".into());
+            return Err("the list of attributes has no end".into());
         }
         if get32(bytes, end) == 0 {
             break;
@@ -149,7 +149,7 @@ fn parse_entries(
             Vec::new()
         } else {
             if value_at < end + 4 {
-                return Err(format!("attribute entry at {entry_at}: value among the entries"));
+                return Err(format!("attribute entry at {entry_at}: value overlaps the entries"));
             }
             value_at
                 .checked_add(size)
@@ -211,10 +211,13 @@ fn encode_entries(
 /// A description of the fault.
 pub fn parse_xattr_block(block: &[u8]) -> Result<Vec<Xattr>, String> {
     if get32(block, 0) != XATTR_MAGIC {
-        return Err(format!("attribute block's magic is {:#x}", get32(block, 0)));
+        return Err(format!("invalid magic {:#x} of the attribute block", get32(block, 0)));
     }
     if get32(block, 8) != 1 {
-        return Err(format!("attribute block says it has {} blocks", get32(block, 8)));
+        return Err(format!(
+            "the attribute block's count of blocks is {}, should be 1",
+            get32(block, 8)
+        ));
     }
     if get32(block, 4) == 0 {
         return Err("attribute block's reference count is 0".into());

@@ -1,63 +1,23 @@
 //! Writes a planned volume.
 
+use super::options::MkfsOptions;
 use super::plan::Plan;
+use super::report::Report;
+use super::resize;
 use super::space::{Space, set};
-use super::{MkfsOptions, Report, map_path, resize};
+use super::writer::Writer;
 use crate::layout::bytes::put32;
 use crate::layout::{
-    Compat, DIRECT_SLOTS, Geometry, GroupDesc, Incompat, Inode, JOURNAL_INO, RESIZE_INO, ROOT_INO,
-    SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, WANT_EXTRA_BYTES, put_dirent,
+    Compat, DIRECT_SLOTS, Geometry, GroupDesc, Incompat, Inode, JOURNAL_INO, MapPath, RESIZE_INO,
+    ROOT_INO, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, put_dirent,
 };
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use weft_block::BlockDevice;
 use weft_patch::jbd2;
-use weft_vfs::Time;
 
 /// The unit directory entries keep within, so that a torn write leaves whole entries.
 const CHUNK: usize = 512;
-
-/// Writes blocks of a volume being made.
-pub(super) struct Writer<'a> {
-    device: &'a dyn BlockDevice,
-    block_bytes: u64,
-    time: u32,
-    extra_bytes: u16,
-}
-
-impl<'a> Writer<'a> {
-    pub(super) fn new(device: &'a dyn BlockDevice, geometry: &Geometry, time: u32) -> Self {
-        let extra_bytes = if geometry.inode_bytes > 128 { WANT_EXTRA_BYTES } else { 0 };
-        let block_bytes = u64::from(geometry.block_bytes);
-        Self { device, block_bytes, time, extra_bytes }
-    }
-
-    /// Writes whole blocks from `first` on.
-    pub(super) fn blocks(&self, first: u64, content: &[u8]) -> Result<()> {
-        Ok(self.device.write_at(content, first * self.block_bytes)?)
-    }
-
-    fn zeroes(&self, first: u64, blocks: u64) -> Result<()> {
-        if blocks == 0 {
-            return Ok(());
-        }
-        Ok(self.device.write_zeroes(first * self.block_bytes, blocks * self.block_bytes)?)
-    }
-
-    /// An inode made now, of root's, with nothing in it.
-    pub(super) fn new_inode(&self, mode: u16) -> Inode {
-        let now = Time { secs: i64::from(self.time), nanos: 0 };
-        Inode {
-            mode,
-            atime: now,
-            ctime: now,
-            mtime: now,
-            btime: (self.extra_bytes >= 0x18).then_some(now),
-            extra_bytes: self.extra_bytes,
-            ..Inode::default()
-        }
-    }
-}
 
 pub(super) fn build(
     device: &dyn BlockDevice,
@@ -209,11 +169,12 @@ fn journal(
         Ok(u64::from(*slot))
     };
     for i in 0..len {
-        let (first, rest) = map_path(i, pointers)
+        let path = MapPath::new(i, pointers)
             .ok_or_else(|| Error::Invalid("the journal is too long for a file".into()))?;
+        let first = path.slot;
         let mut slot_value = inode.block.get(first).copied().unwrap_or(0);
         let mut above: Option<(u64, usize)> = None;
-        for &next in &rest {
+        for &next in path.indexes() {
             let at = table(&mut slot_value, space)?;
             store(&mut inode, &mut tables, above, first, slot_value, geometry);
             above = Some((at, next));

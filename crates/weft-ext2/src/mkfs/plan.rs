@@ -1,7 +1,6 @@
 //! From options and a length to a superblock: how many groups, inodes, reserved blocks.
 
-use super::options::SETTABLE;
-use super::{Journal, MkfsOptions, Revision};
+use super::options::{Journal, MkfsOptions, Revision, SETTABLE};
 use crate::layout::{
     Compat, CreatorOs, GOOD_OLD_FIRST_INO, JOURNAL_INO, RoCompat, Superblock, WANT_EXTRA_BYTES,
 };
@@ -18,7 +17,7 @@ const MIN_JOURNAL_BLOCKS: u64 = 1024;
 /// The measures of a volume to be made.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
-    /// All fields but the free counts and what depends on where the journal comes to lie.
+    /// All fields but the free counts and those that depend on the position of the journal.
     pub superblock: Superblock,
     /// Length of the journal inside the volume, 0 without one.
     pub journal_blocks: u32,

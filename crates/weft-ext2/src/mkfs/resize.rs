@@ -2,10 +2,11 @@
 //! the blocks set aside behind the primary descriptor table, each listing its copies in the groups
 //! with backups. So they are in use, and resize2fs finds them.
 
-use super::build::Writer;
+use super::writer::Writer;
 use crate::Result;
 use crate::layout::bytes::put32;
 use crate::layout::{Geometry, Inode, SLOT_DOUBLE};
+use weft_block::BlockDevice;
 
 /// Writes the map's blocks and returns the inode; `double` is the block taken for its double
 /// indirect block.
@@ -39,4 +40,14 @@ pub(super) fn write(writer: &Writer<'_>, geometry: &Geometry, double: u64) -> Re
     let blocks = 1 + reserved * (1 + backups.len() as u64);
     inode.blocks_512 = low(blocks * (block_bytes as u64 / 512));
     Ok(inode)
+}
+
+/// Writes the resize inode's map anew, for a repair; returns the inode. `double` is a free block.
+pub(crate) fn rewrite(
+    device: &dyn BlockDevice,
+    geometry: &Geometry,
+    double: u64,
+    time: u32,
+) -> Result<Inode> {
+    write(&Writer::new(device, geometry, time), geometry, double)
 }

@@ -1,9 +1,9 @@
 //! Blocks: allocating runs of them near a goal, reserving and freeing them.
 
 use super::bits::{Bits, for_words32};
-use super::{Patches, Volume, push_patch};
+use super::state::Volume;
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::{Error, Format as _, Result};
+use weft_unix::{Error, Format as _, Patches, Result, push_patch};
 use weft_vfs::Error as FsError;
 
 /// Runs shorter than this are taken only where no longer one is near.

@@ -1,6 +1,7 @@
 //! Cutting the tail off a file: its blocks are collected first, and freed after.
 
-use super::{Node, Volume};
+use super::node::Node;
+use super::state::Volume;
 use crate::layout::{DIRECT_SLOTS, Geometry, SLOT_INDIRECT, bytes};
 use smallvec::SmallVec;
 use weft_patch::{BlockNr, Op};

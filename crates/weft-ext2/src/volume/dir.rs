@@ -18,67 +18,25 @@
 //! Entries never move, so the byte offset behind an entry is a cursor that stays valid.
 
 mod grow;
-mod index;
+pub(super) mod index;
 mod insert;
+mod record;
 
-pub(super) use index::DirIndex;
-
-use super::{Node, Patches, Volume, number, push_patch};
+use super::node::{Node, number};
+use super::state::Volume;
 use crate::layout::{
-    DIRENT_HEADER_BYTES, Dirents, Incompat, InodeFlags, RawDirent, bytes, dirent_len,
-    file_type_code, file_type_kind, put_dirent,
+    DIRENT_HEADER_BYTES, Dirents, Incompat, InodeFlags, bytes, dirent_len, file_type_code,
+    file_type_kind, put_dirent,
 };
-use index::Slot;
-use smallvec::SmallVec;
+use index::{DirIndex, Slot};
+use record::{Lengths, MIN_RECORD, Place, Reserved, SECTOR, sector};
 use std::hash::BuildHasher;
-use std::ops::Range;
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_unix::{Directories, Error, FileBlocks as _, Found, Inodes as _, Listed, Listing, Result};
+use weft_unix::{
+    Directories, Error, FileBlocks as _, Found, Inodes as _, Listed, Listing, Patches, Result,
+    push_patch,
+};
 use weft_vfs::{Error as FsError, FileFlags, FileKind, Ino};
-
-const SECTOR: usize = 512;
-/// The smallest record that can hold a name.
-const MIN_RECORD: usize = 12;
-
-/// The position of an entry: its block, and its byte offsets in the block and in the directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub nr: BlockNr,
-    pub at: usize,
-    pub offset: u32,
-}
-
-/// An entry whose structure is written and whose inode number is not.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Reserved {
-    pub place: Place,
-    hash: u64,
-    structure: PatchId,
-}
-
-/// The bytes of a block that lead to a record: the lengths of the records before it in its sector.
-/// Those of sectors before do not matter, as every sector begins with a record.
-#[derive(Debug, Default)]
-struct Lengths(SmallVec<[Range<usize>; 32]>);
-
-impl Lengths {
-    /// Adds the length of a record that a walk has come to.
-    fn pass(&mut self, record: &RawDirent<'_>) {
-        if record.offset.is_multiple_of(SECTOR) {
-            self.0.clear();
-        }
-        self.0.push(record.offset + 4..record.offset + 6);
-    }
-
-    /// Adds the whole header of a record: its inode number and the length of its name decide, too.
-    fn whole(&mut self, record: &RawDirent<'_>) {
-        self.0.push(record.offset..record.offset + DIRENT_HEADER_BYTES);
-    }
-}
-
-fn sector(at: usize) -> usize {
-    at / SECTOR
-}
 
 impl Directories for Volume {
     type Place = Place;

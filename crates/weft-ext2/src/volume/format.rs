@@ -1,6 +1,7 @@
 //! The volume as a whole: its limits, counts and flags, and the ends of operations.
 
-use super::{Node, Volume};
+use super::node::Node;
+use super::state::Volume;
 use crate::layout::{GroupDesc, InodeFlags, LINK_MAX, ROOT_INO};
 use weft_patch::{BlockNr, Op};
 use weft_unix::{FlagSupport, Format, Limits, Result, Space};
@@ -32,7 +33,7 @@ impl Format for Volume {
 
     fn space(&self) -> Space {
         let geometry = &self.geometry;
-        // As the kernel counts: what metadata takes is not the volume's.
+        // As the kernel counts: the blocks of metadata are not the volume's.
         let per_group = 2 + u64::from(geometry.inode_table_blocks());
         let overhead: u64 = u64::from(geometry.first_data_block)
             + (0..geometry.groups)

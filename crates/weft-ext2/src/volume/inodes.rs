@@ -1,11 +1,11 @@
 //! Inodes: choosing one for a new file, writing it, freeing it.
 
 use super::bits::{Bits, for_words32};
-use super::node::{Ext2Inode, raw, split, storable};
-use super::{Node, Patches, Volume, number, push_patch};
+use super::node::{Ext2Inode, Node, number, raw, split, storable};
+use super::state::Volume;
 use crate::layout::{Inode as RawInode, InodeFlags, ROOT_INO};
 use weft_patch::{BlockNr, Op, PatchId};
-use weft_unix::{Error, Format as _, Inode, Inodes, Result};
+use weft_unix::{Error, Format as _, Inode, Inodes, Patches, Result, push_patch};
 use weft_vfs::{Error as FsError, FileFlags, FileKind, Ino, Time};
 
 impl Inodes for Volume {
@@ -22,7 +22,7 @@ impl Inodes for Volume {
             return Err(FsError::Stale(ino.0).into());
         }
         let problem = if inode.kind().is_none() {
-            format!("its mode {:#o} names no kind of file", inode.mode)
+            format!("its mode {:#o} has no valid file type", inode.mode)
         } else if inode.size_bytes > self.geometry.max_file_bytes() {
             format!("its size is {} bytes", inode.size_bytes)
         } else {

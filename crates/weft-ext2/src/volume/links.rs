@@ -1,10 +1,10 @@
 //! Targets of symbolic links: short ones in the inode, others in a block.
 
-use super::node::raw;
-use super::{Node, Patches, Volume, number, push_patch};
+use super::node::{Node, number, raw};
+use super::state::Volume;
 use crate::layout::{FAST_SYMLINK_MAX_BYTES, Inode as RawInode};
 use weft_patch::{BlockNr, Op, Owner};
-use weft_unix::{Error, Result, Symlinks};
+use weft_unix::{Error, Patches, Result, Symlinks, push_patch};
 
 impl Symlinks for Volume {
     fn set_target(&mut self, op: &mut Op<'_>, node: &mut Node, target: &[u8]) -> Result<()> {

@@ -3,24 +3,13 @@
 //! A *leaf* is an indirect block whose numbers are those of data. Holes are zeroes at any level.
 
 use super::cut::{CUT_BLOCKS, Cut};
-use super::node::raw;
+use super::node::{Node, number, raw};
 use super::orphans::now_secs;
-use super::{Node, Patches, Volume, number, push_patch};
-use crate::layout::{DIRECT_SLOTS, RoCompat, SLOT_INDIRECT, bytes};
+use super::state::Volume;
+use crate::layout::{DIRECT_SLOTS, MapPath, RoCompat, bytes};
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_unix::{Error, FileBlocks, Result, Run, Unmapped};
+use weft_unix::{Error, FileBlocks, Patches, Result, Run, Unmapped, push_patch};
 use weft_vfs::{Error as FsError, Ino};
-
-/// The position of the pointer to one block of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Path {
-    /// Slot of the inode.
-    slot: usize,
-    /// Levels of indirect blocks.
-    depth: usize,
-    /// Index in the indirect block of each level.
-    index: [usize; 3],
-}
 
 /// Returns the number of a block as the volume writes it; one that no volume has if it does not
 /// fit.
@@ -195,7 +184,7 @@ impl FileBlocks for Volume {
             }
             cleared = op.join(&clears)?;
         }
-        // Indirect blocks first: what waits for data is cancelled with them.
+        // Indirect blocks first: changes that wait for data are cancelled with them.
         for &nr in &cut.meta {
             self.free_blocks(op, nr, 1, cleared)?;
         }
@@ -247,32 +236,9 @@ impl FileBlocks for Volume {
 }
 
 impl Volume {
-    fn path(&self, fbn: u64) -> Option<Path> {
-        let p = u64::from(self.geometry.pointers_per_block());
-        let at = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let direct = DIRECT_SLOTS as u64;
-        if fbn < direct {
-            return Some(Path { slot: at(fbn), depth: 0, index: [0; 3] });
-        }
-        let n = fbn - direct;
-        if n < p {
-            return Some(Path { slot: SLOT_INDIRECT, depth: 1, index: [at(n), 0, 0] });
-        }
-        let n = n - p;
-        if n < p * p {
-            let index = [at(n / p), at(n % p), 0];
-            return Some(Path { slot: SLOT_INDIRECT + 1, depth: 2, index });
-        }
-        let n = n - p * p;
-        if n < p * p * p {
-            let index = [at(n / (p * p)), at(n / p % p), at(n % p)];
-            return Some(Path { slot: SLOT_INDIRECT + 2, depth: 3, index });
-        }
-        None
-    }
-
-    fn path_or_too_large(&self, fbn: u64) -> Result<Path> {
-        self.path(fbn).ok_or_else(|| FsError::TooLarge.into())
+    fn path_or_too_large(&self, fbn: u64) -> Result<MapPath> {
+        let pointers = u64::from(self.geometry.pointers_per_block());
+        MapPath::new(fbn, pointers).ok_or_else(|| FsError::TooLarge.into())
     }
 
     /// Returns the number of blocks from `fbn` to the end of its leaf (or of the direct pointers):
@@ -439,7 +405,7 @@ impl Volume {
                 return Err(Error::corrupt(
                     format!("inode {}", node.ino.0),
                     0,
-                    format!("block {fbn} of it is missing"),
+                    format!("its block {fbn} is not allocated"),
                 ));
             };
             all.extend((start.0..start.0 + len).map(|nr| block_number(BlockNr(nr))));

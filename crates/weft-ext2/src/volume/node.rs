@@ -1,6 +1,7 @@
 //! Inodes in memory, and their conversion from and to the fields of a slot.
 
-use super::{DirIndex, Volume};
+use super::dir::index::DirIndex;
+use super::state::Volume;
 use crate::layout::{BLOCK_SLOTS, Inode as RawInode, InodeFlags};
 use smallvec::SmallVec;
 use weft_patch::PatchId;
@@ -22,7 +23,7 @@ pub(crate) struct Ext2Inode {
     pub block: [u32; BLOCK_SLOTS],
     /// The attribute block.
     pub file_acl: u32,
-    /// The time of deletion, or the next inode in the chain of orphans.
+    /// The time of deletion, or the next inode in the list of orphaned inodes.
     pub dtime: u32,
     /// Bytes used of the slot behind the first 128.
     pub extra_bytes: u16,

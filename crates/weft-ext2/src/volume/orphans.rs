@@ -1,9 +1,9 @@
-//! The superblock's chain of orphans: inodes that live without a name, each of which links to the
-//! next through its deletion time, so that a recovery finds them. Kept under a journal only; soft
-//! updates just leak such an inode in a crash, as its deletion time tells.
+//! The superblock's list of orphaned inodes: inodes that live without a name, each of which links
+//! to the next through its deletion time, so that a recovery finds them. Kept under a journal only;
+//! soft updates just leak such an inode in a crash, as its deletion time tells.
 
-use super::node::split;
-use super::{Node, Volume, number};
+use super::node::{Node, number, split};
+use super::state::Volume;
 use weft_patch::{Op, Policy};
 use weft_unix::{Format as _, Inodes as _, Nodes, Orphans, Result};
 use weft_vfs::{Error as FsError, FileKind, Ino, Time};
@@ -41,7 +41,8 @@ impl Orphans for Volume {
         let Some(at) = self.orphans.iter().position(|&o| o == ino) else { return Ok(()) };
         self.orphans.remove(at);
         let next = if at == 0 { 0 } else { number(self.orphans[at - 1]) };
-        // The list is in the order of the chain's making: who links to this one is behind it.
+        // The list is in the order in which inodes were added: the one that links to this is behind
+        // it.
         match self.orphans.get(at).copied() {
             None => {
                 self.sb.last_orphan = next;
@@ -68,13 +69,15 @@ impl Volume {
         while next != 0 {
             let ino = next;
             if !seen.insert(ino) {
-                self.note_damage("the chain of orphan inodes is a loop".into());
+                self.note_damage("the list of orphaned inodes is a loop".into());
                 break;
             }
             let inode = self.read_raw_inode(op, ino).ok();
             let inode = inode.filter(|_| ino >= self.geometry.first_inode);
             let Some((inode, kind)) = inode.and_then(|i| i.kind().map(|kind| (i, kind))) else {
-                self.note_damage(format!("inode {ino} in the chain of orphans is none"));
+                self.note_damage(format!(
+                    "inode {ino} in the list of orphaned inodes is not in use"
+                ));
                 break;
             };
             next = inode.dtime;

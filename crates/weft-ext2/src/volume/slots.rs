@@ -1,6 +1,6 @@
 //! The slots of inodes: reading and writing them.
 
-use super::Volume;
+use super::state::Volume;
 use crate::layout::{Inode, InodeFlags, WANT_EXTRA_BYTES};
 use weft_block::SECTOR_BYTES;
 use weft_patch::{BlockNr, Op, PatchId};
@@ -32,7 +32,7 @@ impl Volume {
             return Err(Error::corrupt(
                 format!("inode {ino}"),
                 nr.0,
-                format!("its flags {:#x} belong to no ext2 volume", inode.flags.bits()),
+                format!("its flags {:#x} are not ext2's", inode.flags.bits()),
             ));
         }
         Ok(inode)

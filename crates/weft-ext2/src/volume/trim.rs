@@ -1,6 +1,6 @@
 //! Free extents that are held out of use while the device discards them.
 
-use super::Volume;
+use super::state::Volume;
 use std::ops::Range;
 use weft_patch::{BlockNr, Op};
 use weft_unix::{Discard, HeldExtents, Result, TrimBounds};
@@ -33,7 +33,7 @@ impl Discard for Volume {
             let first = self.geometry.group_first_block(group);
             let bits = match self.block_bits(op, group) {
                 Ok(bits) => bits,
-                // What is held already is dealt with first; the next call fails at once.
+                // Blocks that are held already are released first; the next call fails at once.
                 Err(_) if count > 0 => break,
                 Err(e) => return Err(e),
             };

@@ -2,14 +2,14 @@
 //! new one is written, the inode is switched to it, and the old one is freed (inodes of foreign
 //! volumes may share one).
 
-use super::node::raw;
-use super::{Node, Patches, Volume, number, push_patch};
+use super::node::{Node, number, raw};
+use super::state::Volume;
 use crate::layout::{
     Compat, Xattr, XattrIndex, acl_from_disk, acl_to_disk, encode_xattr_block, encode_xattr_inode,
     parse_xattr_block, parse_xattr_inode, xattr_block_refcount,
 };
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_unix::{Attribute, Attributes, Error, Inodes as _, Result};
+use weft_unix::{Attribute, Attributes, Error, Inodes as _, Patches, Result, push_patch};
 use weft_vfs::Error as FsError;
 
 impl Attributes for Volume {
@@ -19,7 +19,7 @@ impl Attributes for Volume {
         Ok(all
             .filter_map(|xattr| {
                 let name = xattr.full_name()?;
-                // What is no ACL stays what it is: whoever wants one sees that.
+                // A value that is no ACL is returned as it is: a reader that needs one rejects it.
                 let acl = is_acl(xattr.index).then(|| acl_from_disk(&xattr.value)).flatten();
                 Some(Attribute { name, value: acl.unwrap_or(xattr.value) })
             })
@@ -138,7 +138,7 @@ impl Volume {
             self.unshared.push((nr, counted));
             return Ok(());
         }
-        // That nobody else has the block is known by the counts that went down before.
+        // The counts lowered before tell that no other inode has the block.
         let others = self.unshared.iter().filter(|(block, _)| *block == nr);
         let mut befores: Patches = others.map(|(_, counted)| *counted).collect();
         push_patch(&mut befores, cleared);
@@ -203,7 +203,7 @@ impl Volume {
     /// Sets the feature of attribute blocks in the superblock.
     fn mark_attributes(&mut self, op: &mut Op<'_>, befores: &mut Patches) -> Result<()> {
         if self.sb.revision == 0 {
-            // Where there are no features, nobody would know of the block.
+            // Without features no implementation would look for the block.
             return Err(FsError::Unsupported("attributes on a revision 0 volume").into());
         }
         if !self.sb.features.compat.contains(Compat::EXT_ATTR) {

@@ -248,7 +248,7 @@ fn an_entry_may_leave_its_kind_open() {
 }
 
 /// Of two files that a block of data and an indirect block have in common, the one whose data it is
-/// keeps it as it was: what is wrong with the other one's pointers is mended in a copy.
+/// keeps it as it was: faults of the other one's pointers are corrected in a copy.
 #[test]
 fn a_repair_does_not_write_into_the_data_of_another_file() {
     if !have_e2fsprogs() {

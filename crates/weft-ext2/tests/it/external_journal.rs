@@ -46,8 +46,8 @@ fn open(
     Ext2::open(Arc::clone(device) as Arc<dyn BlockDevice>, options)
 }
 
-/// A volume after a cut that `/kept` was synced before: nothing was closed, and of the volume itself
-/// there is only what was there before the sync.
+/// A volume after a cut that `/kept` was synced before: nothing was closed, and of the volume
+/// itself there is only what was there before the sync.
 fn cut() -> Volume {
     let Volume { device, journal } = volume();
     let fs = open(&device, Some(&journal)).unwrap();
@@ -59,7 +59,7 @@ fn cut() -> Volume {
 }
 
 #[test]
-fn what_was_synced_comes_back_from_the_journal_alone() {
+fn synced_files_come_back_from_the_journal_alone() {
     let Volume { device, journal } = cut();
     assert!(matches!(open(&device, None), Err(Error::Incompatible { .. })), "it must be replayed");
     let fs = open(&device, Some(&journal)).unwrap();

@@ -71,7 +71,7 @@ fn only_flags_of_users_can_be_set() {
     mounted.check("flags of users");
 }
 
-/// What the command and the library do goes by no kernel's look at the flags.
+/// The command and the library obey the flags without a kernel that checks them.
 #[test]
 fn flags_are_obeyed_at_the_plug() {
     if !have_e2fsprogs() {
@@ -137,7 +137,7 @@ fn flags_that_ask_for_durability_get_it() {
     fs.set_file_flags(&Caller::ROOT, ino, FileFlags::SYNC).unwrap();
     fs.write(&Caller::ROOT, ino, Handle::NONE, 0, b"durable").unwrap();
     fs.rename(&Caller::ROOT, dir, b"old", dir, b"new", RenameFlags::empty()).unwrap();
-    // Nothing writes back here but a sync: what a power cut leaves is what was asked for.
+    // Only a sync writes back here: a power cut leaves the synced state.
     let image = mounted.device.snapshot();
     let after = Mounted::open(&image, Options::default());
     let dir = after.fs.lookup(after.fs.root(), b"dir").unwrap().attr.ino;

@@ -339,7 +339,7 @@ fn a_hash_tree_of_two_levels_is_followed() {
         .find(|&at| le32(at) == 0 && bytes[at + 4..at + 6] == [0, 4])
         .unwrap();
     let root = blocks[0] * 1024;
-    // (e2fsck does not compare the root's hashes with what lies two levels below.)
+    // (e2fsck does not compare the root's hashes with the names two levels below.)
     for at in [root + 0x28 + 3, node + 16 + 3, root + 0x24 + 1, root + 0x22 + 1] {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0x35;
@@ -455,8 +455,8 @@ fn metadata_blocks(image: &Path, block: usize) -> Vec<usize> {
 }
 
 /// One random change judged by both. `None`: they agree.
-/// Looks at all that a mount would show of a volume that a check found clean: names, attributes, and both
-/// ends of each file, as one may be as long as the format allows, and nothing but a hole.
+/// Looks at all that a mount would show of a volume that a check found clean: names, attributes,
+/// and both ends of each file, as one may be as long as the format allows, and nothing but a hole.
 fn walk(image: &Path) -> weft_vfs::Result<usize> {
     let bytes = std::fs::read(image).unwrap();
     let device = MemoryDevice::new(bytes.len() as u64);
@@ -639,15 +639,15 @@ fn hostile_volumes_are_survived() {
 }
 
 #[test]
-fn problems_speak() {
+fn problems_name_the_structure_and_the_fault() {
     let text = Problem::Inode {
         ino: 12,
         problem: InodeProblem::Size { found: 5, expected: 1024, lags: true },
     }
     .to_string();
-    assert_eq!(text, "inode 12: has a size of 5 bytes, should be 1024");
+    assert_eq!(text, "inode 12: i_size is 5, should be 1024");
     let text = Problem::BlockBitmap { first: 5, len: 3, leaked: true }.to_string();
-    assert_eq!(text, "blocks 5 to 7: marked as taken but free");
+    assert_eq!(text, "block bitmap: blocks 5 to 7 marked in use, but free");
 }
 
 /// Descriptors in each of several meta groups: checked as e2fsck does, and taken from their copies.

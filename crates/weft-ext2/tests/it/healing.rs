@@ -1,4 +1,5 @@
-//! What a crash has leaked is given back while the volume is in use; e2fsck is the judge.
+//! Blocks and inodes that a crash has leaked are freed while the volume is in use; e2fsck is the
+//! judge.
 
 use crate::images::make_image;
 use crate::tools::{assert_clean, e2fsck, have_e2fsprogs, run};
@@ -61,7 +62,7 @@ fn leaks_are_given_back_while_the_volume_is_in_use() {
             let path = dir.path().join("after.img");
             store(&device, &path);
             if no_healing {
-                assert_ne!(e2fsck(&path).1, 0, "without healing nothing is given back");
+                assert_ne!(e2fsck(&path).1, 0, "without healing nothing is freed");
             } else {
                 // The second name of the directory stays, and the count that goes with it: which
                 // of the names is meant, only people know.

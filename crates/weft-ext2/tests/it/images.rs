@@ -50,7 +50,7 @@ pub fn make_image(dir: &Path, kind: &str, block: u32, inode: u32, size: &str) ->
         .arg(&path)
         .arg(size));
     assert_eq!(status, 0, "{text}");
-    // What mke2fs cannot copy: a device, attributes in the inode and in a block of their own.
+    // Items that mke2fs cannot copy: a device, attributes in the inode and in a block of their own.
     let big = "v".repeat(600);
     let script = format!(
         "mknod null c 1 3\nea_set small user.note hello\nea_set a/indirect user.big {big}\n"

@@ -1,4 +1,5 @@
-//! The kernel reads what weft wrote, and weft what the kernel wrote. Needs root and loop devices.
+//! The kernel reads volumes that weft wrote, and weft those that the kernel wrote. Needs root and
+//! loop devices.
 
 use crate::tools::{assert_clean, have_e2fsprogs, run, unmount};
 use crate::volumes::{KINDS, Kind, mke2fs, options};
@@ -116,7 +117,7 @@ fn kernel_agrees(root: &Path) {
     assert_eq!(names, LENS.len() + 7 + 500 - 167);
 }
 
-/// Compares a tree of the volume with what a mount shows.
+/// Compares a tree of the volume with that of a mount.
 fn same_tree(fs: &Ext2, ino: Ino, path: &Path) -> usize {
     let mut names = Vec::new();
     fs.readdir(ino, DirCursor::START, &mut |entry| {

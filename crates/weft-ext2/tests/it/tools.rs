@@ -14,7 +14,7 @@ pub fn have_e2fsprogs() -> bool {
     true
 }
 
-/// What a tool said and its exit status.
+/// The output of a tool and its exit status.
 pub fn run(command: &mut Command) -> (String, i32) {
     // e2fsck shall not complain that the machine's clock was set back since.
     let tomorrow = (weft_vfs::Time::now().secs + 86_400).to_string();
@@ -24,7 +24,7 @@ pub fn run(command: &mut Command) -> (String, i32) {
     (text, out.status.code().unwrap_or(-1))
 }
 
-/// What `e2fsck -fn` says beyond its version, the names of its passes, and the summary.
+/// The output of `e2fsck -fn` beyond its version, the names of its passes, and the summary.
 pub fn e2fsck(image: &Path) -> (Vec<String>, i32) {
     let (text, status) = run(Command::new("e2fsck").arg("-fn").arg(image));
     let said = text

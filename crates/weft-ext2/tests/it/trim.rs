@@ -1,4 +1,4 @@
-//! Free space is given back to the device, and nothing else.
+//! Free blocks are discarded on the device, and no others.
 
 use crate::tools::{assert_clean, have_e2fsprogs};
 use crate::volumes::{KINDS, Mounted, POLICIES, empty, options, plain};
@@ -11,7 +11,7 @@ use weft_vfs::{Caller, Error, FileKind, FileSystem, Handle, Ino, TrimRange};
 
 const ALL: TrimRange = TrimRange { start: 0, len_bytes: u64::MAX, min_len_bytes: 0 };
 
-/// A new file, for which nothing is reserved beyond what it has.
+/// A new file, without reserved blocks beyond its own.
 fn file(fs: &dyn FileSystem, name: &[u8], content: &[u8]) -> Ino {
     let made = fs.mknod(&Caller::ROOT, fs.root(), name, FileKind::Regular, 0o644, 0);
     let ino = made.unwrap().attr.ino;
@@ -32,7 +32,7 @@ fn free_bytes(fs: &dyn FileSystem) -> u64 {
     st.blocks_free * u64::from(st.block_bytes)
 }
 
-/// What was written into files that are gone is gone from the device; what is not, is not.
+/// The content of removed files is gone from the device; that of others is not.
 #[test]
 fn trimming_discards_all_that_is_free_and_nothing_else() {
     if !have_e2fsprogs() {
@@ -53,7 +53,7 @@ fn trimming_discards_all_that_is_free_and_nothing_else() {
             let image = mounted.device.snapshot();
             image.pages().any(|(_, page)| page.chunks_exact(64).any(|bytes| bytes == [0xEE; 64]))
         };
-        assert!(has_old_data(), "{policy:?}: the test sees what was written");
+        assert!(has_old_data(), "{policy:?}: the test sees the old content");
         let free = free_bytes(&**fs);
         assert_eq!(fs.trim(&ALL).unwrap(), free, "{policy:?}");
         assert!(!has_old_data() || matches!(policy, Policy::Journal(JournalMode::Full)));
@@ -70,7 +70,7 @@ fn trimming_discards_all_that_is_free_and_nothing_else() {
 /// Whatever was made durable is there after a cut at any moment: what the changes that freed the
 /// blocks leave behind if they do not become durable still has its content.
 #[test]
-fn what_a_cut_brings_back_was_not_discarded() {
+fn blocks_that_a_cut_brings_back_were_not_discarded() {
     if !have_e2fsprogs() {
         return;
     }
@@ -107,7 +107,7 @@ fn ranges_and_short_extents_are_obeyed() {
     let high = fs.trim(&TrimRange { start: half, len_bytes: u64::MAX, min_len_bytes: 0 }).unwrap();
     assert_eq!(low + high, free);
     assert!(low > half / 2 && low < half && high > half / 2 && high <= half);
-    // Holes of one block each, beside what is free in one piece.
+    // Holes of one block each, beside the free space in one piece.
     let bs = 4096;
     let content = vec![1; 100 * bs as usize];
     let ino = file(&**fs, b"holes", &content);

@@ -46,7 +46,7 @@ fn an_unnamed_file_gets_a_name_and_keeps_it() {
     each_policy(|mounted, policy| {
         let fs = &mounted.fs;
         let dir = fs.mkdir(&Caller::ROOT, fs.root(), b"dir", 0o755).unwrap().attr.ino;
-        // Three of them, so that the one in the middle leaves the chain of orphans.
+        // Three of them, so that the one in the middle leaves the list of orphaned inodes.
         let [first, middle, last] = [1, 2, 3].map(|byte| {
             let ino = fs.create_unnamed(&Caller::ROOT, dir, 0o600).unwrap().attr.ino;
             fs.write(&Caller::ROOT, ino, Handle::NONE, 0, &[byte; 5000]).unwrap();
@@ -55,7 +55,7 @@ fn an_unnamed_file_gets_a_name_and_keeps_it() {
         assert_eq!(fs.link(&Caller::ROOT, middle, dir, b"name").unwrap().attr.nlink, 1);
         assert_eq!(fs.link(&Caller::ROOT, middle, dir, b"other").unwrap().attr.nlink, 2);
         fs.fsync(&Caller::ROOT, middle, false).unwrap();
-        // A cut now: what has a name is there with its content, the others are not.
+        // A cut now: files with a name are there with their content, the others are not.
         let image = mounted.device.snapshot();
         let options = Options { policy: fs.engine().policy(), ..Options::default() };
         let after = Mounted::open(&image, options);

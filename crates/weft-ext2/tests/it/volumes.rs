@@ -96,7 +96,7 @@ pub struct Mounted {
     pub device: Arc<MemoryDevice>,
 }
 
-/// Options without a thread of the engine: what happens is decided by the test.
+/// Options without a thread of the engine: the test decides the order of events.
 pub fn options(engine: Options) -> OpenOptions {
     OpenOptions { engine, ..OpenOptions::default() }
 }

@@ -1,7 +1,8 @@
 //! Building a whole tree at once, from sorted records.
 
+use super::insert::leaf_record;
+use super::kind::TreeKind;
 use super::node::NodeBuf;
-use super::{TreeKind, leaf_record};
 use crate::layout::{
     HEADER_MAP_BYTES, HEADER_MAP_OFFSET, Header, MAP_NODE_BYTES, NODE_BYTES, NodeDescriptor,
     NodeKind, RECORDS_OFFSET, put16, put32,

@@ -1,6 +1,6 @@
 //! The map of nodes: allocating and freeing nodes, and growth of the file.
 
-use super::{MapPart, Tree};
+use super::tree::{MapPart, Tree};
 use crate::layout::{
     Extent, MAP_NODE_BYTES, NODE_BYTES, NodeDescriptor, NodeKind, RECORDS_OFFSET, put16,
 };
@@ -16,7 +16,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
     fn set_used<S: Store<Patch = P>>(&mut self, s: &mut S, node: u32, used: bool) -> Result<()> {
         let index = node as usize / 8;
         let Some(byte) = self.map.get_mut(index) else {
-            return Err(self.damaged(node, "it is not in the map"));
+            return Err(self.damaged(node, "not in the map of nodes"));
         };
         let bit = 0x80 >> (node % 8);
         *byte = if used { *byte | bit } else { *byte & !bit };

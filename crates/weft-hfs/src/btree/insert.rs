@@ -1,7 +1,7 @@
 //! Inserting a record, and splitting nodes that are full.
 
 use super::node::{CAPACITY, NodeBuf, key_space};
-use super::{Befores, Path, Tree};
+use super::tree::{Befores, Path, Tree};
 use crate::layout::NodeKind;
 use crate::store::Store;
 use crate::{Error, Result};

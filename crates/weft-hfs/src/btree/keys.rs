@@ -1,6 +1,6 @@
 //! Maintenance of index keys: each is the first key of the subtree below it.
 
-use super::{Befores, Path, Tree};
+use super::tree::{Befores, Path, Tree};
 use crate::Result;
 use crate::store::Store;
 use core::cmp::Ordering;
@@ -85,7 +85,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         };
         let path = self.find(s, &key)?;
         if path.leaf().is_none_or(|step| step.node != leaf) {
-            return Err(self.damaged(leaf, "its first key leads elsewhere"));
+            return Err(self.damaged(leaf, "the index assigns its first key to another node"));
         }
         let mut waits = Befores::from_slice(&[removed]);
         waits.extend(self.needs_of(s, leaf));

@@ -1,6 +1,6 @@
 //! The records of one node: a checked view of its bytes, and a copy to be changed.
 
-use super::TreeKind;
+use super::kind::TreeKind;
 use crate::layout::{
     NODE_BYTES, NodeDescriptor, NodeKind, RECORDS_OFFSET, get8, get16, get32, put, put16, put32,
 };
@@ -22,32 +22,35 @@ impl<'a> View<'a> {
     /// Checks the bytes of a node.
     pub fn parse(kind: TreeKind, raw: &'a [u8]) -> Result<Self, String> {
         let Some(head) = NodeDescriptor::parse(raw).filter(|_| raw.len() == NODE_BYTES) else {
-            return Err(format!("a node of unknown kind {:#x}", get8(raw, 8)));
+            return Err(format!("unknown node type {:#x}", get8(raw, 8)));
         };
         let index = match head.kind {
             NodeKind::Index => true,
             NodeKind::Leaf => false,
-            NodeKind::Header | NodeKind::Map => return Err("no node of index or leaf".into()),
+            NodeKind::Header | NodeKind::Map => return Err("not an index or leaf node".into()),
         };
         let view = Self { raw, head };
         let n = view.count();
         if n > CAPACITY / 4 {
-            return Err(format!("it says it has {n} records"));
+            return Err(format!("invalid record count {n}"));
         }
         let limit = NODE_BYTES - 2 * (n + 1);
         let mut start = view.offset(0);
         if start != RECORDS_OFFSET {
-            return Err(format!("its first record is at byte {start}"));
+            return Err(format!("invalid offset {start} of the first record"));
         }
         for i in 0..n {
             let end = view.offset(i + 1);
             if end < start || end > limit {
-                return Err(format!("its record {i} goes from byte {start} to {end}"));
+                return Err(format!("invalid offsets of record {i}: {start} to {end}"));
             }
             let key = usize::from(get8(raw, start));
             let least = key_space(key) + if index { 4 } else { 2 };
             if !kind.takes_key_len(key) || end - start < least {
-                return Err(format!("its record {i} of {} bytes has a key of {key}", end - start));
+                return Err(format!(
+                    "record {i} of {} bytes has a key of invalid length {key}",
+                    end - start
+                ));
             }
             start = end;
         }

@@ -1,6 +1,7 @@
 //! Opening a tree: its header and its map.
 
-use super::{MAX_DEPTH, MapPart, Place, Tree, TreeKind};
+use super::kind::TreeKind;
+use super::tree::{MAX_DEPTH, MapPart, Place, Tree};
 use crate::layout::{
     Extent, HEADER_MAP_BYTES, HEADER_MAP_OFFSET, Header, MAP_NODE_BYTES, NODE_BYTES,
     NodeDescriptor, NodeKind, RECORDS_OFFSET, get16,
@@ -89,24 +90,33 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         let bad = |problem| Err(Error::corrupt(format!("{} header", kind.name()), block, problem));
         match NodeDescriptor::parse(raw) {
             Some(head) if head.kind == NodeKind::Header => {}
-            _ => return bad("it is no header node".into()),
+            _ => return bad("not a header node".into()),
         }
         let header = Header::parse(raw);
         let file_nodes = file_bytes / NODE_BYTES as u32;
         if usize::from(header.node_bytes) != NODE_BYTES {
-            return bad(format!("nodes of {} bytes", header.node_bytes));
+            return bad(format!("node size is {} bytes, should be 512", header.node_bytes));
         }
         if header.key_bytes != u16::from(kind.key_bytes()) {
-            return bad(format!("keys of {} bytes", header.key_bytes));
+            return bad(format!("invalid maximum key length {}", header.key_bytes));
         }
         if header.nodes == 0 || header.nodes > file_nodes {
-            return bad(format!("{} nodes in a file of {file_nodes}", header.nodes));
+            return bad(format!(
+                "the tree has {} nodes, but its file only {file_nodes}",
+                header.nodes
+            ));
         }
         if header.depth > MAX_DEPTH || header.root >= header.nodes {
-            return bad(format!("root {} at a depth of {}", header.root, header.depth));
+            return bad(format!(
+                "invalid root node {} for a depth of {}",
+                header.root, header.depth
+            ));
         }
         if (header.depth == 0) != (header.root == 0) {
-            return bad(format!("root {} at a depth of {}", header.root, header.depth));
+            return bad(format!(
+                "invalid root node {} for a depth of {}",
+                header.root, header.depth
+            ));
         }
         tree.stored_header = header.encode();
         tree.header = header;
@@ -131,7 +141,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                 break;
             }
             if next >= self.header.nodes || self.map_parts.len() > most {
-                return Err(self.damaged(node, format!("the map goes on in node {next}")));
+                return Err(
+                    self.damaged(node, format!("its map continues in the invalid node {next}"))
+                );
             }
             let raw = s.read(self.block_of(next)?)?;
             let end = usize::from(get16(raw, NODE_BYTES - 4));
@@ -140,7 +152,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                     if head.kind == NodeKind::Map
                         && head.records == 1
                         && (RECORDS_OFFSET + 1..=NODE_BYTES - 4).contains(&end) => {}
-                _ => return Err(self.damaged(next, "it is no map node")),
+                _ => return Err(self.damaged(next, "not a map node")),
             }
             node = next;
             let len_bytes = end - RECORDS_OFFSET;

@@ -1,7 +1,7 @@
 //! Removing a record, and merging or removing nodes that become small or empty.
 
 use super::node::CAPACITY;
-use super::{Befores, Path, Tree};
+use super::tree::{Befores, Path, Tree};
 use crate::store::Store;
 use crate::{Error, Result};
 

@@ -3,8 +3,8 @@
 //! The scan follows the index, not the links of the leaves: so it continues after a node that
 //! cannot be read.
 
-use super::Tree;
 use super::node::NodeBuf;
+use super::tree::Tree;
 use crate::store::Store;
 use crate::{Error, Result};
 use core::cmp::Ordering;
@@ -48,7 +48,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                     budget = left;
                     self.load(s, node, height)
                 }
-                None => return damaged(self.damaged(node, "its index leads to nodes twice")),
+                None => return damaged(self.damaged(node, "two index records point to one node")),
             };
             match read {
                 Ok(buf) if height > 1 => {
@@ -65,7 +65,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
                     for i in first..view.count() {
                         let key = view.key(i);
                         if !last.is_empty() && self.kind.compare(&last, key) != Ordering::Less {
-                            damaged(self.damaged(node, "its keys are out of order"))?;
+                            damaged(self.damaged(node, "keys out of order"))?;
                             break;
                         }
                         if !each(key, view.value(i))? {

@@ -1,8 +1,7 @@
 //! Unix attributes of files and folders.
 
-use super::Hfs;
-use super::names::plain;
-use super::node::{Known, State};
+use super::hfs::Hfs;
+use super::node::{Known, State, plain};
 use super::store::OpStore;
 use crate::Result;
 use crate::interchange::extension;

@@ -29,7 +29,9 @@ impl CutDevice {
     /// What is said of it.
     pub fn what(&self) -> String {
         let (there, least) = (self.image.geometry().len_bytes, self.len_bytes);
-        format!("the image is cut: it ends after {there} bytes, its volume has {least} at least")
+        format!(
+            "the image is truncated: it ends after {there} bytes, its volume has at least {least}"
+        )
     }
 }
 
@@ -48,7 +50,8 @@ impl Filter for CutDevice {
         let there = self.image.geometry().len_bytes;
         let len_bytes = buf.len() as u64;
         if offset.checked_add(len_bytes).is_none_or(|end| end > there) {
-            let source = io::Error::other(format!("the image is cut: it ends at byte {there}"));
+            let source =
+                io::Error::other(format!("the image is truncated: it ends at byte {there}"));
             return Err(Error::Io { op: "read", offset, len_bytes, source });
         }
         self.image.read_at(buf, offset)

@@ -1,11 +1,10 @@
 //! Opening, writing and resizing forks.
 
-use super::Hfs;
-use super::STEP_ALLOC_BLOCKS;
-use super::names::plain;
-use super::node::OpenFile;
-use super::store::{device_error, engine_error};
+use super::hfs::{Hfs, STEP_ALLOC_BLOCKS};
+use super::node::{OpenFile, plain};
+use super::store::engine_error;
 use crate::layout::{BLOCK_BYTES, FORK_MAX_BYTES, Fork};
+use crate::store::device_error;
 use crate::{Error, Result};
 use weft_patch::Owner;
 use weft_vfs::{Handle, Ino, OpenFlags, Opened, Result as FsResult};

@@ -1,9 +1,8 @@
 //! The journal beside a volume: the HFS format has no space for an internal one.
 
-use super::Raw;
 use super::store::engine_error;
 use crate::layout::{MDB_BLOCK, Mdb, put, put16, put32};
-use crate::store::Device;
+use crate::store::{Device, Raw};
 use crate::{Error, Result};
 use std::sync::Arc;
 use weft_block::BlockDevice;

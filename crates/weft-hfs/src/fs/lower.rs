@@ -1,6 +1,6 @@
 //! The lower interface on a mounted volume: items by parent and name, byte ranges of either fork.
 
-use super::Hfs;
+use super::hfs::Hfs;
 use super::node::Known;
 use crate::layout::{CatalogRecord, FileRecord, Fork, Mdb, Name};
 use crate::volume::New;

@@ -4,7 +4,8 @@
 //! `:Folder:File` or `File` at a folder, and each further colon in a row goes one folder up. Every
 //! call is built on one of the lower interface.
 
-use super::{Hfs, MacFile};
+use super::hfs::Hfs;
+use super::mac_file::MacFile;
 use crate::layout::{CatalogKey, CatalogRecord, FInfo, FXInfo, Fork, Name, ROOT_ID};
 use crate::volume::New;
 use crate::{Error, Result};
@@ -149,7 +150,7 @@ impl Mac {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotADirectory`].
-    pub fn list(&self, path: &[u8]) -> Result<Vec<super::ItemInfo>> {
+    pub fn list(&self, path: &[u8]) -> Result<Vec<super::lower::ItemInfo>> {
         self.fs.items(self.folder_at(path)?)
     }
 
@@ -157,7 +158,7 @@ impl Mac {
     ///
     /// # Errors
     /// [`Error::NotFound`].
-    pub fn info(&self, path: &[u8]) -> Result<super::ItemInfo> {
+    pub fn info(&self, path: &[u8]) -> Result<super::lower::ItemInfo> {
         match self.resolve(path)? {
             Some((parent, name)) => self.fs.item(parent, &name),
             None => {

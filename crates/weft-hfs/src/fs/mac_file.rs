@@ -1,6 +1,6 @@
 //! An open fork with a current position.
 
-use super::Hfs;
+use super::hfs::Hfs;
 use crate::layout::{FORK_MAX_BYTES, Fork};
 use crate::{Error, Result};
 use std::io::SeekFrom;
@@ -145,7 +145,7 @@ impl Drop for MacFile {
     fn drop(&mut self) {
         // A drop cannot return the error.
         if let Err(e) = self.flush() {
-            tracing::error!("what was written last to file {} is lost: {e}", self.id);
+            tracing::error!("the last write to file {} is lost: {e}", self.id);
         }
         let _ = self.fs.do_release(self.handle);
     }

@@ -1,9 +1,10 @@
 //! Names: looking up, making, removing, renaming, listing.
 
-use super::node::State;
+use super::attr::info_by_name;
+use super::hfs::{BLOCKS, Hfs};
+use super::node::{HfsVolume, Known, State, plain};
 use super::store::OpStore;
-use super::{BLOCKS, Hfs, node};
-use crate::layout::{CatalogRecord, FInfo, FXInfo, Name, ROOT_ID};
+use crate::layout::{CatalogRecord, FXInfo, Name, ROOT_ID};
 use crate::volume::New;
 use crate::{Error, Result, macroman};
 use weft_patch::PatchId;
@@ -29,10 +30,6 @@ fn given(name: &[u8]) -> FsResult<Name> {
     let name = macroman::name_from_unix(name)
         .map_err(|_| FsError::Invalid("the name has characters that MacRoman does not have"))?;
     Ok(Name::new(&name)?)
-}
-
-pub(super) fn plain(ino: Ino) -> FsResult<u32> {
-    u32::try_from(ino.0).map_err(|_| FsError::Stale(ino.0))
 }
 
 impl Hfs {
@@ -99,7 +96,7 @@ impl Hfs {
         let what = if folder {
             New::Folder { info: Default::default(), xinfo: Default::default() }
         } else {
-            let info: FInfo = crate::fs::attr::info_by_name(name.as_bytes());
+            let info = info_by_name(name.as_bytes());
             New::File { info, xinfo: FXInfo::default() }
         };
         Ok(self.change(|st, s| {
@@ -141,7 +138,7 @@ impl Hfs {
                 st.vol.remove_folder(s, parent, name)?
             } else {
                 st.node_of(parent, key.name, &record)?;
-                st.with_file(s, id, super::HfsVolume::remove_file)?
+                st.with_file(s, id, HfsVolume::remove_file)?
             };
             Self::gone(st, s, id, gone)?;
             st.changes.note(s, parent, gone)
@@ -267,8 +264,8 @@ impl Hfs {
         let mut at = cursor.0;
         let up = self.look(|st, s| {
             match st.known(s, dir)? {
-                node::Known::Folder(_) => {}
-                node::Known::File(_) => return Err(Error::NotADirectory),
+                Known::Folder(_) => {}
+                Known::File(_) => return Err(Error::NotADirectory),
             }
             if dir == ROOT_ID {
                 return Ok(Some(ROOT_ID));

@@ -1,15 +1,22 @@
 //! Items in memory.
 
-use super::HfsVolume;
 use crate::layout::{CatalogRecord, DirectoryRecord, FileRecord, Fork, Name, ROOT_ID};
 use crate::store::Store;
-use crate::volume::File;
+use crate::volume::{File, Volume};
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use weft_patch::{PatchId, Pending};
-use weft_vfs::{HandleTable, OpenFlags};
+use weft_vfs::{Error as FsError, HandleTable, Ino, OpenFlags, Result as FsResult};
+
+/// The volume of a mount.
+pub(super) type HfsVolume = Volume<PatchId>;
+
+/// Returns the id of an item by its inode number.
+pub(super) fn plain(ino: Ino) -> FsResult<u32> {
+    u32::try_from(ino.0).map_err(|_| FsError::Stale(ino.0))
+}
 
 /// A file or folder in memory.
 #[derive(Debug)]

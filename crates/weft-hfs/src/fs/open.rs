@@ -1,11 +1,11 @@
 //! Opening, making and closing a volume.
 
 use super::cut::CutDevice;
+use super::hfs::Hfs;
 use super::node::State;
 use super::store::{OpStore, engine_error};
-use super::{Hfs, Raw};
 use crate::layout::{Attributes, BLOCK_BYTES, EPOCH_1904_SECS, MDB_BLOCK};
-use crate::store::{Bare, Device};
+use crate::store::{Bare, Device, Raw};
 use crate::volume::Volume;
 use crate::{Error, Permissions, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,7 +70,7 @@ fn recover(device: &Arc<dyn BlockDevice>, utc_offset_secs: i32, read_only: bool)
             if read_only {
                 return Ok(());
             }
-            let what = "the volume is marked as inconsistent: fsck must repair it first";
+            let what = "the volume is marked as inconsistent: repair it first (fsck --repair)";
             return Err(Error::corrupt("MDB", MDB_BLOCK, what));
         }
         if volume.is_clean() {
@@ -117,13 +117,13 @@ fn salvaged(
     let raw = Raw(&*as_it_is);
     let blocks = raw.len_blocks();
     if Volume::open(&mut Bare::new(raw), blocks).is_ok() {
-        damage.push(format!("the volume was not unmounted, and could not be set right: {failed}"));
+        damage.push(format!("the volume was not unmounted, and recovery failed: {failed}"));
         return Ok(as_it_is);
     }
     let repaired = over();
     match crate::fsck::repair(&*repaired) {
         Ok(_) if Volume::open(&mut Bare::new(Raw(&*repaired)), blocks).is_ok() => {
-            damage.push(format!("it is shown as a repair would leave it: {failed}"));
+            damage.push(format!("the volume is shown as a repair would leave it: {failed}"));
             Ok(repaired)
         }
         _ => Err(failed),
@@ -147,8 +147,8 @@ impl Hfs {
     /// journal if it has one, else by a pass over its trees.
     ///
     /// In read-only mode a volume is opened as far as possible: one that cannot be recovered in its
-    /// present state, one with a damaged tree as a repair would leave it, one whose image is cut up
-    /// to the end of the image. [`Hfs::damage`] returns the problems.
+    /// present state, one with a damaged tree as a repair would leave it, one whose image is
+    /// truncated up to the end of the image. [`Hfs::damage`] returns the problems.
     ///
     /// # Errors
     /// [`Error::NotHfs`], [`Error::Corrupt`], [`Error::Device`].

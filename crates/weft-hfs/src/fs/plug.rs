@@ -1,7 +1,7 @@
 //! The file plug: each call is passed to the module that implements it.
 
-use super::Hfs;
-use super::names::plain;
+use super::hfs::Hfs;
+use super::node::plain;
 use crate::layout::{Fork, ROOT_ID};
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileSystem, Handle,

@@ -4,7 +4,7 @@
 //! device without them. Meanwhile the fork may be cut and its blocks be written for another file: the
 //! [version](Node::content_version) of the content tells, and the read begins again.
 
-use super::Hfs;
+use super::hfs::Hfs;
 use super::node::Node;
 use super::store::{Misses, read_misses};
 use crate::Result;

@@ -1,7 +1,7 @@
 //! The core's store over the engine, and its device over weft's.
 
 use crate::layout::{BLOCK_BYTES, CATALOG_ID, EXTENTS_ID};
-use crate::store::{Device, Store};
+use crate::store::{Store, device_error};
 use crate::{Error, Result};
 use smallvec::SmallVec;
 use weft_block::BlockDevice;
@@ -309,33 +309,4 @@ pub(super) fn read_misses(device: &dyn BlockDevice, misses: &Misses, buf: &mut [
         device.read_at(part, miss.byte).map_err(|e| device_error(&e))?;
     }
     Ok(())
-}
-
-/// A device of weft as a device of the core.
-pub(crate) struct Raw<'d>(pub &'d dyn BlockDevice);
-
-pub(super) fn device_error(e: &weft_block::Error) -> Error {
-    Error::Device { errno: e.errno(), message: e.to_string() }
-}
-
-impl Device for Raw<'_> {
-    fn len_blocks(&self) -> u64 {
-        self.0.geometry().len_bytes / BLOCK_BYTES as u64
-    }
-
-    fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.0.read_at(buf, offset).map_err(|e| device_error(&e))
-    }
-
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.0.write_at(bytes, offset).map_err(|e| device_error(&e))
-    }
-
-    fn write_zeroes(&mut self, offset: u64, len_bytes: u64) -> Result<()> {
-        self.0.write_zeroes(offset, len_bytes).map_err(|e| device_error(&e))
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.0.flush().map_err(|e| device_error(&e))
-    }
 }

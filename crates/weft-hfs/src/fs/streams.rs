@@ -1,8 +1,7 @@
 //! HFS as a [`MacVolume`].
 
-use super::Hfs;
-use super::names::plain;
-use super::node::Known;
+use super::hfs::Hfs;
+use super::node::{Known, plain};
 use super::xattr::finder_info;
 use crate::interchange::Meta;
 use crate::layout::{DInfo, DXInfo, FInfo, FXInfo, FileFlags, Fork, Name, get};

@@ -1,8 +1,7 @@
 //! Resource forks and Finder info as extended attributes.
 
-use super::Hfs;
-use super::names::plain;
-use super::node::Known;
+use super::hfs::Hfs;
+use super::node::{Known, plain};
 use crate::Error;
 use crate::layout::{DInfo, DXInfo, FInfo, FXInfo, Fork, get};
 use weft_vfs::{Error as FsError, Ino, Result as FsResult, XattrSet};

@@ -1,6 +1,6 @@
 //! The items of a volume, by the records of its trees, and the inconsistencies among them.
 
-use super::Problem;
+use super::problem::Problem;
 use super::walk::Found;
 use crate::btree::TreeKind;
 use crate::layout::{
@@ -25,7 +25,7 @@ pub(crate) struct Census {
     /// Records of the extents file.
     pub overflow: BTreeMap<(u32, Fork), BTreeMap<u32, ExtentRecord>>,
     pub problems: Vec<Problem>,
-    /// Oddities that no Mac objects to.
+    /// Deviations that Macs accept.
     pub notes: Vec<Problem>,
 }
 
@@ -44,7 +44,7 @@ impl Census {
                 }
                 (Err(e), _) => census.bad_in(TreeKind::Extents, found, format!("{e}")),
                 (_, None) => {
-                    census.bad_in(TreeKind::Extents, found, "it is too short".into());
+                    census.bad_in(TreeKind::Extents, found, "the record is too short".into());
                 }
             }
         }
@@ -70,7 +70,10 @@ impl Census {
             Err(e) => return self.bad(found, format!("{e}")),
         };
         if key.name.is_empty() != matches!(record, CatalogRecord::Thread(_)) {
-            return self.bad(found, "a thread has no name in its key, an item has one".into());
+            return self.bad(
+                found,
+                "invalid key: a thread record has no name in it, any other has one".into(),
+            );
         }
         let id = record.id().unwrap_or(key.parent);
         for field in record.wrong_bytes(&found.value) {
@@ -82,10 +85,10 @@ impl Census {
             }
             CatalogRecord::Directory(dir) => {
                 if dir.id < FIRST_ID && dir.id != ROOT_ID {
-                    return self.bad(found, format!("a folder has the reserved id {}", dir.id));
+                    return self.bad(found, format!("folder with the reserved id {}", dir.id));
                 }
                 if self.files.contains_key(&dir.id) {
-                    return self.bad(found, format!("a folder and a file have the id {}", dir.id));
+                    return self.bad(found, format!("a folder and a file have id {}", dir.id));
                 }
                 if let Some(other) = self.folders.insert(dir.id, (key, dir)) {
                     self.double(other.0, CatalogRecord::Directory(other.1), key, record);
@@ -93,10 +96,10 @@ impl Census {
             }
             CatalogRecord::File(file) => {
                 if file.id < FIRST_ID {
-                    return self.bad(found, format!("a file has the reserved id {}", file.id));
+                    return self.bad(found, format!("file with the reserved id {}", file.id));
                 }
                 if self.folders.contains_key(&file.id) {
-                    return self.bad(found, format!("a folder and a file have the id {}", file.id));
+                    return self.bad(found, format!("a folder and a file have id {}", file.id));
                 }
                 if let Some(other) = self.files.insert(file.id, (key, file)) {
                     self.double(other.0, CatalogRecord::File(other.1), key, record);
@@ -203,18 +206,28 @@ impl Census {
             }
         }
         match self.folders.get(&ROOT_ID) {
-            None => found.push(Problem::Mdb { what: "there is no root folder".into() }),
+            None => found.push(Problem::Mdb { what: "the catalog has no root folder".into() }),
             Some((key, _)) => {
                 if key.parent != ROOT_PARENT_ID {
-                    found.push(Problem::Mdb { what: "the root folder is in a folder".into() });
+                    found.push(Problem::Mdb {
+                        what: format!(
+                            "the parent of the root folder is {}, should be 1",
+                            key.parent
+                        ),
+                    });
                 }
                 if key.name != mdb.name {
                     found.push(Problem::Mdb {
-                        what: format!("the volume is {}, its root folder {}", mdb.name, key.name),
+                        what: format!(
+                            "the volume's name is {}, but its root folder's {}",
+                            mdb.name, key.name
+                        ),
                     });
                 }
                 if key.name.len() > VOLUME_NAME_MAX_BYTES {
-                    found.push(Problem::Mdb { what: "the root folder's name is too long".into() });
+                    found.push(Problem::Mdb {
+                        what: "the root folder's name is longer than 27 bytes".into(),
+                    });
                 }
             }
         }
@@ -276,13 +289,13 @@ impl Census {
                     owners.problems.push(Problem::Lengths { id: file.id, fork, what });
                 };
                 if sizes.space_bytes % size != 0 {
-                    bad("its space is no multiple of an allocation block");
+                    bad("physical length is not a multiple of the allocation block size");
                 }
                 if sizes.len_bytes > sizes.space_bytes {
-                    bad("it is longer than its space");
+                    bad("logical length exceeds the physical length");
                 }
                 if sizes.len_bytes > FORK_MAX_BYTES {
-                    bad("it is longer than 2147483647 bytes");
+                    bad("logical length exceeds 2147483647 bytes");
                 }
                 let more = overflow(file.id, fork);
                 owners.fork(file.id, fork, &sizes.extents, more, sizes.space_bytes / size);
@@ -385,12 +398,12 @@ impl Owners {
             record = more.get(&at).copied();
         }
         if at < want {
-            let what = "it has fewer blocks than its space";
+            let what = "extents cover less than the physical length";
             self.problems.push(Problem::Lengths { id, fork, what });
         } else if at > want {
-            // A whole superfluous record of the extents file would be a problem. For a file no Mac
-            // objects.
-            let what = "it has more blocks than its space";
+            // A whole superfluous record of the extents file would be a problem. In the record of a
+            // file Macs accept it.
+            let what = "extents cover more than the physical length";
             let list = if id < FIRST_ID { &mut self.problems } else { &mut self.notes };
             list.push(Problem::Lengths { id, fork, what });
         }

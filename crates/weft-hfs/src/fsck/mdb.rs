@@ -1,6 +1,6 @@
 //! Checks of an MDB and of its copy.
 
-use super::Problem;
+use super::problem::Problem;
 use crate::layout::{Attributes, Extent, Mdb};
 use crate::store::Store;
 use crate::{Error, Result};
@@ -24,7 +24,10 @@ fn geometry(mdb: &Mdb, blocks: u64, problems: &mut Vec<Problem>) {
     let per = mdb.blocks_per_alloc().max(1);
     let whole = blocks / per;
     if whole > 65_535 {
-        bad(format!("the volume would have {whole} allocation blocks of this size"));
+        bad(format!(
+            "allocation blocks are too small: the device has {whole} of them, and at most 65535 \
+             are allowed"
+        ));
     }
     let bitmap = Mdb::bitmap_blocks_of(blocks, per).max(mdb.bitmap_blocks());
     if u64::from(mdb.first_block) < u64::from(mdb.bitmap_block) + bitmap {
@@ -37,7 +40,9 @@ fn geometry(mdb: &Mdb, blocks: u64, problems: &mut Vec<Problem>) {
     let most = blocks.saturating_sub(3 + bitmap) / per;
     if u64::from(mdb.alloc_blocks) > most {
         let count = mdb.alloc_blocks;
-        bad(format!("it has {count} allocation blocks where Apple's checker takes {most}"));
+        bad(format!(
+            "it has {count} allocation blocks, and Apple's checker accepts at most {most}"
+        ));
     }
 }
 
@@ -59,16 +64,17 @@ fn fields(mdb: &Mdb, problems: &mut Vec<Problem>) {
     ] {
         if !fits {
             bad(format!(
-                "the {what} of {bytes} is none that Apple's checker takes for allocation blocks of \
-                 {size}"
+                "the {what} of {bytes} is one that Apple's checker rejects for allocation blocks \
+                 of \
+                 {size} bytes"
             ));
         }
     }
     if mdb.attributes.contains(Attributes::INCONSISTENT) {
-        bad("it is marked as inconsistent, as by a repair that was cut short".into());
+        bad("the volume is marked as inconsistent: a repair was interrupted".into());
     }
     if mdb.attributes.intersects(Attributes::RESERVED) {
-        bad(format!("its attributes {:#06x} have reserved bits", mdb.attributes.bits()));
+        bad(format!("reserved bits are set in its attributes {:#06x}", mdb.attributes.bits()));
     }
     let unused = (mdb.embed_signature, mdb.embed_extent) == (0, Extent::default());
     if !unused && !mdb.is_wrapper() {
@@ -88,7 +94,7 @@ fn copy<S: Store>(s: &mut S, mdb: &Mdb, blocks: u64, problems: &mut Vec<Problem>
         Ok(copy) => copy,
         Err(Error::Device { errno, message }) => return Err(Error::Device { errno, message }),
         Err(_) => {
-            problems.push(Problem::Copy { what: "it is none" });
+            problems.push(Problem::Copy { what: "not a valid MDB" });
             return Ok(());
         }
     };
@@ -96,12 +102,11 @@ fn copy<S: Store>(s: &mut S, mdb: &Mdb, blocks: u64, problems: &mut Vec<Problem>
     let trees =
         |m: &Mdb| (m.catalog_file, m.catalog_file_bytes, m.extents_file, m.extents_file_bytes);
     if places(&copy) != places(mdb) {
-        problems.push(Problem::Copy { what: "it says otherwise where the volume's parts lie" });
+        problems.push(Problem::Copy { what: "its layout of the volume differs from the MDB's" });
     } else if trees(&copy) != trees(mdb) {
-        problems.push(Problem::Copy { what: "it says otherwise where the trees lie" });
+        problems.push(Problem::Copy { what: "its extents of the trees differ from the MDB's" });
     } else if copy.created != mdb.created {
-        problems
-            .push(Problem::Copy { what: "it says otherwise at which date the volume was made" });
+        problems.push(Problem::Copy { what: "its creation date differs from the MDB's" });
     }
     Ok(())
 }

@@ -14,11 +14,11 @@ pub enum Problem {
     Unreadable { what: String },
     /// A wrong field of the MDB.
     Mdb { what: String },
-    /// The image ends before the volume does.
+    /// The image is truncated: it ends before the volume does.
     Cut { blocks: u64, least: u64 },
     /// Sizes that Apple's checker does not accept. They cannot be changed.
     Geometry { what: String },
-    /// A wrong copy of the MDB.
+    /// A fault of the alternate MDB, the copy near the end of the volume.
     Copy { what: &'static str },
     /// A node that cannot be read; the nodes below it are unreachable.
     Node { tree: TreeKind, node: u32, block: u64, what: String },
@@ -44,7 +44,7 @@ pub enum Problem {
     Duplicate { id: u32, parent: u32, name: Name },
     /// A record marked for removal by a move, and the only one of its item.
     Marked { id: u32, parent: u32, name: Name },
-    /// A folder without thread, or with one that leads elsewhere.
+    /// A folder without thread record, or an item whose thread record names another one.
     Thread { id: u32, missing: bool },
     /// A thread without an item.
     LoneThread { id: u32 },
@@ -96,6 +96,11 @@ fn fork_name(fork: Fork) -> &'static str {
     }
 }
 
+/// The contradiction of a bitmap about something that is `used` or free.
+fn marked(used: bool) -> &'static str {
+    if used { "in use, but marked free" } else { "free, but marked in use" }
+}
+
 /// A fork, in words: the files of the trees are named without a fork.
 struct Of(u32, Fork);
 
@@ -117,38 +122,40 @@ impl fmt::Display for Problem {
             Self::Unreadable { what } => f.write_str(what),
             Self::Cut { blocks, least } => write!(
                 f,
-                "the image is cut: it has {blocks} blocks of 512 bytes, the volume {least} at least"
+                "the image is truncated: it has {blocks} blocks of 512 bytes, the volume at least \
+                 {least}"
             ),
             Self::Geometry { what } => write!(f, "MDB: {what}"),
-            Self::Copy { what } => write!(f, "copy of the MDB: {what}"),
+            Self::Copy { what } => write!(f, "alternate MDB: {what}"),
             Self::Node { tree, node, block, what } => {
                 write!(f, "{} node {node} (block {block}): {what}", Tree(*tree))
             }
             Self::Stale { tree, node, block, count } => write!(
                 f,
-                "{} node {node} (block {block}): {count} of its records are other nodes'",
+                "{} node {node} (block {block}): {count} stale records, which the index assigns \
+                 to other nodes",
                 Tree(*tree)
             ),
             Self::IndexKey { tree, node, block, index } => write!(
                 f,
-                "{} node {node} (block {block}): index key {index} is not the first key below it",
+                "{} node {node} (block {block}): invalid index key {index}: not the first key \
+                 below it",
                 Tree(*tree)
             ),
             Self::Link { tree, node, block } => {
-                write!(f, "{} node {node} (block {block}): a link leads elsewhere", Tree(*tree))
+                write!(f, "{} node {node} (block {block}): invalid sibling link", Tree(*tree))
             }
             Self::Map { tree, node, used } => {
-                let is = if *used { "in use" } else { "free" };
-                write!(f, "{} map: node {node} is {is}", Tree(*tree))
+                write!(f, "{} map: node {node} {}", Tree(*tree), marked(*used))
             }
             Self::MapTail { tree } => {
-                write!(f, "{} map: it goes on behind the last node", Tree(*tree))
+                write!(f, "{} map: it continues past the last node", Tree(*tree))
             }
             Self::FreeNode { tree, node, block } => {
-                write!(f, "{} node {node} (block {block}) is free and not zero", Tree(*tree))
+                write!(f, "{} node {node} (block {block}): unused, but not zeroed", Tree(*tree))
             }
             Self::Header { tree, field, found, right } => {
-                write!(f, "{} header: {field} is {found}, not {right}", Tree(*tree))
+                write!(f, "{} header: {field} is {found}, should be {right}", Tree(*tree))
             }
             Self::Record { tree: TreeKind::Catalog, parent, block, what } => {
                 write!(f, "catalog record in folder {parent} (block {block}): {what}")
@@ -157,69 +164,86 @@ impl fmt::Display for Problem {
                 write!(f, "extents record of file {parent} (block {block}): {what}")
             }
             Self::Duplicate { id, parent, name } => {
-                write!(f, "item {id} has a second record, {name} in folder {parent}")
+                write!(f, "item {id}: second record, {name} in folder {parent}")
             }
             Self::Marked { id, parent, name } => {
-                write!(f, "item {id}, {name} in folder {parent}, is marked as moved")
+                write!(
+                    f,
+                    "item {id} ({name} in folder {parent}): marked by a move that was interrupted"
+                )
             }
-            Self::Thread { id, missing: true } => write!(f, "folder {id} has no thread"),
+            Self::Thread { id, missing: true } => write!(f, "folder {id}: missing thread record"),
             Self::Thread { id, missing: false } => {
-                write!(f, "the thread of item {id} leads elsewhere")
+                write!(f, "item {id}: its thread record names another parent or name")
             }
-            Self::LoneThread { id } => write!(f, "a thread of {id}, which does not exist"),
+            Self::LoneThread { id } => {
+                write!(f, "thread record of item {id}, which does not exist")
+            }
             Self::ThreadFlag { id, parent, name } => {
-                write!(f, "file {id}, {name} in folder {parent}, has no thread but says so")
+                write!(
+                    f,
+                    "file {id} ({name} in folder {parent}): flagged as having a thread record, \
+                     but has none"
+                )
             }
             Self::Folder { id, parent, name } => {
-                write!(f, "folder {id}, {name} in folder {parent}, has a thread and no record")
+                write!(f, "folder {id} ({name} in folder {parent}): missing folder record")
             }
             Self::Orphan { id, parent, name } => {
-                write!(f, "item {id}, {name}, is in folder {parent}, which does not exist")
+                write!(f, "item {id} ({name}): its parent, folder {parent}, does not exist")
             }
             Self::Valence { id, found, right } => {
-                write!(f, "folder {id} counts {found} items and has {right}")
+                write!(f, "folder {id}: item count is {found}, should be {right}")
             }
-            Self::Count { what, found, right } => write!(f, "MDB: {what} is {found}, not {right}"),
+            Self::Count { what, found, right } => {
+                write!(f, "MDB: {what} is {found}, should be {right}")
+            }
             Self::Field { id, parent, name, field } => {
-                write!(f, "item {id}, {name} in folder {parent}: {field} is not what it must be")
+                write!(f, "item {id} ({name} in folder {parent}): invalid {field}")
             }
             Self::BadName { id, parent, name } => {
-                write!(f, "item {id} in folder {parent} has the impossible name {name}")
+                write!(f, "item {id} in folder {parent}: invalid name {name}")
             }
             Self::Lengths { id, fork, what } => write!(f, "{}: {what}", Of(*id, *fork)),
             Self::Slot { id, fork } => {
-                write!(f, "{}: an unused extent is not zero", Of(*id, *fork))
+                write!(f, "{}: unused extent is not zero", Of(*id, *fork))
             }
             Self::LastBlock { id, fork } => write!(
                 f,
-                "{}: it has the last allocation block, which Macs take for damage",
+                "{}: uses the last allocation block, which Macs report as damage",
                 Of(*id, *fork)
             ),
             Self::Extents { id, fork, block, lone: true } => {
                 write!(
                     f,
-                    "extents of the {} of {id} from {block} on are no file's",
+                    "extents record of the {} of file {id}, block {block}: there is no such file",
                     fork_name(*fork)
                 )
             }
             Self::Extents { id, fork, block, lone: false } => {
                 write!(
                     f,
-                    "extents of the {} of {id} from {block} on are behind its end",
+                    "extents record of the {} of file {id}, block {block}: past the end of the \
+                     fork",
                     fork_name(*fork)
                 )
             }
             Self::Range { id, fork, start, count } => {
-                write!(f, "{}: {count} blocks from {start} on reach beyond the end", Of(*id, *fork))
+                write!(
+                    f,
+                    "{}: extent of {count} allocation blocks at {start} reaches past the end of \
+                     the volume",
+                    Of(*id, *fork)
+                )
             }
             Self::Overlap { id, fork, start, count } => write!(
                 f,
-                "{}: some of {count} blocks from {start} on are another's too",
+                "{}: extent of {count} allocation blocks at {start} overlaps another",
                 Of(*id, *fork)
             ),
             Self::Bitmap { first, count, used } => {
-                let is = if *used { "in use" } else { "free" };
-                write!(f, "bitmap: {count} allocation blocks from {first} on are {is}")
+                let marked = marked(*used);
+                write!(f, "volume bitmap: {count} allocation blocks from {first} on {marked}")
             }
         }
     }
@@ -236,32 +260,33 @@ impl Problem {
     #[must_use]
     pub fn fix(&self) -> &'static str {
         match self {
-            Self::Mdb { .. } | Self::Copy { .. } | Self::Count { .. } => "write what is right",
-            Self::Unreadable { .. } => "open the volume by the copy of its MDB, if that is sound",
-            Self::Cut { .. } => "leave it as it is: it can be read as far as it goes",
-            Self::Geometry { .. } => "leave it as it is: only a new volume has other sizes",
-            Self::Node { .. } => "make the tree anew from its leaves",
+            Self::Mdb { .. } => "correct the MDB",
+            Self::Copy { .. } => "rewrite the alternate MDB",
+            Self::Unreadable { .. } => "restore the MDB from the alternate MDB, if that is valid",
+            Self::Cut { .. } => "leave the image as it is: it can be read up to its end",
+            Self::Geometry { .. } => "leave it as it is: only a new volume can have other sizes",
+            Self::Node { .. } => "rebuild the tree from its leaves",
             Self::Stale { .. }
             | Self::IndexKey { .. }
             | Self::Link { .. }
             | Self::Map { .. }
             | Self::MapTail { .. }
             | Self::FreeNode { .. }
-            | Self::Header { .. } => "make the tree anew",
+            | Self::Header { .. } => "rebuild the tree",
             Self::Record { .. } | Self::Duplicate { .. } => "remove the record",
             Self::Marked { .. } => "clear the mark",
-            Self::Thread { .. } => "write a thread",
-            Self::LoneThread { .. } => "remove the thread",
-            Self::ThreadFlag { .. } | Self::Field { .. } | Self::Slot { .. } => "set the field",
-            Self::LastBlock { .. } => "move the block elsewhere",
-            Self::Folder { .. } => "make the folder's record",
-            Self::Orphan { .. } => "move it to a folder of its own",
-            Self::Valence { .. } => "count again",
-            Self::BadName { .. } => "give it another name",
-            Self::Lengths { .. } | Self::Range { .. } => "cut the fork where it is sound",
-            Self::Extents { .. } => "remove the extents",
-            Self::Overlap { .. } => "copy the blocks, so that each fork has its own",
-            Self::Bitmap { .. } => "make the bitmap anew",
+            Self::Thread { .. } => "write a thread record",
+            Self::LoneThread { .. } => "remove the thread record",
+            Self::ThreadFlag { .. } | Self::Field { .. } | Self::Slot { .. } => "correct the field",
+            Self::LastBlock { .. } => "move the content to another block",
+            Self::Folder { .. } => "rebuild the folder record",
+            Self::Orphan { .. } => "move it to the folder \"Recovered items\"",
+            Self::Count { .. } | Self::Valence { .. } => "correct the count",
+            Self::BadName { .. } => "rename it",
+            Self::Lengths { .. } | Self::Range { .. } => "truncate the fork to its valid part",
+            Self::Extents { .. } => "remove the extents record",
+            Self::Overlap { .. } => "give each fork a copy of the blocks",
+            Self::Bitmap { .. } => "rebuild the bitmap",
         }
     }
 }

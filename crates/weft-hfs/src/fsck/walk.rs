@@ -1,6 +1,6 @@
 //! Walking a tree by its index, also if it is damaged.
 
-use super::Problem;
+use super::problem::Problem;
 use crate::Result;
 use crate::btree::Tree;
 use crate::btree::node::{NodeBuf, View};
@@ -89,7 +89,7 @@ impl Walk {
                     tree: tree.kind,
                     node: b.node,
                     block: b.block,
-                    what: "its keys are out of order".into(),
+                    what: "keys out of order".into(),
                 });
                 break;
             }
@@ -113,7 +113,10 @@ impl Walk {
             None
         };
         if node == 0 || node >= tree.header.nodes {
-            return bad(format!("an entry points to node {node} of {}", tree.header.nodes));
+            return bad(format!(
+                "an index record points to node {node}, but the tree has {}",
+                tree.header.nodes
+            ));
         }
         let buf = match read_node(s, tree, node) {
             Ok(buf) => buf,
@@ -122,10 +125,10 @@ impl Walk {
         let view = buf.view();
         let leaf = view.head.kind == NodeKind::Leaf;
         if u16::from(view.head.height) != part.height || leaf != (part.height == 1) {
-            return bad(format!("its height is {}, not {}", view.head.height, part.height));
+            return bad(format!("its height is {}, should be {}", view.head.height, part.height));
         }
         if !self.used.insert(node) {
-            return bad("two entries point to it".into());
+            return bad("two index records point to it".into());
         }
         let count = view.count();
         let is_mine = |i: usize| {
@@ -151,7 +154,7 @@ impl Walk {
         }
         let rises = |i: usize| kind.compare(view.key(i - 1), view.key(i)) == Ordering::Less;
         if let Some(i) = (front + 1..end).find(|&i| !rises(i)) {
-            let what = format!("its key {i} is not above the one before");
+            let what = format!("keys out of order at record {i}");
             self.damage.push(Problem::Node { tree: kind, node, block, what });
         }
         if leaf {
@@ -247,7 +250,7 @@ pub(crate) fn shape<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>
     }
     let byte = crate::layout::get8(s.read(tree.block_of(0)?)?, HEADER_TYPE_OFFSET);
     if byte != 0 {
-        let field = "the kind of tree";
+        let field = "the tree type";
         found.push(Problem::Header { tree: kind, field, found: byte.into(), right: 0 });
     }
     let leaves = walk.levels.first();

@@ -2,8 +2,8 @@
 //! attribute is refused here, as by default a file system has no attributes.
 
 use super::layout::{Item, be16};
+use super::place::{Place, find};
 use super::volume::{Fork, Volume, io};
-use super::{Place, find};
 use crate::Permissions;
 use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;

@@ -105,7 +105,7 @@ impl Header {
         if !unit.is_power_of_two() || unit < 512 {
             return bad(format!("allocation blocks of {unit} bytes"));
         }
-        // The last block may be cut short; an image that is cut can be read up to its end.
+        // The last block may be cut short; a truncated image can be read up to its end.
         if u64::from(header.blocks) * u64::from(unit) < 1536 || len_bytes < 1536 {
             return bad(format!("{} allocation blocks", header.blocks));
         }

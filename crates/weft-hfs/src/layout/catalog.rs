@@ -57,7 +57,7 @@ impl CatalogKey {
         match name {
             Some(name) if 6 + name.len() <= len => Ok(Self { parent: get32(raw, 2), name }),
             _ => Err(Error::Invalid(format!(
-                "its key of {len} bytes does not hold a name of {} bytes",
+                "a key of {len} bytes cannot hold a name of {} bytes",
                 get8(raw, 6)
             ))),
         }
@@ -224,10 +224,13 @@ impl CatalogRecord {
             kind @ 1 => (kind, DIRECTORY_BYTES),
             kind @ 2 => (kind, FILE_BYTES),
             kind @ (3 | 4) => (kind, THREAD_BYTES),
-            kind => return Err(Error::Invalid(format!("its record is of unknown kind {kind}"))),
+            kind => return Err(Error::Invalid(format!("unknown record type {kind}"))),
         };
         if raw.len() < need {
-            return Err(Error::Invalid(format!("its record has {} bytes, not {need}", raw.len())));
+            return Err(Error::Invalid(format!(
+                "record length is {}, should be {need}",
+                raw.len()
+            )));
         }
         Ok(match kind {
             1 => Self::Directory(DirectoryRecord {
@@ -262,8 +265,9 @@ impl CatalogRecord {
             _ => Self::Thread(ThreadRecord {
                 of_file: kind == 4,
                 parent: get32(raw, 10),
-                name: Name::parse(raw, 14, Name::MAX_BYTES)
-                    .ok_or_else(|| Error::Invalid("its thread's name is too long".into()))?,
+                name: Name::parse(raw, 14, Name::MAX_BYTES).ok_or_else(|| {
+                    Error::Invalid("the name in a thread record is too long".into())
+                })?,
             }),
         })
     }
@@ -325,10 +329,7 @@ impl CatalogRecord {
             Self::File(_) => FILE_BYTES,
             Self::Thread(_) => THREAD_BYTES,
         };
-        let checks = [
-            (get8(raw, 1) != 0, "the second byte of its kind (cdrResrv2)"),
-            (raw.len() != len, "the length of its record"),
-        ];
+        let checks = [(get8(raw, 1) != 0, "cdrResrv2"), (raw.len() != len, "record length")];
         checks.into_iter().filter(|(wrong, _)| *wrong).map(|(_, field)| field)
     }
 

@@ -85,12 +85,14 @@ impl ExtentKey {
     pub fn parse(raw: &[u8]) -> Result<Self> {
         let (len, fork) = (get8(raw, 0), get8(raw, 1));
         if raw.len() < Self::BYTES || len != 7 {
-            return Err(Error::Invalid(format!("its extents key has a length of {len}, not 7")));
+            return Err(Error::Invalid(format!("key length is {len}, should be 7")));
         }
         let fork = match fork {
             0 => Fork::Data,
             0xff => Fork::Resource,
-            other => return Err(Error::Invalid(format!("its extents key is of fork {other:#x}"))),
+            other => {
+                return Err(Error::Invalid(format!("unknown fork type {other:#x} in the key")));
+            }
         };
         Ok(Self { file_id: get32(raw, 2), fork, block: get16(raw, 6) })
     }

@@ -258,14 +258,14 @@ impl Mdb {
     }
 
     /// Returns the block of the MDB's copy, the last but one of the volume. `None` if allocation
-    /// blocks lie there, as in an image that is cut: the copy must not be written then.
+    /// blocks lie there, as in a truncated image: the copy must not be written then.
     #[must_use]
     pub fn copy_block(&self, device_blocks: u64) -> Option<u64> {
         device_blocks.checked_sub(2).filter(|&copy| copy >= self.end_block())
     }
 
     /// Returns the least number of blocks of the volume, by the MDB: the allocation blocks, the
-    /// copy of the MDB and a block after it. A device with fewer holds an image that is cut.
+    /// copy of the MDB and a block after it. A device with fewer holds a truncated image.
     #[must_use]
     pub fn least_blocks(&self) -> u64 {
         self.end_block().saturating_add(2)
@@ -279,21 +279,22 @@ impl Mdb {
         let bad = |problem| Err(Error::corrupt("MDB", MDB_BLOCK, problem));
         let size = self.alloc_block_bytes;
         if size == 0 || !size.is_multiple_of(512) {
-            return bad(format!("an allocation block of {size} bytes"));
+            return bad(format!("invalid allocation block size {size}"));
         }
         if self.alloc_blocks == 0 {
-            return bad("no allocation blocks".into());
+            return bad("the number of allocation blocks is 0".into());
         }
         let bitmap = u64::from(self.bitmap_block);
         if bitmap <= MDB_BLOCK {
-            return bad(format!("the bitmap begins in block {bitmap}"));
+            return bad(format!("the bitmap begins in block {bitmap}, before block 3"));
         }
         if bitmap + self.bitmap_blocks() > device_blocks {
-            return bad(format!("the bitmap in block {bitmap} is beyond the end"));
+            return bad(format!("the bitmap in block {bitmap} is past the end of the volume"));
         }
         if self.end_block() > device_blocks {
             return bad(format!(
-                "the image is cut: the volume's allocation blocks end at block {}, the image at \
+                "the image is truncated: the volume's allocation blocks end at block {}, the \
+                 image at \
                  {device_blocks}",
                 self.end_block()
             ));
@@ -303,10 +304,10 @@ impl Mdb {
             ("catalog", self.catalog_file_bytes, &self.catalog_file),
         ] {
             if bytes == 0 || !bytes.is_multiple_of(512) {
-                return bad(format!("the {what} has {bytes} bytes"));
+                return bad(format!("invalid length of the {what}: {bytes} bytes"));
             }
             if extents.iter().any(|e| e.end() > u32::from(self.alloc_blocks)) {
-                return bad(format!("the {what} reaches beyond the end"));
+                return bad(format!("the {what} reaches past the end of the volume"));
             }
         }
         Ok(())

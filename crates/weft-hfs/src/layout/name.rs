@@ -42,7 +42,7 @@ impl Name {
         }
         let name = Self::any(bytes)?;
         if name.is_dots() {
-            return Err(Error::BadName("Apple's checker takes no . and .."));
+            return Err(Error::BadName("Apple's checker rejects . and .."));
         }
         Ok(name)
     }

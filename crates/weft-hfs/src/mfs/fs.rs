@@ -77,7 +77,7 @@ impl Mfs {
             tracing::warn!("{problem}");
         }
         if !volume.loose.is_empty() {
-            tracing::info!("set right after a crash: {}", volume.loose.join("; "));
+            tracing::info!("corrected after a crash: {}", volume.loose.join("; "));
         }
         let device: Arc<dyn BlockDevice> =
             if read_only { Arc::new(Overlay::new(device)) } else { device };

@@ -83,11 +83,11 @@ impl Mdb {
     /// The problem with them.
     pub fn parse(bytes: &[u8], len_blocks: u64) -> Result<Self, String> {
         if bytes.len() < MAP_OFFSET || be16(bytes, 0) != SIGNATURE {
-            return Err("its signature is missing".into());
+            return Err("it has no MFS signature".into());
         }
         let name_bytes = usize::from(bytes[36]);
         if name_bytes > VOLUME_NAME_MAX_BYTES {
-            return Err(format!("a name of {name_bytes} bytes"));
+            return Err(format!("invalid length of the volume's name: {name_bytes} bytes"));
         }
         let mdb = Self {
             created: be32(bytes, 2),
@@ -106,22 +106,26 @@ impl Mdb {
         };
         let unit = mdb.alloc_block_bytes;
         if unit == 0 || !unit.is_multiple_of(512) {
-            return Err(format!("allocation blocks of {unit} bytes"));
+            return Err(format!("invalid allocation block size {unit}"));
         }
         if mdb.alloc_blocks == 0 || mdb.alloc_blocks > ALLOC_MAX {
-            return Err(format!("{} allocation blocks", mdb.alloc_blocks));
+            return Err(format!("invalid number of allocation blocks {}", mdb.alloc_blocks));
         }
         let end = u64::from(mdb.alloc_start) + u64::from(mdb.alloc_blocks) * mdb.alloc_sectors();
         let directory_end = u64::from(mdb.directory_start) + u64::from(mdb.directory_blocks);
         if mdb.directory_blocks == 0 || directory_end > len_blocks || end > len_blocks {
             return Err(format!(
-                "it goes to block {}, the volume has {len_blocks}",
+                "its directory and allocation blocks end at block {}, the device at block \
+                 {len_blocks}",
                 end.max(directory_end)
             ));
         }
         let map_end = 2 + mdb.map_blocks();
         if u64::from(mdb.directory_start) < map_end || u64::from(mdb.alloc_start) < map_end {
-            return Err(format!("the map goes up to block {map_end}, into what is behind it"));
+            return Err(format!(
+                "the block map ends at block {map_end}, behind the start of the directory or the \
+                 allocation blocks"
+            ));
         }
         Ok(mdb)
     }
@@ -319,10 +323,12 @@ impl Entry {
         }
         let name_bytes = usize::from(bytes[50]);
         let Some(name) = bytes.get(51..51 + name_bytes) else {
-            return Err(format!("a name of {name_bytes} bytes that goes on behind the block"));
+            return Err(format!(
+                "an entry with a name of {name_bytes} bytes reaches past the block"
+            ));
         };
         if name.is_empty() {
-            return Err("an empty name".into());
+            return Err("an entry without a name".into());
         }
         let mut finder_info = [0; 16];
         finder_info.copy_from_slice(&bytes[2..18]);

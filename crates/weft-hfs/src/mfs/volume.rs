@@ -91,9 +91,11 @@ impl Volume {
             damage: Vec::new(),
         };
         if at != MDB_OFFSET {
-            volume
-                .damage
-                .push("master directory block in block 2: unreadable, its copy is used".into());
+            volume.damage.push(
+                "master directory block in block 2: invalid; its copy at the end of the \
+                 volume is used"
+                    .into(),
+            );
         }
         for place in 0..usize::from(volume.mdb.directory_blocks) {
             let block = u64::from(volume.mdb.directory_start) + place as u64;
@@ -135,14 +137,14 @@ impl Volume {
             let folded: Vec<u8> =
                 file.entry.name.iter().map(|&b| crate::relstring::weight(b)).collect();
             if file.entry.name.contains(&0) {
-                self.damage.push(format!("file \"{name}\": its name has a NUL"));
+                self.damage.push(format!("file \"{name}\": its name contains a NUL"));
             }
             if !names.insert((folded, file.entry.version)) {
-                self.damage.push(format!("file \"{name}\": the name is there twice"));
+                self.damage.push(format!("file \"{name}\": duplicate name"));
             }
             if !numbers.insert(file.entry.number) {
                 let number = file.entry.number;
-                self.damage.push(format!("file \"{name}\": number {number} is another file's too"));
+                self.damage.push(format!("file \"{name}\": duplicate file number {number}"));
             }
         }
         self.files = files;
@@ -153,7 +155,7 @@ impl Volume {
             .filter(|n| !matches!(self.map.get(*n), FREE | DIRECTORY) && !owners.contains_key(n))
             .collect();
         if !lost.is_empty() {
-            self.loose.push(format!("block map: {} blocks belong to no file", lost.len()));
+            self.loose.push(format!("block map: {} blocks marked in use, but free", lost.len()));
             lost.iter().for_each(|&n| {
                 self.map.set(n, FREE);
             });
@@ -174,7 +176,7 @@ impl Volume {
             let keep = newest.get(&key(file)).is_none_or(|&n| n <= file.entry.number);
             if !keep {
                 let name = file.entry.name.escape_ascii();
-                loose.push(format!("file \"{name}\": it has got another name"));
+                loose.push(format!("file \"{name}\": old name of a file that was renamed"));
             }
             keep
         });
@@ -191,16 +193,22 @@ impl Volume {
         let mut problem = None;
         if !fork.allocated_bytes.is_multiple_of(unit) || fork.len_bytes > fork.allocated_bytes {
             problem = Some(format!(
-                "{} bytes in allocation blocks of {} bytes together",
+                "length {} and allocated length {} do not fit together",
                 fork.len_bytes, fork.allocated_bytes
             ));
         }
         let mut next = fork.start;
         while problem.is_none() && chain.len() < blocks as usize {
             if !self.map.has(next) || matches!(self.map.get(next), FREE | DIRECTORY) {
-                problem = Some(format!("its block {} is {next}, no block in use", chain.len()));
+                problem = Some(format!(
+                    "block {} of its chain is {next}, which is free or does not exist",
+                    chain.len()
+                ));
             } else if let Some(owner) = owners.get(&next) {
-                problem = Some(format!("its block {} is {next}, which {owner} has", chain.len()));
+                problem = Some(format!(
+                    "block {} of its chain is {next}, which belongs to file {owner}",
+                    chain.len()
+                ));
             } else {
                 owners.insert(next, name.clone());
                 chain.push(next);
@@ -208,7 +216,8 @@ impl Volume {
             }
         }
         if problem.is_none() && blocks == 0 && fork.start != 0 {
-            problem = Some(format!("it begins at block {} and has no length", fork.start));
+            problem =
+                Some(format!("its chain begins at block {}, but its length is 0", fork.start));
         }
         if let Some(problem) = problem {
             self.damage.push(format!("file {name}, {label} fork: {problem}"));
@@ -222,7 +231,7 @@ impl Volume {
         if let Some(&last) = chain.last()
             && self.map.get(last) != LAST
         {
-            self.loose.push(format!("file {name}, {label} fork: its chain goes on behind its end"));
+            self.loose.push(format!("file {name}, {label} fork: its chain continues past its end"));
             self.map.set(last, LAST);
         }
     }
@@ -233,7 +242,8 @@ impl Volume {
         if self.files.len() < usize::from(self.mdb.files) {
             for block in &self.tails {
                 self.damage.push(format!(
-                    "directory in block {block}: entries behind the last one, and files are missing"
+                    "directory in block {block}: data after the last entry, and entries of files \
+                     are missing"
                 ));
             }
         }
@@ -244,13 +254,17 @@ impl Volume {
         ];
         for (what, stored, found) in counts {
             if *stored != found {
-                self.loose.push(format!("volume information: {stored} {what}, there are {found}"));
+                self.loose.push(format!(
+                    "master directory block: number of {what} is {stored}, should be {found}"
+                ));
                 *stored = found;
             }
         }
         if self.mdb.next_number < next {
             let stored = self.mdb.next_number;
-            self.loose.push(format!("volume information: the next file is {stored}, not {next}"));
+            self.loose.push(format!(
+                "master directory block: next file number is {stored}, should be {next}"
+            ));
             self.mdb.next_number = next;
         }
     }

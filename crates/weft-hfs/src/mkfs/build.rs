@@ -1,6 +1,7 @@
 //! Writing a planned volume.
 
-use super::{MkfsOptions, Plan};
+use super::options::MkfsOptions;
+use super::plan::Plan;
 use crate::Result;
 use crate::btree::node::NodeBuf;
 use crate::btree::{TreeKind, leaf_record};

@@ -1,8 +1,9 @@
 //! Finding, making, moving and listing companions.
 
 use super::draft::take_over;
+use super::fork_view::ForkView;
+use super::forks::Forks;
 use super::names::{Part, base_of};
-use super::{ForkView, Forks};
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FileKind, Handle, Ino, RenameFlags, Result,
 };

@@ -1,6 +1,6 @@
 //! Names and numbers of companions.
 
-use super::Forks;
+use super::forks::Forks;
 use weft_vfs::Ino;
 
 /// The part of a file that a companion shows.

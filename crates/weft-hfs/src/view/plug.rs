@@ -1,7 +1,7 @@
 //! The calls of the file plug that companions change; all others go to the volume unchanged.
 
-use super::ForkView;
 use super::companions::KIND_SHIFT;
+use super::fork_view::ForkView;
 use super::names::{Part, split};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

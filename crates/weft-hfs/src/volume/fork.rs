@@ -4,8 +4,10 @@
 //! first extents; when a fork is cut, the file's record before the overflow records, and both
 //! before the blocks are used again.
 
-use super::file::{File, ForkMap, Run};
-use super::{Befores, Volume};
+use super::file::File;
+use super::map::{ForkMap, Run};
+use super::state::Volume;
+use crate::btree::Befores;
 use crate::layout::{BLOCK_BYTES, Extent, ExtentKey, FORK_MAX_BYTES, Fork};
 use crate::store::Store;
 use crate::{Error, Result};
@@ -85,7 +87,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         while !rest.is_empty() {
             let left = u32::try_from(rest.len()).unwrap_or(u32::MAX);
             let Some((block, within, n)) = self.piece(map, offset + done, left) else {
-                return Err(Error::corrupt("a fork", 0, "it ends before its length"));
+                return Err(Error::corrupt("a fork", 0, "its extents end before its length"));
             };
             let (now, later) = rest.split_at_mut(n as usize);
             read(s, block, within, now)?;
@@ -133,7 +135,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             let left = u32::try_from(rest.len()).unwrap_or(u32::MAX);
             let map = self.map(s, file, fork)?;
             let Some((block, within, n)) = self.piece(map, at, left) else {
-                return Err(Error::corrupt("a fork", 0, "it ends before its length"));
+                return Err(Error::corrupt("a fork", 0, "its extents end before its length"));
             };
             let (now, later) = rest.split_at(n as usize);
             // Blocks wholly after the old end are fresh: their old content belongs to no file.
@@ -244,7 +246,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         while at < to {
             let map = self.map(s, file, fork)?;
             let Some((block, within, n)) = self.piece(map, at, to - at) else {
-                return Err(Error::corrupt("a fork", 0, "it ends before its length"));
+                return Err(Error::corrupt("a fork", 0, "its extents end before its length"));
             };
             if within > 0 {
                 let n = n.min(BLOCK_BYTES as u32 - u32::try_from(within).unwrap_or(0));
@@ -260,9 +262,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         Ok(())
     }
 
-    /// Allocates the blocks that a fork of `len_bytes` lacks. The record is not written. Many blocks
-    /// are zeroed if `zeroed` is set. Returns the offset in the fork from which it is zero for that
-    /// reason.
+    /// Allocates the blocks that a fork of `len_bytes` lacks. The record is not written. Many
+    /// blocks are zeroed if `zeroed` is set. Returns the offset in the fork from which it is zero
+    /// for that reason.
     pub(crate) fn make_room<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,

@@ -1,8 +1,8 @@
 //! The files of the trees: records of the extents file, and growth of both trees.
 
-use super::file::Run;
-use super::{Befores, Reserved, Volume};
-use crate::btree::TreeKind;
+use super::map::Run;
+use super::state::{Reserved, Volume};
+use crate::btree::{Befores, TreeKind};
 use crate::layout::{
     BLOCK_BYTES, CATALOG_ID, EXTENT_RECORD_BYTES, EXTENTS_ID, Extent, ExtentKey, FORK_MAX_BYTES,
     Fork, NODE_BYTES,
@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     /// Inserts a record into the extents file, or overwrites it.
-    pub(super) fn put_extents<S: Store<Patch = P>>(
+    pub(crate) fn put_extents<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
         key: &[u8; ExtentKey::BYTES],
@@ -29,7 +29,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     }
 
     /// Removes a record of the extents file, if it is there.
-    pub(super) fn remove_extents<S: Store<Patch = P>>(
+    pub(crate) fn remove_extents<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
         key: &[u8],

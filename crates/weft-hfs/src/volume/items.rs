@@ -1,7 +1,9 @@
 //! Items of folders: finding, listing, making and removing.
 
-use super::file::{File, load_map};
-use super::{Befores, Volume};
+use super::file::File;
+use super::map::load_map;
+use super::state::Volume;
+use crate::btree::Befores;
 use crate::layout::{
     CatalogKey, CatalogRecord, DInfo, DXInfo, DirectoryRecord, Extent, FInfo, FXInfo, FileFlags,
     FileRecord, Fork, Name, ROOT_ID, ThreadRecord, changed, get32,
@@ -55,7 +57,7 @@ impl New {
 }
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
-    pub(super) fn record_at<S: Store<Patch = P>>(
+    pub(crate) fn record_at<S: Store<Patch = P>>(
         &self,
         s: &mut S,
         key: &CatalogKey,
@@ -94,7 +96,11 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     pub fn thread<S: Store<Patch = P>>(&self, s: &mut S, id: u32) -> Result<ThreadRecord> {
         match self.record_at(s, &CatalogKey::thread(id))?.1 {
             CatalogRecord::Thread(thread) => Ok(thread),
-            _ => Err(Error::corrupt("catalog", 0, format!("the thread of {id} is none"))),
+            _ => Err(Error::corrupt(
+                "catalog",
+                0,
+                format!("the thread record of item {id} is of another type"),
+            )),
         }
     }
 
@@ -158,7 +164,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         let (from, len) = CatalogKey::new(parent, *after).encode();
         let from = from.get(..len).unwrap_or(&from);
         let pass = |e: Error| {
-            self.pass_over(format!("folder {parent}: {e}"));
+            self.passed_over.borrow_mut().note(format!("folder {parent}: {e}"));
             Ok(())
         };
         self.catalog.scan_past(s, from, pass, |raw_key, value| {
@@ -170,7 +176,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             match read {
                 Err(e) => {
                     let name = raw_key.get(7..).unwrap_or(&[]).escape_ascii();
-                    self.pass_over(format!("folder {parent}, catalog record of {name}: {e}"));
+                    self.passed_over
+                        .borrow_mut()
+                        .note(format!("folder {parent}, catalog record of {name}: {e}"));
                     Ok(true)
                 }
                 Ok((_, CatalogRecord::Thread(_))) => Ok(true),
@@ -262,7 +270,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     }
 
     /// Inserts a record, growing the catalog if necessary.
-    pub(super) fn insert_record<S: Store<Patch = P>>(
+    pub(crate) fn insert_record<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
         key: &CatalogKey,
@@ -280,7 +288,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         self.catalog.insert(s, &path, raw_key, raw.get(..len).unwrap_or(&raw), befores)
     }
 
-    pub(super) fn remove_record<S: Store<Patch = P>>(
+    pub(crate) fn remove_record<S: Store<Patch = P>>(
         &mut self,
         s: &mut S,
         key: &CatalogKey,
@@ -412,7 +420,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         for fork in Fork::ALL {
             self.space.drop_window((file.id(), fork));
             let extents: Vec<Extent> =
-                file.map_ref(fork).map(super::file::ForkMap::extents).unwrap_or_default();
+                file.map_ref(fork).map(super::map::ForkMap::extents).unwrap_or_default();
             for extent in &extents {
                 let block = self.block_of(u32::from(extent.start));
                 s.free(block, u64::from(extent.count) * per, gone);

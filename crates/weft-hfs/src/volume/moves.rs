@@ -1,7 +1,8 @@
 //! Moving and renaming items. See the [module](super) for the order.
 
 use super::file::File;
-use super::{Befores, Volume};
+use super::state::Volume;
+use crate::btree::Befores;
 use crate::layout::{CatalogKey, CatalogRecord, FileFlags, Name, ROOT_ID, ThreadRecord};
 use crate::store::Store;
 use crate::{Error, Result};
@@ -240,7 +241,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             }
             at = self.parent_of(s, at)?;
         }
-        Err(Error::corrupt("catalog", 0, "folders lie in each other"))
+        Err(Error::corrupt("catalog", 0, "folders form a loop"))
     }
 
     /// Renames the volume, and with it the root folder, to a name of at most 27 bytes.

@@ -1,6 +1,6 @@
 //! Opening a volume whose extents file is damaged, for a repair.
 
-use super::file::ForkMap;
+use super::map::ForkMap;
 use crate::btree::Tree;
 use crate::btree::node::View;
 use crate::layout::{CATALOG_ID, ExtentKey, ExtentRecord, Fork, Mdb, NodeKind};

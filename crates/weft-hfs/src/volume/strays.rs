@@ -1,51 +1,17 @@
-//! Folders that their threads do not lead to, and damage that reads pass over.
+//! Folders that their threads do not lead to.
 //!
 //! A folder is found by its thread. Real disks have threads with another name than the folder's
 //! (Macs ignore it), and damaged ones have no thread or one that leads elsewhere. The volume then
 //! searches the whole catalog for such a folder, once.
 
-use super::Volume;
+use super::state::{Strays, Volume};
 use crate::layout::{CatalogKey, CatalogRecord, DirectoryRecord};
 use crate::store::Store;
 use crate::{Error, Result};
 use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
-use hashbrown::{HashMap, HashSet};
-
-/// The folders that were found without their threads.
-#[derive(Debug, Default)]
-pub(super) struct Strays {
-    keys: HashMap<u32, CatalogKey>,
-    /// The version of the catalog that was searched.
-    seen: Option<u64>,
-}
-
-/// The damage that reads have passed over, in words, each item once.
-#[derive(Debug, Default)]
-pub(super) struct PassedOver {
-    known: HashSet<String>,
-    told: Vec<String>,
-}
-
-/// The most entries that are kept: a hostile volume may have any number.
-const TOLD_MAX: usize = 1000;
+use hashbrown::HashMap;
 
 impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
-    /// Records that a read has passed over something damaged.
-    pub(super) fn pass_over(&self, what: String) {
-        let mut over = self.passed_over.borrow_mut();
-        if over.told.len() < TOLD_MAX && over.known.insert(what.clone()) {
-            over.told.push(what);
-        }
-    }
-
-    /// Returns the damage that reads have passed over so far, each item once.
-    #[must_use]
-    pub fn passed_over(&self) -> Vec<String> {
-        self.passed_over.borrow().told.clone()
-    }
-
     /// Returns a folder that its thread does not lead to.
     pub(super) fn stray<S: Store<Patch = P>>(
         &self,
@@ -73,7 +39,9 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             Some(key) => at(s, key)?,
             None => None,
         };
-        found.ok_or_else(|| Error::corrupt("catalog", 0, format!("nothing leads to folder {id}")))
+        found.ok_or_else(|| {
+            Error::corrupt("catalog", 0, format!("folder {id} is not in the catalog"))
+        })
     }
 
     /// Returns the keys of all folders, as far as the catalog can be read.

@@ -197,8 +197,8 @@ fn each_of_apples_points_is_found_and_mended() {
     is_found("unused extent", in_record(86, &[0, 77]));
     is_found("unused extent", put(1024 + 134 + 8, &[0, 9]));
     is_found("unused extent", put(1024 + 150 + 8, &[0, 9]));
-    is_found("second byte", in_record(1, &[3]));
-    is_found("second byte", move |d| d.write_at(&[3], place_of(d, &folder) + 1).unwrap());
+    is_found("cdrResrv2", in_record(1, &[3]));
+    is_found("cdrResrv2", move |d| d.write_at(&[3], place_of(d, &folder) + 1).unwrap());
     // Bits of the maps behind what they stand for.
     let catalog =
         u64::from(mdb.first_block) + u64::from(mdb.catalog_file[0].start) * mdb.blocks_per_alloc();

@@ -192,15 +192,15 @@ fn a_cut_image_is_read_as_far_as_it_goes() {
     assert!(e.to_string().contains("ends"), "{e}");
     // Nothing may be changed, and nothing is promised.
     let opened = Hfs::open(Arc::clone(&cut) as Arc<dyn BlockDevice>, quiet());
-    assert!(opened.unwrap_err().to_string().contains("cut"));
+    assert!(opened.unwrap_err().to_string().contains("truncated"));
     let report = fsck::check(&*cut).unwrap();
     let said: Vec<_> = report.problems.iter().map(ToString::to_string).collect();
-    assert!(said[0].contains("cut"), "{said:?}");
+    assert!(said[0].contains("truncated"), "{said:?}");
     let done = fsck::repair(&*cut).unwrap();
     assert!(!done.after.is_clean());
     let mut after = vec![0; 1 << 20];
     cut.read_at(&mut after, 0).unwrap();
-    assert!(after == bytes, "a cut image is left as it is");
+    assert!(after == bytes, "a truncated image is left as it is");
 }
 
 /// Where only the copy of the MDB is cut off, no other block is taken for its place.

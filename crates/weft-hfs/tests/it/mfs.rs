@@ -487,8 +487,8 @@ fn damage_is_named_and_what_it_does_not_touch_can_be_read() {
         ("resource fork", 5 * 512 + 32, &[0, 9]),
         ("number", 4 * 512 + 18, &[0, 0, 0, 3]),
         ("directory in block 6", 6 * 512 + 50, &[70]),
-        ("has a NUL", 6 * 512 + 50, &[255]),
-        ("is there twice", 4 * 512 + 51, b"file 1"),
+        ("contains a NUL", 6 * 512 + 50, &[255]),
+        ("duplicate name", 4 * 512 + 51, b"file 1"),
         ("master directory block", 1024, &[0; 40]),
     ];
     for (what, at, bytes) in hurt {

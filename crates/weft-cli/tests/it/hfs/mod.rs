@@ -192,7 +192,7 @@ fn damage_is_4_repaired_1_and_a_dry_run_says_how() {
     assert_eq!(ran.code, 4, "{ran:#?}");
     let ran = bench.run(&["fsck", "--dry-run", "v.img"]);
     assert_eq!(ran.code, 4, "{ran:#?}");
-    assert!(ran.out.contains("would make the bitmap anew"), "{ran:#?}");
+    assert!(ran.out.contains("would rebuild the bitmap"), "{ran:#?}");
     assert_eq!(read(&bench.path("v.img")), image, "a dry run changes nothing");
     let ran = bench.run(&["fsck", "--json", "v.img"]);
     let report: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");

@@ -1,12 +1,12 @@
-//! Inodes that have lost their place: those without a name get one in lost+found, directories in a
-//! loop leave it, and files on the chain of orphans lose the blocks past their end.
+//! Inodes outside the tree: those without a name get one in lost+found, directories in a loop are
+//! taken out of it, and files on the list of orphaned inodes lose the blocks past their end.
 
-use super::super::entries;
-use super::super::found::{DirBlock, KIND_DIRECTORY};
-use super::super::problem::Place;
-use super::super::{Pass, start};
-use super::Repairer;
+use super::repairer::Repairer;
 use crate::Result;
+use crate::fsck::found::{DirBlock, KIND_DIRECTORY};
+use crate::fsck::pass::Pass;
+use crate::fsck::problem::Place;
+use crate::fsck::{entries, start};
 use crate::layout::bytes::{get32, put32};
 use crate::layout::{DIRECT_SLOTS, Dirents, Inode, ROOT_INO, SLOT_INDIRECT};
 use hashbrown::HashSet;
@@ -23,7 +23,7 @@ pub(super) fn orphans(pass: &Pass<'_>) -> Result<HashSet<u32>> {
 }
 
 impl Repairer<'_> {
-    /// Takes away the name of a directory that hangs in a loop.
+    /// Removes the name of a directory that lies in a loop.
     pub(super) fn leave_parent(&mut self, ino: u32) -> Result<()> {
         let parent = self.pass.found.dirs.get(&ino).map_or(0, |dir| dir.parent);
         if parent == 0 {
@@ -125,7 +125,7 @@ impl Repairer<'_> {
         Ok(name)
     }
 
-    /// Takes away the blocks past a file's end: it was being cut when the crash came.
+    /// Removes the blocks past a file's end: a truncation was interrupted by the crash.
     pub(super) fn cut_tail(&self, ino: u32) -> Result<()> {
         let Some(slot) = start::inode_slot(self.volume(), &self.pass.found, ino)? else {
             return Ok(());
@@ -143,7 +143,8 @@ impl Repairer<'_> {
         Ok(())
     }
 
-    /// Clears a pointer to what lies past block `keep`, or those below it that do.
+    /// Clears a pointer if all blocks it leads to lie past block `keep`, or else those below it
+    /// that do.
     fn cut(
         &self,
         ino: u32,

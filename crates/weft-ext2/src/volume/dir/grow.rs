@@ -1,10 +1,11 @@
 //! The blocks of a directory: its first one, and those it grows by.
 
-use super::super::{Node, Patches, Volume, number, push_patch};
-use super::SECTOR;
+use super::super::node::{Node, number};
+use super::super::state::Volume;
+use super::record::SECTOR;
 use crate::layout::put_dirent;
 use weft_patch::{BlockNr, Op, Owner};
-use weft_unix::{FileBlocks as _, Inodes as _, Result};
+use weft_unix::{FileBlocks as _, Inodes as _, Patches, Result, push_patch};
 use weft_vfs::Error as FsError;
 
 impl Volume {

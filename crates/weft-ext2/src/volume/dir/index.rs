@@ -1,6 +1,6 @@
 //! The index of a directory in memory: the positions of its names, and the room in its blocks.
 
-use super::Place;
+use super::record::Place;
 use crate::layout::dirent_len;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use weft_patch::{BlockNr, Op, PatchId};

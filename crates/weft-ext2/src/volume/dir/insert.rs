@@ -1,11 +1,12 @@
 //! The record of a new entry, and the gap that it is put in.
 
-use super::super::{Node, Patches, Volume, push_patch};
-use super::{Lengths, MIN_RECORD, Place, Reserved, SECTOR, sector};
+use super::super::node::Node;
+use super::super::state::Volume;
+use super::record::{Lengths, MIN_RECORD, Place, Reserved, SECTOR, sector};
 use crate::layout::{DIRENT_HEADER_BYTES, Dirents, dirent_len, put_dirent};
 use std::hash::BuildHasher;
 use weft_patch::{BlockNr, Op, Owner, PatchId};
-use weft_unix::Result;
+use weft_unix::{Patches, Result, push_patch};
 use weft_vfs::Error as FsError;
 
 impl Volume {

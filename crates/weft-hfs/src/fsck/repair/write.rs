@@ -1,6 +1,6 @@
 //! Writing the result of a repair, in the order that the [module above](super) gives.
 
-use super::{Rebuild, Records};
+use super::rebuild::{Rebuild, Records};
 use crate::btree::{Tree, TreeKind, bulk};
 use crate::fsck::walk::Found;
 use crate::layout::{

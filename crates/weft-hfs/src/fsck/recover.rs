@@ -2,19 +2,19 @@
 //!
 //! Recovery can be interrupted and repeated: every step is in the order that keeps the volume's
 //! content, only with less stale data. Inconsistencies that ordered writes cannot produce are
-//! damage, which is not touched here; [`fsck`](crate::fsck) repairs it.
+//! damage, which is not touched here: a [`repair`](super::repair_on) corrects it.
 
-use super::{Befores, Volume};
-use crate::btree::TreeKind;
+use super::census::Census;
+use super::problem::Problem;
+use super::walk::{Walk, read_node};
 use crate::btree::node::NodeBuf;
-use crate::fsck::Problem;
-use crate::fsck::census::Census;
-use crate::fsck::walk::{Walk, read_node};
+use crate::btree::{Befores, TreeKind};
 use crate::layout::{
     CatalogKey, CatalogRecord, DirectoryRecord, ExtentKey, ExtentRecord, FileFlags, Fork, Mdb,
     NODE_BYTES, ThreadRecord,
 };
 use crate::store::Store;
+use crate::volume::Volume;
 use crate::{Error, Result};
 use alloc::format;
 use alloc::vec::Vec;
@@ -44,7 +44,7 @@ impl fmt::Display for Recovered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} nodes and {} records put right, {} items that nothing led to removed",
+            "corrected {} nodes and {} records, removed {} items without a folder",
             self.nodes, self.records, self.items
         )
     }
@@ -121,14 +121,6 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
         }
     }
 
-    /// Returns the length of a tree's file in bytes.
-    pub(crate) fn mdb_file_bytes(&self, kind: TreeKind) -> u32 {
-        match kind {
-            TreeKind::Catalog => self.mdb.catalog_file_bytes,
-            TreeKind::Extents => self.mdb.extents_file_bytes,
-        }
-    }
-
     /// Cuts off stale copies; returns their number, and the change that later steps wait for.
     fn cut_stale<S: Store<Patch = P>>(
         &mut self,
@@ -177,7 +169,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
             }
             if changed == before {
                 let node = walk.empty.first().map_or(0, |(node, ..)| *node);
-                return Err(tree.damaged(node, "it has no records of its own"));
+                return Err(tree.damaged(node, "no records of its own"));
             }
             again = Walk::new(s, tree);
             let rest = !again.stale.is_empty() || !again.empty.is_empty();
@@ -479,7 +471,7 @@ fn check_records(census: &Census) -> Result<()> {
 }
 
 fn damage(problem: &Problem) -> Error {
-    Error::corrupt("volume", 0, format!("{problem} (fsck may help)"))
+    Error::corrupt("volume", 0, format!("{problem} (a repair may help)"))
 }
 
 fn load<S: Store<Patch = P>, P: Copy + PartialEq + core::fmt::Debug>(
