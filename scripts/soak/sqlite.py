@@ -17,6 +17,7 @@ MODES = [("wal", "full"), ("persist", "full"), ("delete", "extra"), ("truncate",
 # valid, and SQLite takes back a transaction that was committed. These two keep their blocks, or salt
 # what they write.
 MODES_WITH_STALE_DATA = MODES[:2]
+# Rows of one process.
 ROWS_MAX = 3000
 
 
@@ -51,13 +52,17 @@ class Sqlite(Program):
             sync_mount(place.mount)
             with open(ready, "w"):
                 pass
-        mine, number = [], 0
+        # Rows of earlier rounds, too: without an end to them the volume would fill up.
+        mine = [row for (row,) in db.execute("SELECT id FROM rows") if row.split(".")[-2] == str(place.index)]
+        number = 0
         while not place.stopping():
             ids, gone = [], []
             for _ in range(rng.randrange(1, 6)):
                 number += 1
                 ids.append(f"{name}/{place.round}.{place.index}.{number}")
-            if len(mine) > ROWS_MAX or (mine and rng.random() < 0.1):
+            if len(mine) > ROWS_MAX:
+                gone = [mine.pop(rng.randrange(len(mine))) for _ in ids]
+            elif mine and rng.random() < 0.1:
                 gone = [mine.pop(rng.randrange(len(mine)))]
             for row in ids:
                 log.will(row, "present")
