@@ -79,7 +79,7 @@ pub(crate) fn set_recover(device: &dyn BlockDevice, on: bool) -> Result<()> {
     Ok(device.flush()?)
 }
 
-/// Replays the journal if the volume needs it, and returns the device to go on with. If nothing may
+/// Replays the journal if the volume needs it, and returns the device to open. If nothing may
 /// be written the replay stays in memory, and that device is a view of the volume.
 ///
 /// # Errors

@@ -20,7 +20,7 @@
 //! - [`mfs`] is the complete file system of the first Macintosh.
 //! - [`hfsplus`] reads the successor of HFS.
 //!
-//! # What a front must know
+//! # Rules for a front
 //!
 //! - **Names have aliases** (letters in another case, companions), and the kernel knows of one
 //!   spelling. So a mount looks names up anew each time, except on a volume that is read-only.

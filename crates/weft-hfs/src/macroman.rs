@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mac_roman_has_not_is_refused_with_its_place() {
+    fn characters_outside_mac_roman_are_refused_with_their_place() {
         let error = |character, at| Err(Error::NoSuchCharacter { character, at });
         assert_eq!(encode("ab日"), error('日', 2));
         // A mark that fits no letter, and a second mark.

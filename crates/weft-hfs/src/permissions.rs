@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_masked_is_not_there_and_does_not_lock() {
+    fn masked_permissions_are_not_shown_and_do_not_lock() {
         let plain = Permissions::default();
         assert_eq!(plain.perm(FileKind::Regular, false), 0o644);
         assert_eq!(plain.perm(FileKind::Regular, true), 0o444);

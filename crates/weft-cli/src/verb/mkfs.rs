@@ -74,6 +74,7 @@ fn options(args: &cli::Mkfs) -> Result<MkfsOptions, Failure> {
     options.inode_bytes = args.inode_size.map(u32::from);
     options.bytes_per_inode = args.bytes_per_inode;
     options.inodes = args.inodes;
+    options.blocks_per_group = args.blocks_per_group;
     if let Some(label) = &args.label {
         options.label = label.clone().into_bytes();
     }

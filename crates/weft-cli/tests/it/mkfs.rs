@@ -72,7 +72,11 @@ fn a_new_image_needs_a_size_and_a_failed_one_is_not_left_behind() {
     let bench = Bench::new();
     assert!(bench.fails(2, &["mkfs", "ext2", "v.img"]).contains("--size 1G"));
     bench.fails(2, &["mkfs", "ext2", "v.img", "--size", "1M", "--block-size", "777"]);
+    let odd = ["mkfs", "ext2", "v.img", "--size", "8M", "--blocks-per-group", "511"];
+    assert!(bench.fails(2, &odd).contains("511 blocks per group"));
     assert!(!bench.path("v.img").exists());
+    let made = bench.json(&["mkfs", "ext2", "v.img", "--size", "8M", "--blocks-per-group", "512"]);
+    assert_eq!(made["groups"], 16);
 }
 
 #[test]

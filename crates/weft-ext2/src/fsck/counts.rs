@@ -22,7 +22,7 @@ enum Kind {
     Inodes,
 }
 
-/// A run of wrong bits that may go on.
+/// A run of wrong bits that may continue.
 struct Runs {
     kind: Kind,
     open: Option<(u32, u32, bool)>,

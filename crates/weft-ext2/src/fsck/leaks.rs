@@ -81,7 +81,7 @@ pub fn find_leaks(device: &dyn BlockDevice) -> Result<Leaks> {
             Problem::Count { group: Some(group), which: "directories", found, expected } => {
                 leaks.directory_counts.push((group, i64::from(expected) - i64::from(found)));
             }
-            // The mount keeps the free counts itself, and cures orphans by freeing their inode.
+            // The mount keeps the free counts itself, and frees orphaned inodes.
             other if other.severity() < Severity::Corruption => {}
             other => leaks.corruption.push(other),
         }

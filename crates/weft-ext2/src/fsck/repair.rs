@@ -364,7 +364,7 @@ fn shared_blocks(problems: &[Problem]) -> HashSet<u64> {
     shared.collect()
 }
 
-/// Reports whether mending a problem would write into one of these blocks: the problem is an entry
+/// Reports whether the repair of a problem would write into one of these blocks: the problem is an entry
 /// of an indirect block that is another file's data as well.
 fn is_in(problem: &Problem, blocks: &HashSet<u64>) -> bool {
     match problem {
@@ -374,7 +374,7 @@ fn is_in(problem: &Problem, blocks: &HashSet<u64>) -> bool {
     }
 }
 
-/// Reports whether a problem must be cured before the check of the structures that build on it.
+/// Reports whether a problem must be corrected before the check of the structures that build on it.
 fn is_foundation(problem: &Problem) -> bool {
     matches!(
         problem,

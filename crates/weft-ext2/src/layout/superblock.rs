@@ -174,7 +174,7 @@ impl Superblock {
     /// [`Error::NotExt2`], [`Error::Corrupt`].
     pub fn parse(raw: &[u8]) -> Result<Self> {
         if raw.len() < SUPERBLOCK_BYTES {
-            return bad(format!("cut short at {} bytes", raw.len()));
+            return bad(format!("truncated at {} bytes", raw.len()));
         }
         let magic = get16(raw, 0x38);
         if magic != MAGIC {

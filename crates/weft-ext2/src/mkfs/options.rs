@@ -42,6 +42,8 @@ pub struct MkfsOptions {
     pub bytes_per_inode: Option<u32>,
     /// Number of inodes, instead of `bytes_per_inode`. Rounded up to whole blocks of inodes.
     pub inodes: Option<u32>,
+    /// Blocks of a group: a multiple of 8 from 256 to 8 times the block size, which is the default.
+    pub blocks_per_group: Option<u32>,
     /// The volume's name, at most 16 bytes.
     pub label: Vec<u8>,
     /// The volume's uuid; `None`: random.
@@ -79,6 +81,7 @@ impl MkfsOptions {
             inode_bytes: None,
             bytes_per_inode: None,
             inodes: None,
+            blocks_per_group: None,
             label: Vec::new(),
             uuid: None,
             reserved_percent: 5.0,

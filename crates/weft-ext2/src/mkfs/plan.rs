@@ -9,6 +9,8 @@ use weft_vfs::Time;
 
 /// Fewest inodes a volume may have: the reserved ones, lost+found, and some for files.
 const MIN_INODES: u32 = 16;
+/// Fewest blocks of a group (mke2fs's choice).
+const MIN_GROUP_BLOCKS: u32 = 256;
 /// Blocks a last group must have beside its metadata to be worth it (mke2fs's choice).
 const MIN_LAST_GROUP_BLOCKS: u64 = 50;
 /// Fewest blocks JBD2 accepts in a journal.
@@ -51,6 +53,16 @@ impl Plan {
         }
         if good_old && inode_bytes != 128 {
             return invalid("revision 0 has inodes of 128 bytes only".into());
+        }
+        let blocks_per_group = options.blocks_per_group.unwrap_or(block_bytes * 8);
+        if !blocks_per_group.is_multiple_of(8)
+            || !(MIN_GROUP_BLOCKS..=block_bytes * 8).contains(&blocks_per_group)
+        {
+            return invalid(format!(
+                "{blocks_per_group} blocks per group are not a multiple of 8 from \
+                 {MIN_GROUP_BLOCKS} to {}",
+                block_bytes * 8
+            ));
         }
         if !(0.0..=50.0).contains(&options.reserved_percent) {
             return invalid(format!("{} % reserved is not 0 to 50", options.reserved_percent));
@@ -130,13 +142,13 @@ fn base(
     }
     let dynamic = options.revision == Revision::Dynamic;
     let extra = if inode_bytes > 128 { WANT_EXTRA_BYTES } else { 0 };
-    let bits = block_bytes * 8;
+    let blocks_per_group = options.blocks_per_group.unwrap_or(block_bytes * 8);
     Ok(Superblock {
         first_data_block: u32::from(block_bytes == 1024),
         log_block_size: block_bytes.trailing_zeros() - 10,
         log_frag_size: block_bytes.trailing_zeros() - 10,
-        blocks_per_group: bits,
-        frags_per_group: bits,
+        blocks_per_group,
+        frags_per_group: blocks_per_group,
         write_time: time,
         last_check: time,
         made_time: time,
@@ -209,15 +221,17 @@ fn size(sb: &mut Superblock, blocks: u32, len_bytes: u64, options: &MkfsOptions)
         };
         let last = groups - 1;
         let last_blocks = geometry.group_blocks(last);
-        if last > 0 && last_blocks < need(last) + MIN_LAST_GROUP_BLOCKS {
+        let is_partial = last_blocks < u64::from(sb.blocks_per_group);
+        if last > 0 && is_partial && last_blocks < need(last) + MIN_LAST_GROUP_BLOCKS {
             sb.blocks -= u32::try_from(last_blocks).unwrap_or(0);
             continue;
         }
         // Root and lost+found take a block each.
         if (0..groups.min(2)).any(|g| geometry.group_blocks(g) < need(g) + 2) {
             return invalid(format!(
-                "{len_bytes} bytes are too few for a volume with {inodes} inodes and blocks of \
-                 {block_bytes} bytes"
+                "{len_bytes} bytes are too few for a volume with {inodes} inodes, blocks of \
+                 {block_bytes} bytes and groups of {} blocks",
+                sb.blocks_per_group
             ));
         }
         // The resize inode's size is beyond 2 GiB from 2 KiB blocks on.
@@ -238,6 +252,8 @@ fn reserved_gdt_blocks(sb: &Superblock, groups: u32) -> u16 {
     // The resize inode's double indirect block has one slot for each.
     let room = u64::from(sb.block_bytes() / 4).saturating_sub(now);
     let want = grown_groups.div_ceil(per_block).saturating_sub(now).min(room);
+    // Most of a small group is left to files.
+    let want = want.min(u64::from(sb.blocks_per_group / 4));
     u16::try_from(want).unwrap_or(0)
 }
 

@@ -60,6 +60,37 @@ fn every_size_is_clean() {
 }
 
 #[test]
+fn groups_have_the_blocks_that_were_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(&dir);
+    for (block, per_group) in [(1024, 256), (1024, 512), (1024, 8192), (4096, 256), (4096, 8000)] {
+        for base in [MkfsOptions::ext2(), MkfsOptions::ext3()] {
+            let options =
+                MkfsOptions { block_bytes: Some(block), blocks_per_group: Some(per_group), ..base };
+            let report = make(&path, 100 << 20, &options).unwrap();
+            let blocks = report.blocks - u32::from(block == 1024);
+            assert_eq!(report.groups, blocks.div_ceil(per_group), "{per_group}");
+            if !have_e2fsprogs() {
+                continue;
+            }
+            assert_clean(&path, &format!("{per_group} blocks of {block} per group"));
+            let (text, _) = run(Command::new("dumpe2fs").arg("-h").arg(&path));
+            let line = format!("Blocks per group:         {per_group}\n");
+            assert!(text.contains(&line), "{line} is not in {text}");
+        }
+    }
+    for (block, per_group) in [(1024, 0), (1024, 248), (1024, 257), (1024, 8200), (4096, 32_776)] {
+        let options = MkfsOptions {
+            block_bytes: Some(block),
+            blocks_per_group: Some(per_group),
+            ..MkfsOptions::ext2()
+        };
+        let refused = make(&path, 100 << 20, &options);
+        assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains("multiple of 8")));
+    }
+}
+
+#[test]
 fn random_options_are_clean() {
     if !have_e2fsprogs() {
         return;
@@ -75,6 +106,7 @@ fn random_options_are_clean() {
         options.bytes_per_inode =
             *random.pick(&[None, Some(1024), Some(4096), Some(65_536)]).unwrap();
         options.inodes = *random.pick(&[None, None, None, Some(1), Some(100), Some(5000)]).unwrap();
+        options.blocks_per_group = *random.pick(&[None, None, Some(256), Some(4088)]).unwrap();
         options.reserved_percent = *random.pick(&[0.0, 1.5, 5.0, 50.0]).unwrap();
         options.journal_checksums = random.below(2) == 0;
         if random.below(8) == 0 {

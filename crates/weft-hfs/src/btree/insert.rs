@@ -127,7 +127,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Tree<P> {
         let height = self.height(level);
         let (node, next, count) = (step.node, old.next(), old.count());
         let right = self.take_node(s, node)?;
-        // A node that grows at its end is likely to go on so: the left node stays full.
+        // A node that grows at its end is likely to continue so: the left node stays full.
         let at_end = at == count && (next == 0 || self.appending == node);
         let (mut left_buf, mut right_buf) = distribute(old, at, record, at_end);
         self.appending = if at == count { right } else { 0 };

@@ -1,4 +1,4 @@
-//! An image that ends before its volume does, to be read as far as it goes.
+//! A truncated image: it ends before its volume does, and is read up to its end.
 
 use crate::layout::{BLOCK_BYTES, MDB_BLOCK, Mdb};
 use std::io;
@@ -7,7 +7,7 @@ use weft_block::{
     BlockDevice, Change, Error, Extent, ExtentKind, Filter, Geometry, Result, check_range,
 };
 
-/// A device as long as the volume on it: what the image does not have cannot be read.
+/// A device as long as the volume on it: reads past the end of the image fail.
 pub(super) struct CutDevice {
     image: Arc<dyn BlockDevice>,
     len_bytes: u64,
@@ -26,8 +26,8 @@ impl CutDevice {
         (sound && cut).then(|| Self { image: Arc::clone(image), len_bytes })
     }
 
-    /// What is said of it.
-    pub fn what(&self) -> String {
+    /// Describes the problem.
+    pub fn problem(&self) -> String {
         let (there, least) = (self.image.geometry().len_bytes, self.len_bytes);
         format!(
             "the image is truncated: it ends after {there} bytes, its volume has at least {least}"

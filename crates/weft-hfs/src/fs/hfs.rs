@@ -170,9 +170,9 @@ impl Hfs {
         })
     }
 
-    /// Runs `f` as one operation, and returns how short space was at its end. `zeroed` are the blocks
-    /// that were zeroed for it; if it returns [`Error::Unzeroed`], they are those of the next
-    /// attempt.
+    /// Runs `f` as one operation, and returns how short space was at its end. `zeroed` are the
+    /// blocks that were zeroed for it; if it returns [`Error::Unzeroed`], they are those of the
+    /// next attempt.
     pub(super) fn attempt<R>(
         &self,
         zeroed: &mut Vec<Reserved>,
@@ -297,7 +297,7 @@ mod tests {
         for policy in [Policy::Soft, Policy::Async, Policy::Journal(JournalMode::Ordered)] {
             let below = MemoryDevice::new(64 << 20);
             mkfs(&below, &MkfsOptions::new(Name::new(b"volume").unwrap(), 3_000_000_000)).unwrap();
-            // What was on the disk before.
+            // The old content of the disk.
             let used = below.geometry().len_bytes / 4;
             let old = vec![0xEE; usize::try_from(used).unwrap()];
             below.write_at(&old, 2 * used).unwrap();

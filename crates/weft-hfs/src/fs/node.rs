@@ -116,7 +116,8 @@ pub(super) struct State {
     pub vol: HfsVolume,
     /// Freed allocation blocks whose freeing may not be durable.
     pub pending: Pending,
-    /// The number of changes made: from it a thread that finds no space learns that others took some.
+    /// The number of changes made: from it a thread that finds no space learns that others took
+    /// some.
     pub change_count: u64,
     pub nodes: HashMap<u32, Node>,
     /// The serial number of the newest node.
@@ -299,7 +300,7 @@ mod tests {
     /// thread may remove it, and a third end its last use. Then its blocks are not freed by an
     /// operation that has announced no blocks.
     #[test]
-    fn what_is_removed_meanwhile_is_freed_by_an_operation_that_may() {
+    fn a_file_removed_meanwhile_is_freed_by_an_operation_that_may() {
         let device = Arc::new(MemoryDevice::new(800 << 10));
         let name = Name::new(b"file").unwrap();
         mkfs(&*device, &MkfsOptions::new(name, 3_000_000_000)).unwrap();

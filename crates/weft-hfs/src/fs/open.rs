@@ -159,7 +159,7 @@ impl Hfs {
         let device: Arc<dyn BlockDevice> = if read_only {
             let device = match CutDevice::around(&device) {
                 Some(cut) => {
-                    damage.push(cut.what());
+                    damage.push(cut.problem());
                     Arc::new(cut) as Arc<dyn BlockDevice>
                 }
                 None => device,

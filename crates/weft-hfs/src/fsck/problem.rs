@@ -174,7 +174,7 @@ impl fmt::Display for Problem {
             }
             Self::Thread { id, missing: true } => write!(f, "folder {id}: missing thread record"),
             Self::Thread { id, missing: false } => {
-                write!(f, "item {id}: its thread record names another parent or name")
+                write!(f, "item {id}: its thread record does not match the item")
             }
             Self::LoneThread { id } => {
                 write!(f, "thread record of item {id}, which does not exist")
@@ -213,20 +213,10 @@ impl fmt::Display for Problem {
                 "{}: uses the last allocation block, which Macs report as damage",
                 Of(*id, *fork)
             ),
-            Self::Extents { id, fork, block, lone: true } => {
-                write!(
-                    f,
-                    "extents record of the {} of file {id}, block {block}: there is no such file",
-                    fork_name(*fork)
-                )
-            }
-            Self::Extents { id, fork, block, lone: false } => {
-                write!(
-                    f,
-                    "extents record of the {} of file {id}, block {block}: past the end of the \
-                     fork",
-                    fork_name(*fork)
-                )
+            Self::Extents { id, fork, block, lone } => {
+                let why = if *lone { "there is no such file" } else { "past the end of the fork" };
+                let fork = fork_name(*fork);
+                write!(f, "extents record of the {fork} of file {id}, block {block}: {why}")
             }
             Self::Range { id, fork, start, count } => {
                 write!(

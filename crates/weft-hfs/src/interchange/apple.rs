@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_macos_writes_is_understood() {
+    fn files_of_macos_are_understood() {
         // Finder information with extended attributes after it, and no resource fork.
         let mut info = b"TEXTttxt".to_vec();
         info.resize(34, 0);

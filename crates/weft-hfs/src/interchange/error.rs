@@ -23,7 +23,7 @@ pub enum Error {
         /// The problem with the structure.
         problem: String,
     },
-    /// A checksum is wrong: the content is not what was packed.
+    /// A checksum is wrong: the content is not the one that was packed.
     #[error("{structure}: its checksum is {found:#06x} and should be {expected:#06x}")]
     Checksum {
         /// The summed structure, such as `"BinHex data fork"`.

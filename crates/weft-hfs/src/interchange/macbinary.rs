@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused() {
+    fn invalid_headers_are_refused() {
         let good = header(&meta(), Version::II).unwrap();
         assert!(Header::parse(&good, 132).is_err(), "the file ends in the data fork");
         assert!(Header::parse(&good, 133).is_ok(), "no need to fill up the last one");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn content_that_does_not_fit_is_an_error() {
         let long = Meta { name: vec![b'x'; 64], ..Meta::default() };
         let nameless = Meta::default();
         let large = Meta { resource_bytes: 1 << 32, ..meta() };

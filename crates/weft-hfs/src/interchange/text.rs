@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_converted_is_named_with_its_place() {
+    fn a_byte_that_cannot_be_converted_is_named_with_its_place() {
         let long = [vec![b'x'; CHUNK_BYTES * 2 - 1], "日".into()].concat();
         let place = |text: &[u8]| match mac(text) {
             Err(Error::Text(macroman::Error::NoSuchCharacter { at, .. })) => at,

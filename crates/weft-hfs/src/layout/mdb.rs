@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_volume_is_told() {
+    fn blocks_that_are_no_mdb_are_refused() {
         assert_eq!(Mdb::parse(&[0; 100]), Err(Error::NotHfs { found: 0 }));
         assert_eq!(Mdb::parse(&[0xd2; 162]), Err(Error::NotHfs { found: 0xd2d2 }));
     }

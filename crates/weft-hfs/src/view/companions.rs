@@ -193,7 +193,7 @@ impl ForkView {
             return Ok(moved?.filter(|moved| *moved).map(|_| ()));
         }
         moved?;
-        // A companion has no name of its own: who moves it copies it and removes it.
+        // A companion has no name of its own: a move of it is a copy and a removal.
         match self.lookup_companion(from.0, from.1)? {
             Some((_, base, _)) => {
                 self.inner.forget(base, 1);
@@ -225,7 +225,7 @@ impl ForkView {
         Ok(())
     }
 
-    /// Lists the companions of one kind. Returns whether to go on with other kinds.
+    /// Lists the companions of one kind. Returns whether to continue with other kinds.
     pub(super) fn list_kind(
         &self,
         dir: Ino,
@@ -259,7 +259,7 @@ impl ForkView {
                     taken = self.show_companion(dir, (&name, &base, part), next, each)?;
                     on = taken != Some(false);
                 }
-                // What is shown with a reference has that of its file.
+                // A companion that is listed with a reference has that of its file.
                 if !(keep && taken == Some(true)) {
                     self.inner.forget(base.ino, 1);
                 }

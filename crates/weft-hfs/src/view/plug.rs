@@ -193,7 +193,7 @@ impl Layer for ForkView {
         }
     }
 
-    // What a companion says changes with its file.
+    // The content of a companion changes with its file.
     fn attr_lifetime(&self, ino: Ino) -> Option<Duration> {
         self.inner.attr_lifetime(split(ino).0)
     }
@@ -378,7 +378,7 @@ impl Layer for ForkView {
         self.inner.command(caller, own(ino)?, handle, request, data)
     }
 
-    // What is asked of a companion's attributes counts as asked of its file's.
+    // A query of a companion's attributes is one of its file's.
 
     fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
         self.inner.is_for_owner(user, split(ino).0, name, value)

@@ -5,20 +5,20 @@ use alloc::vec::Vec;
 use hashbrown::HashSet;
 
 /// The most entries that are kept: a hostile volume may have any number.
-const TOLD_MAX: usize = 1000;
+const LISTED_MAX: usize = 1000;
 
-/// The damage that reads have passed over, in words, each item once.
+/// The damage that reads have passed over, each problem once.
 #[derive(Debug, Default)]
 pub(super) struct PassedOver {
     known: HashSet<String>,
-    pub told: Vec<String>,
+    pub listed: Vec<String>,
 }
 
 impl PassedOver {
     /// Records damage.
-    pub fn note(&mut self, what: String) {
-        if self.told.len() < TOLD_MAX && self.known.insert(what.clone()) {
-            self.told.push(what);
+    pub fn note(&mut self, problem: String) {
+        if self.listed.len() < LISTED_MAX && self.known.insert(problem.clone()) {
+            self.listed.push(problem);
         }
     }
 }

@@ -163,7 +163,7 @@ impl<P: Copy + PartialEq + core::fmt::Debug> Volume<P> {
     /// Returns the damage that reads have passed over so far, each item once.
     #[must_use]
     pub fn passed_over(&self) -> Vec<String> {
-        self.passed_over.borrow().told.clone()
+        self.passed_over.borrow().listed.clone()
     }
 
     /// Returns the MDB as it shall be written.

@@ -1,8 +1,9 @@
-//! Apple's rules: what its checker refuses, weft does not write, finds, and mends; what its checker
-//! passes on real disks, weft passes.
+//! Apple's rules: weft does not write, finds and repairs all that its checker refuses; all that its
+//! checker passes on real disks, weft passes.
 //!
-//! The rules are facts of Apple's `fsck_hfs`. Where that is at hand (`fsck_hfs` in `$PATH`, or named
-//! by `WEFT_FSCK_HFS`) it is the judge of what is written here; `scripts/apple-fsck.sh` is for more.
+//! The rules are facts of Apple's `fsck_hfs`. Where that is at hand (`fsck_hfs` in `$PATH`, or
+//! named by `WEFT_FSCK_HFS`) it judges the volumes written here; `scripts/apple-fsck.sh` is for
+//! more.
 
 use crate::tools::{have, run};
 use crate::volume::{assert_sound, empty, mount, name, quiet};
@@ -60,7 +61,7 @@ fn problems(device: &dyn BlockDevice) -> Vec<String> {
     fsck::check(device).unwrap().problems.iter().map(ToString::to_string).collect()
 }
 
-/// What Apple computes of a volume's size, and refuses otherwise.
+/// Checks the geometry that Apple's checker computes from a volume's size.
 fn keeps_apples_geometry(mdb: &Mdb, blocks: u64) {
     let per = mdb.blocks_per_alloc();
     let bitmap = (blocks / per).div_ceil(4096);
@@ -133,8 +134,8 @@ fn the_last_allocation_block_stays_free() {
             }
         }
         let free = u64::from(fs.volume_info().free_blocks);
-        assert_eq!(fs.statfs().unwrap().blocks_free, free - 1, "what can be had");
-        // What is freed comes back, and no more.
+        assert_eq!(fs.statfs().unwrap().blocks_free, free - 1, "all but the last block");
+        // Freed blocks come back, and no others.
         fs.delete_item(ROOT_ID, &name(&made[0])).unwrap();
         fs.sync().unwrap();
         let text = "again";
@@ -147,7 +148,7 @@ fn the_last_allocation_block_stays_free() {
     }
 }
 
-/// Damages a volume at one of Apple's points: the check names it, and a repair mends it.
+/// Damages a volume at one of Apple's points: the check names it, and a repair corrects it.
 #[track_caller]
 fn is_found(what: &str, damage: impl Fn(&MemoryDevice)) {
     let device = MemoryDevice::from_image(small().snapshot());
@@ -164,7 +165,7 @@ fn is_found(what: &str, damage: impl Fn(&MemoryDevice)) {
 }
 
 #[test]
-fn each_of_apples_points_is_found_and_mended() {
+fn each_of_apples_points_is_found_and_repaired() {
     let whole = small();
     let mdb = mdb_of(&*whole);
     let fs = mount(&whole);
@@ -199,7 +200,7 @@ fn each_of_apples_points_is_found_and_mended() {
     is_found("unused extent", put(1024 + 150 + 8, &[0, 9]));
     is_found("cdrResrv2", in_record(1, &[3]));
     is_found("cdrResrv2", move |d| d.write_at(&[3], place_of(d, &folder) + 1).unwrap());
-    // Bits of the maps behind what they stand for.
+    // Bits of the maps past their last node or block.
     let catalog =
         u64::from(mdb.first_block) + u64::from(mdb.catalog_file[0].start) * mdb.blocks_per_alloc();
     let nodes = mdb.catalog_file_bytes / 512;
@@ -227,7 +228,7 @@ fn each_of_apples_points_is_found_and_mended() {
     });
 }
 
-/// What real disks have and Apple's checker passes.
+/// Deviations that real disks have and Apple's checker accepts.
 #[test]
 fn oddities_of_real_disks_pass() {
     let passes = |what: &str, damage: &dyn Fn(&MemoryDevice)| {
@@ -331,7 +332,7 @@ fn apple_passes(judge: &str, image: &Path) {
 }
 
 #[test]
-fn apples_checker_passes_what_weft_writes() {
+fn apples_checker_passes_the_volumes_of_weft() {
     let Some(judge) = judge() else { return };
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("apple.img");

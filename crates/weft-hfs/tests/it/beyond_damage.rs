@@ -1,4 +1,4 @@
-//! Reading goes on past what is damaged, and counts it; what a repair promises it does.
+//! Reading continues past damage, and counts it; a repair keeps its promises.
 
 use crate::volume::{assert_sound, empty, mount, name, quiet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use weft_hfs::{Hfs, OpenOptions, fsck};
 use weft_vfs::path::{Tree, Walker};
 use weft_vfs::{Caller, FileSystem, Ino};
 
-/// Folders of files that say who they are.
+/// Folders of files that contain their own names.
 fn filled(folders: usize, files: usize) -> Arc<MemoryDevice> {
     let device = empty(2 << 20);
     let fs = mount(&device);
@@ -130,7 +130,7 @@ fn a_damaged_node_costs_its_records_only() {
         image.write_at(&[1, 1], catalog + node * 512 + 10).unwrap();
         let fs = only_read(&image);
         let (paths, errors) = walk(&fs);
-        // Of what is in a folder whose own record is gone nothing is found.
+        // The items of a folder whose own record is gone are not found.
         of_the_root += usize::from(paths.len() < 120 - 45);
         lost += usize::from(paths.len() < 120);
         assert!(!fs.damage().is_empty() || errors > 0);

@@ -1,4 +1,4 @@
-//! The suite that every file system goes through, with what HFS does not have declared.
+//! The suite that every file system goes through, with the features that HFS lacks declared.
 
 use crate::volume::{assert_sound, empty, mount, quiet};
 use std::cell::RefCell;
@@ -10,7 +10,8 @@ use weft_vfs::conformance::{Limits, run_checked};
 use weft_vfs::{Caller, FileSystem, OpenFlags};
 
 /// Names of 31 bytes of MacRoman in no case, one name for each file, no links, owners or modes
-/// beyond a lock, one time that changes, ids and a catalog that only grow, two forks in place of attributes of any name.
+/// beyond a lock, one time that changes, ids and a catalog that only grow, two forks in place of
+/// attributes of any name.
 fn limits() -> Limits {
     Limits {
         name_bytes: 31,

@@ -1,4 +1,4 @@
-//! Cuts at every block write: the volume is recovered, sound, and has what was synced.
+//! Power cuts at every block write: the volume is recovered, sound, and has its synced content.
 
 use crate::model::{Driver, Model};
 use crate::volume::{assert_sound, name, quiet};
@@ -41,7 +41,7 @@ fn open(device: Arc<dyn BlockDevice>, bytes: u64, policy: Policy) -> weft_hfs::R
     Hfs::open(volume, OpenOptions { engine, journal: journaled.then_some(journal), ..quiet() })
 }
 
-/// What was synced, and which items were changed since.
+/// The synced state, and the items that were changed since.
 #[derive(Clone)]
 struct Promise {
     event: usize,
@@ -103,7 +103,7 @@ fn kept(fs: &Hfs, promise: &Promise) {
     }
 }
 
-/// Opens what a cut has left, and looks at it.
+/// Opens the volume that a power cut has left, and examines it.
 fn judge(image: Image, bytes: u64, policy: Policy, promise: &Promise) -> Image {
     let device = Arc::new(MemoryDevice::from_image(image));
     let fs = open(Arc::clone(&device) as Arc<dyn BlockDevice>, bytes, policy)
@@ -117,7 +117,7 @@ fn judge(image: Image, bytes: u64, policy: Policy, promise: &Promise) -> Image {
     device.snapshot()
 }
 
-/// Plays events `from..to` with what a power cut may leave of those that no flush covers.
+/// Plays events `from..to`, of those that no flush covers only the ones that a power cut may leave.
 fn cut(image: &mut Image, pending: &[&Event], rng: &mut Rng) {
     let harsh = rng.below(101);
     for event in pending {
@@ -318,10 +318,10 @@ fn nearly_full_and_in_pieces() {
     }
 }
 
-/// Whatever the order of writes, what was synced stays: also when the catalog's nodes split and
+/// Whatever the order of writes, synced content stays: also when the catalog's nodes split and
 /// merge after that, without a sync.
 #[test]
-fn async_keeps_what_was_synced() {
+fn async_keeps_synced_content() {
     for seed in 400..404 {
         explore(seed, 2 << 20, 900, Policy::Async, 3, |driver| {
             driver.items = 600;

@@ -98,7 +98,7 @@ fn any_damage_is_an_error_or_is_read() {
 }
 
 #[test]
-fn what_was_damaged_is_repaired() {
+fn damaged_volumes_are_repaired() {
     let device = lived_in(2, 2 << 20);
     let whole = device.snapshot();
     let places = structures(&device);
@@ -130,7 +130,7 @@ fn what_was_damaged_is_repaired() {
     assert!(repaired > 100, "{repaired}");
 }
 
-/// Found by fuzzing: where a fork ends for want of blocks, what it had behind is free again.
+/// Found by fuzzing: where a fork ends for want of blocks, its later blocks are free again.
 #[test]
 fn a_fork_that_is_cut_off_gives_back_the_rest() {
     let device = empty(400 << 10);
@@ -152,7 +152,7 @@ fn a_fork_that_is_cut_off_gives_back_the_rest() {
     write("between", 500);
     write("cut", 5000);
     write("rest", 400 << 10);
-    // But for the last one, which nobody may have.
+    // But for the last one, which no file may have.
     assert_eq!(fs.volume_info().free_blocks, 1);
     let file = |fs: &Hfs, text: &str| match fs.item(ROOT_ID, &name(text)).unwrap().1 {
         CatalogRecord::File(file) => file,
@@ -338,7 +338,7 @@ fn the_copy_of_the_mdb_stands_in_for_it() {
 
 /// A journal, a table of zeroes, and noise are no volumes.
 #[test]
-fn what_is_no_volume_is_told() {
+fn a_device_without_a_volume_is_refused() {
     for bytes in [0_u64, 512, 1024, 1536, 400 << 10] {
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(bytes));
         assert!(matches!(Hfs::open(device, quiet()), Err(weft_hfs::Error::NotHfs { .. })));

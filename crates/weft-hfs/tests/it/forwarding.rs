@@ -1,4 +1,4 @@
-//! What a view of forks passes on to the volume below it.
+//! The calls that a view of forks passes on to the volume below it.
 
 use std::sync::Arc;
 

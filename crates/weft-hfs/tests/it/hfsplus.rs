@@ -12,7 +12,7 @@ use weft_vfs::{Caller, Error, FileKind, FileSystem, Walker};
 
 type Content = BTreeMap<String, Vec<u8>>;
 
-/// A tree with all that the format has to offer, and what is in it by path.
+/// A tree with all features of the format, and its content by path.
 fn make_tree(dir: &Path) -> Content {
     let mut content = Content::new();
     let mut add = |path: &str, bytes: Vec<u8>| {
@@ -80,7 +80,7 @@ fn assert_content(fs: &HfsPlus, content: &Content) {
 }
 
 #[test]
-fn what_xorriso_makes_is_read_alone_and_wrapped() {
+fn volumes_of_xorriso_are_read_alone_and_wrapped() {
     let dir = tempfile::tempdir().unwrap();
     let Some((content, volume)) = made(dir.path()) else { return };
     let alone = device(&volume);
@@ -182,7 +182,8 @@ fn a_journal_that_was_not_replayed_is_told() {
     let blocks = volume.len() / unit;
     let told = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut volume = volume.clone();
-        // Journaled, with the info block behind the volume, and the journal in the block behind that.
+        // Journaled, with the info block behind the volume, and the journal in the block behind
+        // that.
         volume.resize((blocks + 2) * unit.max(512), 0);
         let attributes = be32(&volume, 1024 + 4) | 1 << 13;
         volume[1028..1032].copy_from_slice(&attributes.to_be_bytes());

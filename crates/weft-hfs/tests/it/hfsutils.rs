@@ -39,7 +39,7 @@ fn check(path: &Path) {
 }
 
 #[test]
-fn hfsutils_read_what_weft_writes() {
+fn hfsutils_read_the_volumes_of_weft() {
     if !there() {
         return;
     }
@@ -109,7 +109,7 @@ fn hfsutils_read_what_weft_writes() {
 }
 
 #[test]
-fn weft_reads_and_goes_on_with_what_hfsutils_write() {
+fn weft_reads_and_changes_the_volumes_of_hfsutils() {
     if !there() {
         return;
     }

@@ -33,7 +33,7 @@ fn unpack<R: Read + Seek>(format: Format, from: R) -> Result<MacFile, Error> {
     Ok(MacFile { meta: reader.meta().clone(), data, resource })
 }
 
-/// What a format can hold of a file.
+/// The parts of a file that a format can hold.
 fn held(format: Format, file: &MacFile) -> Meta {
     let mut meta = file.meta.clone();
     let mut forget = |range: std::ops::Range<usize>| meta.finder_info[range].fill(0);
@@ -106,7 +106,7 @@ fn sample(name: &str) -> MacFile {
 
 proptest! {
     #[test]
-    fn every_format_gives_back_what_it_holds(file in file()) {
+    fn every_format_returns_its_content(file in file()) {
         for format in PACKED {
             let packed = pack(format, &file);
             prop_assert_eq!(detect(&mut Cursor::new(&packed)).unwrap(), format);
@@ -161,7 +161,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_plain_file_holds_is_its_data() {
+fn a_plain_file_holds_the_data_fork() {
     let text = Cursor::new("één\n".as_bytes().to_vec());
     assert_eq!(detect(&mut text.clone()).unwrap(), Format::Data);
     assert_eq!(unpack(Format::Data, text.clone()).unwrap().data, "één\n".as_bytes());
@@ -183,7 +183,7 @@ fn read(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn macutils_read_what_weft_packs_and_the_other_way_round() {
+fn macutils_and_weft_unpack_each_others_files() {
     if !have(&["macsave", "hexbin", "binhex"]) {
         return;
     }
@@ -221,7 +221,7 @@ fn macutils_read_what_weft_packs_and_the_other_way_round() {
 }
 
 #[test]
-fn hfsutils_take_and_give_what_weft_packs() {
+fn hfsutils_and_weft_exchange_packed_files() {
     if !have(&["hformat", "hmount", "hcopy", "hattrib", "humount"]) {
         return;
     }
@@ -255,7 +255,7 @@ fn hfsutils_take_and_give_what_weft_packs() {
 }
 
 #[test]
-fn unar_unpacks_what_weft_packs() {
+fn unar_unpacks_the_files_of_weft() {
     if !have(&["unar"]) {
         return;
     }

@@ -113,7 +113,7 @@ fn open_files_agree_with_a_model() {
 }
 
 #[test]
-fn what_does_not_fit_is_told_by_the_call_that_hands_it_on() {
+fn data_that_does_not_fit_fails_the_call_that_writes_it() {
     let device = empty(400 << 10);
     let mac = Mac::new(mount(&device));
     mac.create_file(b"file", *b"TEXT", *b"ttxt").unwrap();
@@ -130,7 +130,7 @@ fn what_does_not_fit_is_told_by_the_call_that_hands_it_on() {
         }
     }
     assert!(told, "{written} bytes fit on 400K");
-    // The place is behind what is there.
+    // The position is past the end.
     assert_eq!(file.position(), file.len_bytes().unwrap());
     assert!(file.len_bytes().unwrap() > 350 << 10);
     file.write(&[7; 500]).unwrap();

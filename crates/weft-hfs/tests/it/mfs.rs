@@ -1,4 +1,4 @@
-//! MFS volumes against a model: what is written comes back, a check finds nothing, and a power cut
+//! MFS volumes against a model: written content comes back, a check finds nothing, and a power cut
 //! at any write loses nothing that was synced.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -174,7 +174,7 @@ fn a_full_volume_says_so_and_stays_whole() {
         fs.write(&Caller::ROOT, node.ino(), handle, 1 << 31, &[1]),
         Err(Error::TooLarge)
     ));
-    // What is let go can be used again at once, although nothing was synced.
+    // Released blocks can be used again at once, although nothing was synced.
     for _ in 0..5 {
         fs.setattr(
             &Caller::ROOT,
@@ -211,7 +211,7 @@ type Model = BTreeMap<String, File>;
 
 /// One random operation on both. Returns the names it touched.
 fn step(fs: &Mfs, model: &mut Model, rng: &mut Rng) -> Vec<String> {
-    // Mostly what is there already.
+    // Mostly items that exist already.
     let known = model.keys().nth(rng.index(model.len().max(1))).cloned();
     let name = match known {
         Some(name) if rng.chance(3, 4) => name,
@@ -480,7 +480,7 @@ fn sample() -> Arc<MemoryDevice> {
 }
 
 #[test]
-fn damage_is_named_and_what_it_does_not_touch_can_be_read() {
+fn damage_is_named_and_intact_files_can_be_read() {
     let hurt: [(&str, u64, &[u8]); 7] = [
         // The first entry: its start, its length, its number, its name.
         ("data fork", 4 * 512 + 52 + 6 + 22, &[0x0f, 0x00]),

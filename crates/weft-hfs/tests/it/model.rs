@@ -8,7 +8,7 @@ use weft_hfs::volume::New;
 use weft_hfs::{Error, Hfs};
 use weft_vfs::{Caller, FileSystem, Ino, RenameFlags};
 
-/// What a volume should hold: folders and files by id, in folders by name.
+/// The expected content of a volume: folders and files by id, in folders by name.
 #[derive(Debug, Clone, Default)]
 pub struct Model {
     pub items: BTreeMap<u32, Item>,
@@ -242,8 +242,9 @@ impl Driver {
         self.model.items.remove(&id);
     }
 
-    /// Removes files that follow one another, as those who empty a folder do: whole nodes of the
-    /// catalog go, and with them nodes of its index. One of the names may be taken again at once.
+    /// Removes files that follow one another, as a program that empties a folder does: whole nodes
+    /// of the catalog go, and with them nodes of its index. One of the names may be taken again at
+    /// once.
     fn sweep(&mut self, fs: &Hfs) {
         let folder = self.folder();
         let mut items = fs.items(folder).unwrap();

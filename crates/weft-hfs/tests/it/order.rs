@@ -58,7 +58,7 @@ fn the_order_is_the_one_hfsutils_sorts_by() {
     for pair in names.windows(2) {
         assert_eq!(compare(&pair[0], &pair[1]), Ordering::Less, "{pair:02x?}");
     }
-    // So what is not there was equal to something: here too.
+    // So a missing item was equal to another one: here too.
     for &byte in &all {
         let name = [b'x', byte, b'-'];
         let equal = names.iter().filter(|n| compare(n, &name).is_eq()).count();

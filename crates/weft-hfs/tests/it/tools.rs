@@ -22,7 +22,7 @@ pub fn tool(dir: &Path, name: &str) -> Command {
     command
 }
 
-/// Runs it, and panics with what it said if it fails.
+/// Runs it, and panics with its output if it fails.
 pub fn run(command: &mut Command) -> Output {
     let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let said = String::from_utf8_lossy(&out.stderr);

@@ -50,10 +50,10 @@ fn an_empty_volume_is_sound() {
     assert_sound(&*device);
 }
 
-/// The map of nodes has bits for nodes that are none yet. What they are is nobody's business; when
+/// The map of nodes has bits for nodes that do not exist yet. They may have any value; when
 /// the tree grows they must be clear.
 #[test]
-fn a_tree_grows_whatever_its_map_says_of_what_is_behind_it() {
+fn a_tree_grows_whatever_the_bits_past_its_last_node_are() {
     let device = empty(800 << 10);
     let mut mdb = [0; 512];
     device.read_at(&mut mdb, 1024).unwrap();
@@ -105,7 +105,7 @@ fn thousands_of_files_come_and_go() {
 }
 
 #[test]
-fn both_forks_keep_what_they_are_given() {
+fn both_forks_keep_their_content() {
     let device = empty(4 << 20);
     let fs = mount(&device);
     let file = name("both");

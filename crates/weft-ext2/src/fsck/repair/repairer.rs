@@ -14,7 +14,7 @@ pub(super) struct Repairer<'d> {
     pub pass: Pass<'d>,
     pub how: Repair,
     pub time: u32,
-    /// The block from which the search for a free one goes on.
+    /// The block from which the search for a free one continues.
     pub search: u64,
     /// Inodes on the list of orphaned inodes: those with names were being cut.
     pub orphans: HashSet<u32>,
