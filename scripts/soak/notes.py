@@ -83,7 +83,9 @@ class View:
         self.after = now if after is None else after
 
     def files(self, prefix):
-        return sorted(name for name in self.after if name.startswith(prefix))
+        # By number: what a later round says of an object comes after what an earlier one said.
+        by_number = lambda name: [(len(part), part) for part in name.split(".")]
+        return sorted((name for name in self.after if name.startswith(prefix)), key=by_number)
 
     def text(self, name):
         """What was certainly in this file at the crash, in whole lines."""
