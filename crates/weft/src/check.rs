@@ -30,7 +30,7 @@ pub fn check(source: &str, options: &Options<'_>) -> Result<Checked> {
     };
     checked.map(|mut checked| {
         if let Checked::Mac(report) = &mut checked {
-            let fix = "leave the image as it is, which nothing can make right";
+            let fix = "leave the image as it is: a repair cannot correct this";
             let found = wrong.iter().map(|what| Found {
                 what: what.clone(),
                 fix: fix.into(),

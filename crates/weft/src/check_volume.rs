@@ -178,8 +178,8 @@ pub(crate) fn mfs(source: &str, image: &Image, options: &Options<'_>) -> Result<
     let problems: Vec<Found> = report
         .loose
         .iter()
-        .map(|what| fix(what, "set it right, as opening the volume does"))
-        .chain(report.damage.iter().map(|what| fix(what, "write directory and map anew")))
+        .map(|what| fix(what, "correct it, as opening the volume does"))
+        .chain(report.damage.iter().map(|what| fix(what, "rebuild the directory and the block map")))
         .collect();
     let remaining = if repair && report.repaired {
         Vec::new()

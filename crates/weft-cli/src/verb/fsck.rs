@@ -192,7 +192,7 @@ fn mac(out: Output, args: &cli::Fsck, report: &MacReport) -> Result<u8, Failure>
                 }
             }
             for note in report.notes.iter().take(SHOWN) {
-                writeln!(w, "note: {note}; no Mac minds")?;
+                writeln!(w, "note: {note}; harmless")?;
             }
             if report.problems.len() > SHOWN {
                 let more = (report.problems.len() - SHOWN) as u64;

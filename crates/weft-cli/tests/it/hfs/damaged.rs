@@ -67,7 +67,7 @@ fn one_bad_record_hides_nothing_else() {
     bench.ok(&["export", "v.img:/three", "three"]);
 }
 
-/// A real disk has such a thread; no Mac minds.
+/// A real disk has such a thread, which is harmless.
 #[test]
 fn a_thread_with_another_name_is_noted() {
     let bench = filled();
