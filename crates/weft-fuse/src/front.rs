@@ -219,7 +219,9 @@ impl Front {
             Ok(()) => {}
             Err(Refusal::Protocol(errno)) => reply.fail(errno),
             Err(Refusal::FileSystem(e)) => {
-                if matches!(e, Error::Corrupt(_) | Error::Io { .. }) {
+                // A file system may say with more words that something is in use.
+                let in_use = e.errno() == errno::EBUSY;
+                if matches!(e, Error::Corrupt(_) | Error::Io { .. }) && !in_use {
                     tracing::error!(?opcode, node = header.node, "{e}");
                 }
                 reply.fail(e.errno());

@@ -179,7 +179,9 @@ pub(crate) fn mfs(source: &str, image: &Image, options: &Options<'_>) -> Result<
         .loose
         .iter()
         .map(|what| fix(what, "correct it, as opening the volume does"))
-        .chain(report.damage.iter().map(|what| fix(what, "rebuild the directory and the block map")))
+        .chain(
+            report.damage.iter().map(|what| fix(what, "rebuild the directory and the block map")),
+        )
         .collect();
     let remaining = if repair && report.repaired {
         Vec::new()

@@ -14,7 +14,8 @@ mod writing;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weft_fuse::{Mount, MountOptions};
+use weft_fuse::{Error, Mount, MountOptions};
+use weft_testing::wait_for;
 use weft_vfs::{FileSystem, MemFs};
 
 /// A mount in a directory of its own.
@@ -34,9 +35,19 @@ impl Mounted {
     }
 
     fn unmount(mut self) -> Arc<MemFs> {
-        self.mount.take().expect("mounted").unmount().expect("unmount");
+        unmount(&mut self.mount.take().expect("mounted"));
         Arc::clone(&self.fs)
     }
+}
+
+/// Unmounts when nobody uses the mount any more: while another test of this process starts a program,
+/// that has the files of all tests until its exec.
+fn unmount(mount: &mut Mount) {
+    wait_for("nobody uses the mount", || match mount.unmount() {
+        Err(busy @ Error::Busy(_)) => Err(busy),
+        other => Ok(other),
+    })
+    .expect("unmount");
 }
 
 /// Mounts with the default options, or says why not.

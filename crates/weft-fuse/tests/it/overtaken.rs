@@ -93,7 +93,7 @@ fn check(listed: &str, path: &str, change: impl FnOnce(&Path)) {
         "mtime"
     );
     assert_eq!(seen.nlink(), u64::from(is.nlink), "links");
-    mount.unmount().unwrap();
+    crate::unmount(&mut mount);
 }
 
 fn set_attribute(path: &Path) {
