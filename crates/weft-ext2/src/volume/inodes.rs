@@ -134,6 +134,7 @@ impl Inodes for Volume {
         op.want(attributes.into_iter().chain([inode]))?;
         let of_inode = self.geometry.inode_group(ino).map(|(group, _)| group);
         let of_blocks = self.geometry.block_group(self.goal(node)).map(|(group, _)| group);
+        let of_blocks = of_blocks.filter(|group| Some(*group) != of_inode);
         [of_inode, of_blocks].into_iter().flatten().try_for_each(|group| self.want_maps(op, group))
     }
 
@@ -168,12 +169,12 @@ fn is_top(dir: &Node) -> bool {
 }
 
 impl Volume {
-    /// Asks for the bitmaps of a group, its descriptor, and the superblock.
+    /// Asks for the bitmaps of a group, and its descriptor.
     pub(super) fn want_maps(&self, op: &mut Op<'_>, group: u32) -> Result<()> {
         let desc = &self.groups[group as usize].desc;
         let maps = [desc.block_bitmap, desc.inode_bitmap].map(|block| BlockNr(u64::from(block)));
         let descriptor = BlockNr(self.geometry.desc_position(group).0);
-        Ok(op.want(maps.into_iter().chain([descriptor, self.sb_position().0]))?)
+        Ok(op.want(maps.into_iter().chain([descriptor]))?)
     }
 
     /// Returns the inode bitmap of a group, read at its first use. Corrects the descriptor's count.

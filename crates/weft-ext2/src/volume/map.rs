@@ -166,6 +166,8 @@ impl FileBlocks for Volume {
     }
 
     fn want_cut(&mut self, op: &mut Op<'_>, node: &mut Node, keep: u64) -> Result<()> {
+        // An inode that is deleted leaves the list of orphaned inodes, which begins there.
+        op.want([self.sb_position().0])?;
         if !raw(node).has_blocks(self.geometry.block_bytes) {
             return Ok(());
         }

@@ -59,12 +59,16 @@ impl Hfs {
         })?)
     }
 
-    /// Brings the nodes of the catalog that lead to a name into memory, before a change and without
-    /// the engine's lock. What is wrong with them the change finds out itself.
-    fn bring(&self, parent: u32, name: &Name) -> Result<()> {
-        self.look(|st, s| match st.vol.lookup(s, parent, name) {
-            Err(Error::NotInMemory) => Err(Error::NotInMemory),
-            _ => Ok(()),
+    /// Checks that there is a folder, and brings the nodes of the catalog that lead to a name in it
+    /// into memory, before a change and without the engine's lock. What is wrong with the name the
+    /// change finds out itself.
+    fn check_folder(&self, parent: u32, name: Option<&Name>) -> Result<()> {
+        self.look(|st, s| {
+            st.folder(s, parent)?;
+            match name.map(|name| st.vol.lookup(s, parent, name)) {
+                Some(Err(Error::NotInMemory)) => Err(Error::NotInMemory),
+                _ => Ok(()),
+            }
         })
     }
 
@@ -90,9 +94,9 @@ impl Hfs {
 
     pub(super) fn do_create(&self, parent: Ino, name: &[u8], folder: bool) -> FsResult<Entry> {
         let parent = plain(parent)?;
-        self.look(|st, s| st.folder(s, parent))?;
-        let name = given(name)?;
-        self.bring(parent, &name)?;
+        let name = given(name);
+        self.check_folder(parent, name.as_ref().ok())?;
+        let name = name?;
         let what = if folder {
             New::Folder { info: Default::default(), xinfo: Default::default() }
         } else {
@@ -117,9 +121,9 @@ impl Hfs {
             (b"." | b"..", false) => return Err(FsError::IsADirectory),
             _ => {}
         }
-        self.look(|st, s| st.folder(s, parent))?;
-        let name = sought(name)?;
-        self.bring(parent, &name)?;
+        let name = sought(name);
+        self.check_folder(parent, name.as_ref().ok())?;
+        let name = name?;
         Ok(self.remove_item(parent, &name, Some(folder))?)
     }
 
@@ -165,16 +169,13 @@ impl Hfs {
         if flags.contains(RenameFlags::EXCHANGE) {
             return Err(FsError::Invalid("HFS cannot exchange two items"));
         }
-        self.look(|st, s| {
-            st.folder(s, old_parent)?;
-            st.folder(s, new_parent)
-        })?;
+        let (old_name, new_name) = (sought(from.1), given(to.1));
+        self.check_folder(old_parent, old_name.as_ref().ok())?;
+        self.check_folder(new_parent, new_name.as_ref().ok())?;
         if special(from.1) || special(to.1) {
             return Err(FsError::Busy);
         }
-        let (old_name, new_name) = (sought(from.1)?, given(to.1)?);
-        self.bring(old_parent, &old_name)?;
-        self.bring(new_parent, &new_name)?;
+        let (old_name, new_name) = (old_name?, new_name?);
         Ok(self.rename_item((old_parent, &old_name), (new_parent, &new_name), flags)?)
     }
 
