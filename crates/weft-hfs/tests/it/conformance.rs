@@ -4,6 +4,7 @@ use crate::volume::{assert_sound, empty, mount, quiet};
 use std::cell::RefCell;
 use std::sync::Arc;
 use weft_block::{BlockDevice, MemoryDevice};
+use weft_hfs::view::{ForkView, Forks};
 use weft_hfs::{Hfs, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
 use weft_vfs::conformance::{Limits, run_checked};
@@ -97,6 +98,29 @@ fn with_hardly_any_cache() {
 #[test]
 fn with_a_journal() {
     conforms(Policy::Journal(JournalMode::Ordered));
+}
+
+/// Names that the view gives to forks are its own; all others are those of the volume.
+#[test]
+fn through_the_views_of_forks() {
+    for forks in [Forks::AppleDouble, Forks::Suffix] {
+        let device: RefCell<Option<Arc<MemoryDevice>>> = RefCell::new(None);
+        run_checked(
+            || {
+                let new = empty(6 << 20);
+                let fs = mount(&new);
+                *device.borrow_mut() = Some(new);
+                Arc::new(ForkView::new(fs, forks)) as Arc<dyn FileSystem>
+            },
+            || {
+                if let Some(device) = device.borrow().as_ref() {
+                    assert_sound(&**device);
+                }
+                Ok(())
+            },
+            &limits(),
+        );
+    }
 }
 
 #[test]
