@@ -139,8 +139,9 @@ impl Healer<'_> {
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(crate::Error::Invalid("the mount has ended".into()));
             }
-            self.front
-                .change(META_BLOCKS, |st, op| some.iter().try_for_each(|item| f(st, op, item)))?;
+            self.front.change(META_BLOCKS, &[], |st, op| {
+                some.iter().try_for_each(|item| f(st, op, item))
+            })?;
         }
         Ok(())
     }

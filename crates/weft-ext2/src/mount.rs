@@ -123,7 +123,7 @@ impl Ext2 {
 
     fn mark_in_use(&self, was_clean: bool, mount_point: Option<&str>) -> Result<()> {
         let journaled = matches!(self.front.policy(), Policy::Journal(_));
-        self.front.change_only(16, |st, op| {
+        self.front.change_only(16, &[], |st, op| {
             let vol = &mut st.format;
             if !was_clean && vol.geometry.groups <= MAX_GROUPS_READ {
                 vol.load_all_bitmaps(op)?;
@@ -165,18 +165,18 @@ impl Ext2 {
             }
         }
         for ino in to_cut {
-            while !self.front.change_only(CUT_META_BLOCKS, |st, op| {
+            while !self.front.change_only(CUT_META_BLOCKS, &[], |st, op| {
                 let size = st.node(ino)?.inode.size_bytes;
                 st.truncate_step(op, ino, size)
             })? {}
-            self.front.change_only(8, |st, op| {
+            self.front.change_only(8, &[], |st, op| {
                 st.format.remove_orphan(op, &mut st.nodes, ino)?;
                 st.write_node(op, ino, &[])?;
                 Ok(())
             })?;
         }
         self.front.reap();
-        self.front.change_only(2, |st, op| {
+        self.front.change_only(2, &[], |st, op| {
             let vol = &mut st.format;
             if vol.sb.last_orphan != 0 {
                 vol.sb.last_orphan = 0;

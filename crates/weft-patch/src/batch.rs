@@ -18,7 +18,7 @@ pub(crate) struct Write {
     pub patches: SmallVec<[u32; 2]>,
     /// Its run, or `NONE`.
     pub run: u32,
-    /// Whether some patch was rolled back.
+    /// Set if a patch was rolled back.
     pub partial: bool,
     /// The journal's next transaction when the copy was made.
     pub sequence: u32,

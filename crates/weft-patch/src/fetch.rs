@@ -3,8 +3,8 @@
 //! An operation holds the lock, and what it has changed stays: it can neither wait for the device
 //! nor be taken back. So it is tried first with the blocks in memory alone, as long as it only
 //! reads. If one is missing, the operation ends, the block is read with no lock held, and the
-//! operation is tried again. A cold block on a slow device so delays those who need it, and nobody
-//! else. (LeanStore restarts the operations on its trees like that; ZFS holds what a transaction
+//! operation is tried again. So a block that must come from a slow device delays the operations
+//! that need it, and no others. (LeanStore restarts the operations on its trees like that; ZFS holds what a transaction
 //! will read before it begins.)
 //!
 //! While a block is being read another operation may bring it into the cache, change it, write it
@@ -15,8 +15,8 @@ use crate::reads::Reads;
 use crate::{BlockNr, Error, Result};
 use std::sync::PoisonError;
 
-/// Tries of an operation before it reads under the lock: with a cache that is too small for what
-/// the operation reads it would go on for ever.
+/// Tries of an operation before it reads under the lock. With a cache too small for all the blocks
+/// that it reads, it would be tried for ever.
 const TRIES: u32 = 64;
 /// Blocks fetched by one try at most.
 const FETCH_MAX: usize = 1024;
@@ -50,7 +50,7 @@ impl Engine {
                 reads(op);
             }
         })?;
-        // They decide nothing that the operation does.
+        // The operation reads again what decides its changes.
         op.reads = Reads::default();
         Ok(op)
     }
@@ -73,7 +73,7 @@ impl Engine {
             }
             drop(op);
             if self.shared.fetch(missing).is_err() {
-                // Whether the error matters, and to whom, `reads` knows.
+                // The operation meets the error again, if it needs that block at all.
                 break;
             }
         }

@@ -19,18 +19,18 @@ const DEPENDENCY_BYTES: usize = size_of::<Edge>();
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Signals {
     pub stop: bool,
-    /// Whether an operation waits for memory.
+    /// Set if an operation waits for memory.
     pub pressed: bool,
-    /// Whether the thread has been woken for the present dirty memory.
+    /// Set if the thread was woken for the present dirty memory.
     pub woken: bool,
     /// The earliest age limit at which overdue blocks are searched for again.
     pub overdue_from_ms: u64,
 }
 
-/// What an operation that may only use blocks in memory found missing.
+/// The blocks that an operation needs and did not find in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Missing {
-    /// Whether the operation in progress is such a one.
+    /// Set if the operation in progress may use blocks in memory only, and will be tried again.
     pub noted: bool,
     pub blocks: Vec<BlockNr>,
 }

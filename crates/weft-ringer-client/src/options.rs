@@ -26,7 +26,7 @@ pub struct RingerFsOptions {
     /// The directory of certificates for cells that are mounted inside: a directory for each, by
     /// its number. A cell that has none there is called without, if this cell is.
     pub cells_certificates: Option<PathBuf>,
-    /// Whether a front end lets users other than root and its own attach cells, where they may set
+    /// Set if a front end lets users other than root and its own attach cells, where they may set
     /// attributes.
     pub allow_attach: bool,
     /// The size of the blocks of files made here, in bytes: a power of two, 64 KiB to 4 MiB. A
@@ -47,7 +47,7 @@ pub struct RingerFsOptions {
     /// Whether SQLite's shared-memory file may be used: correct if one machine alone opens the
     /// database.
     pub allow_shared_memory: bool,
-    /// Whether a cell is accepted that is older than what this client has seen of it. Later state
+    /// Set if a cell is accepted that is older than what this client has seen of it. Later state
     /// of this client is set aside then, and it begins anew.
     pub accept_older_cell: bool,
     /// The opener of the cell's archives.

@@ -1,4 +1,4 @@
-//! What the tests of all rooms share: waiting for something, a seeded generator, and a device that
+//! Helpers of the tests of all rooms: waiting for something, a seeded generator, and a device that
 //! holds a request back.
 //!
 //! Nothing here decides by time. A wait has a limit only so that a test that would hang fails

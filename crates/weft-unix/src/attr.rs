@@ -75,7 +75,7 @@ impl<F: Format> UnixFs<F> {
         }
         // An ACL changes with the mode.
         let blocks = 2 + if set.perm.is_some() { ATTRIBUTE_BLOCKS } else { 0 };
-        let attr = self.change_with(blocks, &[Need::Inode(ino)], |st, op| {
+        let attr = self.change(blocks, &[Need::Inode(ino)], |st, op| {
             st.load(op, ino)?;
             if *set != SetAttr::default() {
                 // A truncation has set both times; explicit ones win over it.
@@ -121,7 +121,7 @@ impl<F: Format> UnixFs<F> {
         if !self.lazy_crowded.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        self.change_only_with(LAZY_BATCH as u32, &[Need::Lazy], State::write_lazy)
+        self.change_only(LAZY_BATCH as u32, &[Need::Lazy], State::write_lazy)
     }
 
     pub(crate) fn do_statfs(&self) -> StatFs {

@@ -164,7 +164,7 @@ impl<F: Format> UnixFs<F> {
             return Err(FsError::Range.into());
         }
         let acl = value.filter(|_| is_acl(name)).map(Acl::parse).transpose()?;
-        self.change_with(ATTRIBUTE_BLOCKS, &[Need::Inode(ino)], |st, op| {
+        self.change(ATTRIBUTE_BLOCKS, &[Need::Inode(ino)], |st, op| {
             st.load(op, ino)?;
             st.check_mutable(ino, false)?;
             match &acl {

@@ -321,7 +321,7 @@ impl<F: Format> UnixFs<F> {
             }
             let end = at.saturating_add((source.len() - done).min(step_bytes) as u64);
             let needs = [Need::Range(ino, at, end)];
-            let result = self.change_only_with(blocks + STEP_META_BLOCKS, &needs, |st, op| {
+            let result = self.change_only(blocks + STEP_META_BLOCKS, &needs, |st, op| {
                 let size = st.load_file(op, ino)?;
                 let append = placement == Placement::Append;
                 st.check_mutable(ino, placement != Placement::Given || at >= size)?;

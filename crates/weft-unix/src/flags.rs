@@ -77,7 +77,7 @@ impl<F: Format> UnixFs<F> {
     }
 
     pub(crate) fn do_set_file_flags(&self, ino: Ino, asked: FileFlags) -> Result<()> {
-        self.change_with(1, &[Need::Inode(ino)], |st, op| {
+        self.change(1, &[Need::Inode(ino)], |st, op| {
             let (kind, old) = st.flagged(op, ino)?;
             let support = st.format.flags(kind).ok_or(FsError::UnknownCommand)?;
             // Flags that can be seen and not changed come back from whoever read them before.

@@ -143,7 +143,7 @@ impl<F: Format> UnixFs<F> {
     ///
     /// # Errors
     /// Those of `f` and of the engine; [`FsError::ReadOnly`].
-    pub(crate) fn change_with<R>(
+    pub fn change<R>(
         &self,
         max_blocks: u32,
         needs: &[Need<'_>],
@@ -152,22 +152,9 @@ impl<F: Format> UnixFs<F> {
         if self.is_read_only() {
             return Err(FsError::ReadOnly.into());
         }
-        let result = self.change_only_with(max_blocks, needs, f);
+        let result = self.change_only(max_blocks, needs, f);
         self.reap();
         result
-    }
-
-    /// Runs `f` as one operation of at most `max_blocks` changed blocks, then deletes the inodes
-    /// whose last name it removed.
-    ///
-    /// # Errors
-    /// Those of `f` and of the engine; [`FsError::ReadOnly`].
-    pub fn change<R>(
-        &self,
-        max_blocks: u32,
-        f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.change_with(max_blocks, &[], f)
     }
 
     /// Runs `f` as [`change`](Self::change) does, and deletes no inodes: for changes that remove no
@@ -176,15 +163,6 @@ impl<F: Format> UnixFs<F> {
     /// # Errors
     /// Those of [`change`](Self::change); [`FsError::NoSpace`] only if no space would come by waiting.
     pub fn change_only<R>(
-        &self,
-        max_blocks: u32,
-        f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.change_only_with(max_blocks, &[], f)
-    }
-
-    /// Runs `f` as [`change_only`](Self::change_only) does, after what it needs has been read.
-    pub(crate) fn change_only_with<R>(
         &self,
         max_blocks: u32,
         needs: &[Need<'_>],

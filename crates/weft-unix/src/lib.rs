@@ -72,5 +72,6 @@ pub use format::{
     Limits, Listed, Listing, Orphans, Run, Space, Symlinks, TrimBounds, Unmapped,
 };
 pub use front::{Atime, UnixFs};
+pub use needs::Need;
 pub use node::{Attribute, Inode, Node, Patches, push_patch};
 pub use state::{Nodes, State};

@@ -238,7 +238,7 @@ impl<F: Format> UnixFs<F> {
     pub(crate) fn do_truncate(&self, ino: Ino, size: u64) -> Result<()> {
         loop {
             let needs = [Need::Cut(ino, size)];
-            let done = self.change_with(CUT_META_BLOCKS, &needs, |st, op| {
+            let done = self.change(CUT_META_BLOCKS, &needs, |st, op| {
                 match st.load(op, ino)?.kind {
                     FileKind::Regular => {}
                     FileKind::Directory => return Err(FsError::IsADirectory.into()),

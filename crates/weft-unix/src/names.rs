@@ -401,7 +401,7 @@ impl<F: Format> UnixFs<F> {
         what: &What<'_>,
     ) -> Result<Entry> {
         let needs = [Need::Name(parent, name), Need::NewInode(parent, what.kind())];
-        let entry = self.change_with(NAME_BLOCKS + ATTRIBUTE_BLOCKS, &needs, |st, op| {
+        let entry = self.change(NAME_BLOCKS + ATTRIBUTE_BLOCKS, &needs, |st, op| {
             let ino = st.create(op, caller, parent, name, perm, what)?;
             st.refer(ino)
         })?;
@@ -416,7 +416,7 @@ impl<F: Format> UnixFs<F> {
         perm: u16,
     ) -> Result<Entry> {
         let needs = [Need::NewInode(parent, FileKind::Regular)];
-        self.change_with(NAME_BLOCKS + ATTRIBUTE_BLOCKS, &needs, |st, op| {
+        self.change(NAME_BLOCKS + ATTRIBUTE_BLOCKS, &needs, |st, op| {
             let ino = st.create_unnamed(op, caller, parent, perm)?;
             st.refer(ino)
         })

@@ -1,9 +1,9 @@
 //! The blocks that a change will read: they are brought into memory before it begins.
 //!
 //! A change that has begun cannot be taken back, and reads what is missing under the engine's lock,
-//! while all others wait. So the front says what a change will look at; it is looked at before, when
-//! nothing is lost by trying again (see [`Engine::begin_after`](weft_patch::Engine::begin_after)).
-//! What is forgotten here costs time, and nothing else.
+//! while all others wait. So the front states the needs of a change; they are read before it begins,
+//! when it can still be tried again (see [`Engine::begin_after`](weft_patch::Engine::begin_after)).
+//! A need that is not stated costs time, not correctness.
 
 use crate::Result;
 use crate::format::Format;
@@ -11,9 +11,9 @@ use crate::state::{LAZY_BATCH, State};
 use weft_patch::Op;
 use weft_vfs::{FileKind, Ino};
 
-/// Something that a change reads.
+/// Something that a change reads, which is brought into memory before it begins.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Need<'a> {
+pub enum Need<'a> {
     /// An inode, to be changed.
     Inode(Ino),
     /// A name in a directory, and the inode that it names.
@@ -32,7 +32,7 @@ pub(crate) enum Need<'a> {
 }
 
 impl<F: Format> State<F> {
-    /// Looks at what a change needs. What is wrong with it the change finds out itself.
+    /// Looks at what a change needs. Errors are left to the change, which meets them again.
     pub(crate) fn bring(&mut self, op: &mut Op<'_>, needs: &[Need<'_>]) {
         for &need in needs {
             let _ = self.bring_one(op, need);
@@ -42,17 +42,9 @@ impl<F: Format> State<F> {
     fn bring_one(&mut self, op: &mut Op<'_>, need: Need<'_>) -> Result<()> {
         match need {
             Need::Inode(ino) => self.bring_inode(op, ino),
-            Need::Name(dir, name) => {
-                self.bring_inode(op, dir)?;
-                self.load_dir(op, dir)?;
-                let (format, node) = self.with_node(dir)?;
-                format.want_room(op, node, name)?;
-                let ino = self.find(op, dir, name)?;
-                self.bring_inode(op, ino)
-            }
+            Need::Name(dir, name) => self.bring_name(op, dir, name).map(|_| ()),
             Need::Removal(dir, name) => {
-                self.bring_one(op, Need::Name(dir, name))?;
-                let ino = self.find(op, dir, name)?;
+                let ino = self.bring_name(op, dir, name)?;
                 let node = self.node(ino)?;
                 let ends = node.inode.links <= 1 && !node.is_used();
                 if ends { self.bring_one(op, Need::Cut(ino, 0)) } else { Ok(()) }
@@ -88,6 +80,17 @@ impl<F: Format> State<F> {
                 format.want_cut(op, node, keep)
             }
         }
+    }
+
+    /// Brings a name with its directory and its inode, and returns the inode.
+    fn bring_name(&mut self, op: &mut Op<'_>, dir: Ino, name: &[u8]) -> Result<Ino> {
+        self.bring_inode(op, dir)?;
+        self.load_dir(op, dir)?;
+        let (format, node) = self.with_node(dir)?;
+        format.want_room(op, node, name)?;
+        let ino = self.find(op, dir, name)?;
+        self.bring_inode(op, ino)?;
+        Ok(ino)
     }
 
     fn bring_inode(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<()> {

@@ -147,7 +147,7 @@ impl<F: Format> FileSystem for UnixFs<F> {
     fn link(&self, _: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Entry> {
         let parent = new_parent;
         let needs = [Need::Inode(ino), Need::Name(parent, new_name)];
-        let entry = self.change_with(NAME_BLOCKS, &needs, |st, op| {
+        let entry = self.change(NAME_BLOCKS, &needs, |st, op| {
             st.link(op, ino, parent, new_name)?;
             st.refer(ino)
         })?;
@@ -158,13 +158,13 @@ impl<F: Format> FileSystem for UnixFs<F> {
     fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
         let blocks = NAME_BLOCKS + CUT_META_BLOCKS;
         let needs = [Need::Removal(parent, name)];
-        self.change_with(blocks, &needs, |st, op| st.remove(op, parent, name, false))?;
+        self.change(blocks, &needs, |st, op| st.remove(op, parent, name, false))?;
         Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
 
     fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> FsResult<()> {
         let needs = [Need::Removal(parent, name)];
-        self.change_with(NAME_BLOCKS, &needs, |st, op| st.remove(op, parent, name, true))?;
+        self.change(NAME_BLOCKS, &needs, |st, op| st.remove(op, parent, name, true))?;
         Ok(self.sync_names_if_flagged(&[parent], None)?)
     }
 
@@ -181,7 +181,7 @@ impl<F: Format> FileSystem for UnixFs<F> {
         let policy = self.policy();
         let blocks = NAME_BLOCKS + CUT_META_BLOCKS;
         let needs = [Need::Name(from, name), Need::Removal(to, new_name)];
-        self.change_with(blocks, &needs, |st, op| {
+        self.change(blocks, &needs, |st, op| {
             st.rename(op, policy, (from, name), (to, new_name), flags)
         })?;
         Ok(self.sync_names_if_flagged(&[from, to], None)?)

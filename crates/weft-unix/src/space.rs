@@ -86,7 +86,7 @@ impl<F: Format> UnixFs<F> {
             return Err(FsError::Invalid("a range of no bytes").into());
         }
         let size = self.look(|st, op| st.load_file(op, ino))?;
-        self.change(1, |st, op| {
+        self.change(1, &[Need::Inode(ino)], |st, op| {
             st.load(op, ino)?;
             st.check_mutable(ino, matches!(mode, FallocateMode::Allocate { .. }))
         })?;
@@ -150,7 +150,7 @@ impl<F: Format> UnixFs<F> {
         let mut at = first;
         while at < last {
             let needs = [Need::Range(ino, at * bs, (at + 1) * bs)];
-            at = self.change_with(PUNCH_META_BLOCKS, &needs, |st, op| {
+            at = self.change(PUNCH_META_BLOCKS, &needs, |st, op| {
                 st.load(op, ino)?;
                 st.punch_step(op, ino, at, last)
             })?;

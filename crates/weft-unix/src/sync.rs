@@ -71,7 +71,7 @@ impl<F: Format> UnixFs<F> {
             return Ok(());
         }
         if !data_only && self.lock().lazy.contains(&ino) {
-            self.change_only_with(1, &[Need::Inode(ino)], |st, op| {
+            self.change_only(1, &[Need::Inode(ino)], |st, op| {
                 st.write_node(op, ino, &[])?;
                 Ok(())
             })?;
@@ -93,7 +93,7 @@ impl<F: Format> UnixFs<F> {
             return Ok(());
         }
         loop {
-            let more = self.change_only_with(1 + LAZY_BATCH as u32, &[Need::Lazy], |st, op| {
+            let more = self.change_only(1 + LAZY_BATCH as u32, &[Need::Lazy], |st, op| {
                 st.write_lazy(op)?;
                 if st.lazy.is_empty() {
                     st.format.write_summary(op)?;

@@ -1,5 +1,5 @@
-//! A volume of which nothing is in memory: an operation that needs a block waits for it, others do
-//! not.
+//! Operations on a volume of which no block is in memory: one that needs a block waits for it, and
+//! the others do not.
 
 use crate::volumes::{KINDS, Kind, empty};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn forget_all_others(fs: &Ext2) {
 
 type Step = (&'static str, fn(&Ext2, &[Ino; 5]) -> weft_vfs::Result<()>);
 
-/// What users do. The inodes are those of a, b, a/file, a/other and b/target.
+/// Calls of a user's day, by name. Their inodes are those of a, b, a/file, a/other and b/target.
 const STEPS: &[Step] = &[
     ("create", |fs, [a, ..]| {
         fs.create(CALLER, *a, b"new", 0o644, OpenFlags::READ | OpenFlags::WRITE).map(|_| ())

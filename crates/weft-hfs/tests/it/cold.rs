@@ -45,7 +45,7 @@ fn find(fs: &Hfs, dir: Ino, name: &[u8]) -> Ino {
     fs.lookup(dir, name).unwrap().attr.ino
 }
 
-/// What is looked up and listed in a cold volume is all there, and none of it is damage.
+/// Lookups and listings of a cold volume find every item, and report no damage.
 #[test]
 fn nothing_is_read_under_the_lock_to_look() {
     let device = volume();

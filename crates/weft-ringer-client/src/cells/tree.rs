@@ -22,7 +22,7 @@ pub struct CellTree {
     pub(super) outer: Arc<RingerFs>,
     pub(super) cells: Arc<InnerCells>,
     pub(super) upward: Arc<Upward>,
-    /// Whether other users than root and the mount's own may attach cells.
+    /// Set if users other than root and the mount's own may attach cells.
     pub(super) allow_attach: bool,
 }
 

@@ -37,7 +37,7 @@ struct Cell {
     now: Moment,
     /// Messages between the proxy and the server.
     upstream: usize,
-    /// Whether messages of the proxy to the server are lost.
+    /// Set if messages of the proxy to the server are lost.
     cut: bool,
     /// Rnodes whose leases the proxy has released.
     lowered: Vec<RnodeId>,
