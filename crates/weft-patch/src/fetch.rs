@@ -4,8 +4,8 @@
 //! nor be taken back. So it is tried first with the blocks in memory alone, as long as it only
 //! reads. If one is missing, the operation ends, the block is read with no lock held, and the
 //! operation is tried again. So a block that must come from a slow device delays the operations
-//! that need it, and no others. (LeanStore restarts the operations on its trees like that; ZFS holds what a transaction
-//! will read before it begins.)
+//! that need it, and no others. (LeanStore restarts the operations on its trees like that; ZFS
+//! holds what a transaction will read before it begins.)
 //!
 //! While a block is being read another operation may bring it into the cache, change it, write it
 //! and drop it: what the read returns is then old, and is not kept.

@@ -34,7 +34,7 @@ impl<F: Format> UnixFs<F> {
         while next < end {
             let _one_at_a_time = self.trimming.lock().unwrap_or_else(PoisonError::into_inner);
             let held = {
-                // What is held must not be held twice: no look.
+                // Not by a look: tried again, it would hold extents twice.
                 let mut op = self.engine.begin(0)?;
                 self.lock().format.hold_free(&mut op, next..end, min_blocks.max(1))?
             };

@@ -40,10 +40,10 @@ impl Mounted {
     }
 }
 
-/// Unmounts when nobody uses the mount any more: while another test of this process starts a program,
+/// Unmounts when no program uses the mount any more: while another test of this process starts a program,
 /// that has the files of all tests until its exec.
 fn unmount(mount: &mut Mount) {
-    wait_for("nobody uses the mount", || match mount.unmount() {
+    wait_for("no program uses the mount", || match mount.unmount() {
         Err(busy @ Error::Busy(_)) => Err(busy),
         other => Ok(other),
     })

@@ -97,7 +97,7 @@ fn what_a_change_needs_is_read_before_it() {
     drop(op);
     assert_eq!(engine.counters().reads_under_lock, 0);
     engine.begin(1).unwrap().write(BlockNr(11), 0, &[1], &[]).unwrap();
-    assert_eq!(engine.counters().reads_under_lock, 1, "nobody said that this is needed");
+    assert_eq!(engine.counters().reads_under_lock, 1, "the read was not requested before");
 }
 
 /// A cache that cannot hold what an operation reads: it ends all the same.

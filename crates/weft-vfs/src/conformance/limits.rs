@@ -1,4 +1,4 @@
-//! What the suite expects of a format: its features, its limits, and the size of the test.
+//! The features and limits of a format under test, and the size of the test.
 
 use crate::FileKind;
 
