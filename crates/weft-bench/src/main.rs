@@ -217,7 +217,13 @@ impl Bench {
         })
     }
 
+    /// The input, or its first tenth for a quick try.
     fn tree(&self) -> Result<tree::Tree> {
+        let tree = self.whole_tree()?;
+        if self.quick { tree.tenth(&self.work.join("tenth.tar")) } else { Ok(tree) }
+    }
+
+    fn whole_tree(&self) -> Result<tree::Tree> {
         tree::Tree::find(self.tree.as_deref(), &self.cache)
     }
 
@@ -328,7 +334,7 @@ fn main() -> Result<()> {
         What::RingerScale => ringer::scale(&bench),
         What::Transform => transform::transform(&bench),
         What::Tree => {
-            let tree = bench.tree()?;
+            let tree = bench.whole_tree()?;
             println!("{}: {}", tree.tar.display(), tree.describe());
             Ok(())
         }

@@ -17,14 +17,15 @@ impl Times {
         median(&self.0)
     }
 
-    /// Formats the median and the range: `1.23 (1.19 to 1.40)`
+    /// Formats the median and the range: `1.23 (1.19 to 1.40)`, or `0.123 (0.119 to 0.140)`
     pub fn show(&self) -> String {
         if self.0.is_empty() {
             return "-".into();
         }
         let min = self.0.iter().copied().fold(f64::INFINITY, f64::min);
         let max = self.0.iter().copied().fold(0.0, f64::max);
-        format!("{:.2} ({min:.2} to {max:.2})", self.median())
+        let digits = if max < 1.0 { 3 } else { 2 };
+        format!("{:.digits$} ({min:.digits$} to {max:.digits$})", self.median())
     }
 
     /// The median of the ratios of each pair: drift during the run affects both of a pair.
@@ -88,5 +89,6 @@ mod tests {
         assert_eq!(thousands(1_234_567), "1,234,567");
         assert_eq!(megabytes(1_240_000), "1.24 MB");
         assert_eq!(times(&[1.0, 2.0, 3.0]).show(), "2.00 (1.00 to 3.00)");
+        assert_eq!(times(&[0.012, 0.014, 0.999]).show(), "0.014 (0.012 to 0.999)");
     }
 }

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,6 +13,9 @@ const TOP: &str = "linux-source-6.1";
 const DIRECTORIES: [&str; 9] =
     ["fs", "kernel", "net", "include", "lib", "mm", "arch/x86", "drivers/usb", "drivers/media"];
 const DOCUMENTATION: &str = "Documentation";
+
+/// Size of the units of a tar file.
+const TAR_BLOCK: u64 = 512;
 
 /// The name of the directory that the tar file unpacks to.
 pub const NAME: &str = "tree";
@@ -62,6 +65,26 @@ impl Tree {
         Ok(Self { tar, files, bytes })
     }
 
+    /// Writes the first tenth of the files to a tar file of its own at `tar`.
+    pub fn tenth(&self, tar: &Path) -> Result<Self> {
+        let mut archive =
+            tar::Archive::new(BufReader::with_capacity(1 << 20, File::open(&self.tar)?));
+        let (mut files, mut len_bytes) = (0, 0);
+        for entry in archive.entries_with_seek()? {
+            let entry = entry?;
+            files += u64::from(entry.header().entry_type().is_file());
+            len_bytes = entry.raw_file_position() + entry.size().next_multiple_of(TAR_BLOCK);
+            if files >= self.files.div_ceil(10) {
+                break;
+            }
+        }
+        let mut part = File::create(tar).with_context(|| format!("write {}", tar.display()))?;
+        std::io::copy(&mut File::open(&self.tar)?.take(len_bytes), &mut part)?;
+        // The end of a tar file is two blocks of zeroes.
+        part.set_len(len_bytes + 2 * TAR_BLOCK)?;
+        Self::measure(tar.to_owned())
+    }
+
     /// Describes the input: `26,123 files, 265 MB`
     pub fn describe(&self) -> String {
         format!("{} files, {} MB", crate::stats::thousands(self.files), self.bytes / 1_000_000)
@@ -109,4 +132,34 @@ pub fn run(command: &mut Command) -> Result<()> {
         String::from_utf8_lossy(&out.stderr).trim()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tar file with 25 files of 1 to 25 times 100 bytes in one directory.
+    fn small(path: &Path) -> Tree {
+        let mut tar = tar::Builder::new(File::create(path).unwrap());
+        for i in 1..=25 {
+            let content = vec![7; i * 100];
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            let name = format!("{NAME}/{}{i}", "long".repeat(30));
+            tar.append_data(&mut header, name, content.as_slice()).unwrap();
+        }
+        tar.finish().unwrap();
+        Tree::measure(path.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_tenth_is_a_tar_file_of_the_first_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = small(&dir.path().join("tree.tar"));
+        assert_eq!((tree.files, tree.bytes), (25, 32_500));
+        let tenth = tree.tenth(&dir.path().join("tenth.tar")).unwrap();
+        assert_eq!((tenth.files, tenth.bytes), (3, 600));
+        // Neither reader misses the end, but other programs do.
+        assert!(std::fs::read(&tenth.tar).unwrap().ends_with(&[0; 2 * TAR_BLOCK as usize]));
+    }
 }
