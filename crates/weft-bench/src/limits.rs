@@ -48,7 +48,7 @@ pub fn limits(bench: &Bench) -> Result<()> {
     rows.push(rate("a new file written in pieces of 1 MiB and synced", DISK_BYTES, &times));
 
     for cpu in [Some(0), None] {
-        let setting = Setting { weft: bench.weft.clone(), work: bench.work.clone(), cpu };
+        let setting = Setting::new(bench, cpu);
         let peer = Peer::Weft(Order(Policy::Soft));
         if let Some(why) = peer.missing(&setting) {
             section.line(&format!("Skipped: the FUSE round trip: {why}."));

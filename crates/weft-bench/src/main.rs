@@ -4,9 +4,11 @@
 //! installed is skipped, and the section says so.
 
 mod cache;
+mod comparison;
 mod engine;
 mod hfs;
 mod hit_ratio;
+mod io_uring;
 mod limits;
 mod machine;
 mod mounted;
@@ -51,6 +53,9 @@ struct Cli {
     /// The weft command [default: beside this program]
     #[arg(long, global = true, value_name = "FILE")]
     weft: Option<PathBuf>,
+    /// libfuse's example passthrough_hp or passthrough_ll [default: the one on PATH]
+    #[arg(long, global = true, value_name = "FILE")]
+    passthrough: Option<PathBuf>,
     /// The report
     #[arg(long, global = true, value_name = "FILE", default_value = "docs/benchmarks.md")]
     report: PathBuf,
@@ -70,7 +75,8 @@ enum What {
     Requests,
     /// Cost per file as their number grows
     Growth,
-    /// untar, rm and small files through a mount, beside the kernel and fuse2fs
+    /// untar, rm and small files through a mount, beside the kernel, fuse2fs and libfuse's
+    /// pass-through
     Mount,
     /// weft import beside tar on the kernel's ext3
     Import,
@@ -179,6 +185,7 @@ pub struct Bench {
     tree: Option<PathBuf>,
     cache: PathBuf,
     weft: PathBuf,
+    passthrough: Option<PathBuf>,
     report: PathBuf,
 }
 
@@ -213,6 +220,7 @@ impl Bench {
             tree: cli.tree.clone(),
             cache,
             weft,
+            passthrough: cli.passthrough.as_deref().map(std::fs::canonicalize).transpose()?,
             report: cli.report.clone(),
         })
     }
@@ -225,6 +233,12 @@ impl Bench {
 
     fn whole_tree(&self) -> Result<tree::Tree> {
         tree::Tree::find(self.tree.as_deref(), &self.cache)
+    }
+
+    /// The command that repeats a measurement.
+    fn command(&self, name: &str) -> String {
+        let quick = if self.quick { " --quick" } else { "" };
+        format!("weft-bench {name} --pairs {}{quick}", self.pairs)
     }
 
     /// Writes a plot beside the report.

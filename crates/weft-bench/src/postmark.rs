@@ -30,7 +30,8 @@ impl Default for Mix {
 }
 
 impl Mix {
-    fn scaled(&self) -> Self {
+    /// The amount of work that is really done.
+    pub fn scaled(&self) -> Self {
         let by = if self.quick { 10 } else { 1 };
         Self { files: self.files / by, transactions: self.transactions / by, ..*self }
     }

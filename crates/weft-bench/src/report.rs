@@ -77,8 +77,9 @@ const INTRODUCTION: &str = "\
 
 Written by `weft-bench` (`make bench`); do not edit, run it. A time means something only beside its
 peer in the same table: the runs are interleaved (A B A B ...) after a warm-up, and the median is
-shown with the smallest and largest. Every time includes making the result durable: it ends when
-the volume is unmounted, its server has ended and the image is synced to the disk of the host.
+shown with the smallest and largest. Unless a section says otherwise, a time includes making the
+result durable: it ends when the volume is unmounted, its server has ended and the image is synced to
+the disk of the host.
 ";
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ const RUN_BYTES: usize = 1 << 20;
 /// Measures writing and reading of the file.
 pub fn sequential(bench: &Bench) -> Result<()> {
     let len: u64 = if bench.quick { 128 << 20 } else { 1 << 30 };
-    let setting = Setting { weft: bench.weft.clone(), work: bench.work.clone(), cpu: None };
+    let setting = Setting::new(bench, None);
     let mut section = Section::new("sequential", "One large file through a mount");
     section.line(&format!(
         "A file of {} MiB written in pieces of 1 MiB until it is durable, then read after a remount \

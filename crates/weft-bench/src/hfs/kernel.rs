@@ -19,7 +19,7 @@ pub struct Kernel {
 impl Kernel {
     /// Makes the peer; `Err` has the reason why it cannot be measured here.
     pub fn new(bench: &Bench) -> Result<Self, String> {
-        let setting = Setting { weft: bench.weft.clone(), work: bench.work.clone(), cpu: None };
+        let setting = Setting::new(bench, None);
         match Peer::KernelExt2.missing(&setting) {
             Some(why) => Err(why),
             None => Ok(Self { setting, volume: None }),
