@@ -11,6 +11,7 @@ mod hit_ratio;
 mod io_uring;
 mod limits;
 mod machine;
+mod metadata;
 mod mounted;
 mod nbd;
 mod peer;
@@ -78,6 +79,8 @@ enum What {
     /// untar, rm and small files through a mount, beside the kernel, fuse2fs and libfuse's
     /// pass-through
     Mount,
+    /// Small requests through a mount (new files, git status, ls, find), beside the kernel
+    Metadata,
     /// weft import beside tar on the kernel's ext3
     Import,
     /// One large file, beside the kernel
@@ -142,6 +145,13 @@ enum What {
         directories: u64,
         #[arg(long)]
         seed: u64,
+    },
+    /// New files that are renamed and removed, in a directory (used by metadata)
+    #[command(hide = true)]
+    ShortLived {
+        dir: PathBuf,
+        #[arg(long)]
+        files: u32,
     },
     /// An increment from standard input to standard output (used by transform)
     #[command(hide = true)]
@@ -269,6 +279,7 @@ fn main() -> Result<()> {
             };
             return mix.run(dir);
         }
+        What::ShortLived { dir, files } => return metadata::short_lived(dir, *files),
         What::RoundTrips { dir, calls } => return limits::round_trips(dir, *calls),
         What::PipeStage { block_bytes } => return transform::stage(*block_bytes),
         What::FilterStage => return transform::filter(),
@@ -287,7 +298,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 24] = [
+    let all: [(&str, Measurement); 25] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -298,6 +309,7 @@ fn main() -> Result<()> {
         ("hit-ratio", hit_ratio::hit_ratio),
         ("sequential", sequential::sequential),
         ("mount", mounted::mounted),
+        ("metadata", metadata::metadata),
         ("transform", transform::transform),
         ("cache-batching", cache::batching),
         ("cache-open", cache::opening),
@@ -328,6 +340,7 @@ fn main() -> Result<()> {
         What::Requests => engine::requests(&bench),
         What::Growth => engine::growth(&bench),
         What::Mount => mounted::mounted(&bench),
+        What::Metadata => metadata::metadata(&bench),
         What::Import => mounted::import(&bench),
         What::Sequential => sequential::sequential(&bench),
         What::Hfs => hfs::hfs(&bench),
@@ -354,6 +367,7 @@ fn main() -> Result<()> {
         }
         What::Postmark { .. }
         | What::RoundTrips { .. }
+        | What::ShortLived { .. }
         | What::PipeStage { .. }
         | What::FilterStage
         | What::Proxy { .. }
