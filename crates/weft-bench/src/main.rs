@@ -6,6 +6,7 @@
 mod cache;
 mod comparison;
 mod engine;
+mod fio;
 mod hfs;
 mod hit_ratio;
 mod io_uring;
@@ -81,6 +82,8 @@ enum What {
     Mount,
     /// Small requests through a mount (new files, git status, ls, find), beside the kernel
     Metadata,
+    /// fio on one large file through a mount, beside the kernel
+    Fio,
     /// weft import beside tar on the kernel's ext3
     Import,
     /// One large file, beside the kernel
@@ -298,7 +301,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 25] = [
+    let all: [(&str, Measurement); 26] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -310,6 +313,7 @@ fn main() -> Result<()> {
         ("sequential", sequential::sequential),
         ("mount", mounted::mounted),
         ("metadata", metadata::metadata),
+        ("fio", fio::fio),
         ("transform", transform::transform),
         ("cache-batching", cache::batching),
         ("cache-open", cache::opening),
@@ -341,6 +345,7 @@ fn main() -> Result<()> {
         What::Growth => engine::growth(&bench),
         What::Mount => mounted::mounted(&bench),
         What::Metadata => metadata::metadata(&bench),
+        What::Fio => fio::fio(&bench),
         What::Import => mounted::import(&bench),
         What::Sequential => sequential::sequential(&bench),
         What::Hfs => hfs::hfs(&bench),
