@@ -12,6 +12,7 @@ mod hit_ratio;
 mod io_uring;
 mod limits;
 mod machine;
+mod memory;
 mod metadata;
 mod mounted;
 mod nbd;
@@ -84,6 +85,8 @@ enum What {
     Metadata,
     /// fio on one large file through a mount, beside the kernel
     Fio,
+    /// Memory of a mount's process with many files
+    Memory,
     /// weft import beside tar on the kernel's ext3
     Import,
     /// One large file, beside the kernel
@@ -301,7 +304,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 26] = [
+    let all: [(&str, Measurement); 27] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -314,6 +317,7 @@ fn main() -> Result<()> {
         ("mount", mounted::mounted),
         ("metadata", metadata::metadata),
         ("fio", fio::fio),
+        ("memory", memory::memory),
         ("transform", transform::transform),
         ("cache-batching", cache::batching),
         ("cache-open", cache::opening),
@@ -346,6 +350,7 @@ fn main() -> Result<()> {
         What::Mount => mounted::mounted(&bench),
         What::Metadata => metadata::metadata(&bench),
         What::Fio => fio::fio(&bench),
+        What::Memory => memory::memory(&bench),
         What::Import => mounted::import(&bench),
         What::Sequential => sequential::sequential(&bench),
         What::Hfs => hfs::hfs(&bench),
