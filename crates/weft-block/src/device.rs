@@ -72,6 +72,17 @@ pub trait BlockDevice: Send + Sync {
     /// [`Error::OutOfRange`] past the end, [`Error::Io`] where the medium fails.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
+    /// Fills `buf` as [`read_at`](Self::read_at) does if the content is in memory, and returns
+    /// false if the call would wait for a medium: like `RWF_NOWAIT` of `preadv2(2)`. `buf` may be
+    /// changed in either case. A device that cannot tell returns false, as this does by default.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    fn read_at_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        check_range("read", offset, buf.len() as u64, self.geometry().len_bytes)?;
+        Ok(false)
+    }
+
     /// Writes all of `buf` at byte `offset`. Durable only after a later [`flush`](Self::flush).
     ///
     /// # Errors

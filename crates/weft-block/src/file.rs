@@ -11,7 +11,7 @@
 use crate::change::vectored_len;
 use crate::{BlockDevice, Error, Extent, ExtentKind, Geometry, Result, SECTOR_BYTES, check_range};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -247,6 +247,24 @@ impl BlockDevice for FileDevice {
             done += n;
         }
         Ok(())
+    }
+
+    fn read_at_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        let len_bytes = buf.len() as u64;
+        self.check("read", offset, len_bytes)?;
+        let mut done = 0;
+        while done < buf.len() {
+            let mut rest = [io::IoSliceMut::new(&mut buf[done..])];
+            let (at, nowait) = (offset + done as u64, ReadWriteFlags::NOWAIT);
+            match rustix::io::preadv2(&self.fd, &mut rest, at, nowait) {
+                Ok(0) => return Ok(false),
+                Ok(n) => done += n,
+                // Not in the page cache, or the file system cannot tell; whatever else is wrong
+                // is met again by a read that waits.
+                Err(_) => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {

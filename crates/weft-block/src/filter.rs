@@ -74,6 +74,15 @@ pub trait Filter: Send + Sync {
         self.below().read_at(buf, offset)
     }
 
+    /// [`BlockDevice::read_at_nowait`]. *Not* forwarded: a filter may change what is read, or wait.
+    /// By default it would wait.
+    ///
+    /// # Errors
+    /// As there.
+    fn filter_read_nowait(&self, _buf: &mut [u8], _offset: u64) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Every call that changes content: [`BlockDevice::write_at`],
     /// [`write_vectored_at`](BlockDevice::write_vectored_at),
     /// [`write_zeroes`](BlockDevice::write_zeroes) and [`discard`](BlockDevice::discard). Forwarded
@@ -126,6 +135,10 @@ impl<F: Filter> BlockDevice for F {
         self.filter_read(buf, offset)
     }
 
+    fn read_at_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.filter_read_nowait(buf, offset)
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.filter_change(Change::write(&[IoSlice::new(buf)], offset))
     }
@@ -166,6 +179,10 @@ impl<D: BlockDevice + ?Sized> Filter for &D {
     fn below(&self) -> &D {
         self
     }
+
+    fn filter_read_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        (**self).read_at_nowait(buf, offset)
+    }
 }
 
 /// A pointer to a device changes nothing.
@@ -174,5 +191,9 @@ impl<D: BlockDevice + ?Sized> Filter for Arc<D> {
 
     fn below(&self) -> &D {
         self
+    }
+
+    fn filter_read_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        (**self).read_at_nowait(buf, offset)
     }
 }

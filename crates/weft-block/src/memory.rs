@@ -289,6 +289,10 @@ impl BlockDevice for MemoryDevice {
         self.shared().read(buf, offset)
     }
 
+    fn read_at_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.read_at(buf, offset).map(|()| true)
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.exclusive().write(buf, offset)
     }

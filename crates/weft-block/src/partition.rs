@@ -388,6 +388,10 @@ impl<D: BlockDevice> Filter for Partition<D> {
         self.inner.read_at(buf, self.shift("read", offset, buf.len() as u64)?)
     }
 
+    fn filter_read_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.inner.read_at_nowait(buf, self.shift("read", offset, buf.len() as u64)?)
+    }
+
     fn filter_change(&self, change: Change<'_>) -> Result<()> {
         let offset = self.shift(change.op(), change.offset, change.len_bytes)?;
         Change { offset, ..change }.apply(&self.inner)

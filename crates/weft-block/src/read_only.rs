@@ -26,6 +26,10 @@ impl<D: BlockDevice> Filter for ReadOnly<D> {
         Geometry { read_only: true, ..self.inner.geometry() }
     }
 
+    fn filter_read_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.inner.read_at_nowait(buf, offset)
+    }
+
     fn filter_change(&self, _: Change<'_>) -> Result<()> {
         Err(Error::ReadOnly)
     }

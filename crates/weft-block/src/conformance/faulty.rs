@@ -170,7 +170,14 @@ impl BlockDevice for Bypassed {
 fn what_is_forgotten_is_listed() {
     let below = Arc::new(Probe::new());
     let device = Bypassed(Arc::clone(&below), AtomicU64::new(0));
-    let missing = ["discard", "write_zeroes", "extent_at", "zeroes_are_fast", "check_whole"];
+    let missing = [
+        "read_at_nowait",
+        "discard",
+        "write_zeroes",
+        "extent_at",
+        "zeroes_are_fast",
+        "check_whole",
+    ];
     assert_eq!(forwarding::not_forwarded(&device, &below), missing);
     let count = || device.1.load(Ordering::Relaxed);
     assert_eq!(forwarding::bypasses(&device, count), ["write_vectored_at", "discard"]);

@@ -7,7 +7,7 @@
 //!
 //! let below = Arc::new(Probe::new());
 //! let device = FaultDevice::new(Arc::clone(&below));
-//! assert!(forwarding::not_forwarded(&device, &below).is_empty());
+//! assert_eq!(forwarding::not_forwarded(&device, &below), ["read_at_nowait"]);
 //!
 //! let short = device.add(Rule::every(Request::Any, Fault::Delay(Default::default())));
 //! assert!(forwarding::bypasses(&device, || device.fired(short)).is_empty());
@@ -51,6 +51,7 @@ const CALLS: &[(&str, Call)] = &[
         device.geometry();
     }),
     ("read_at", |device| drop(device.read_at(&mut [0; 512], 1024))),
+    ("read_at_nowait", |device| drop(device.read_at_nowait(&mut [0; 512], 1024))),
     ("write_at", |device| drop(device.write_at(&[1; 512], 1024))),
     ("write_vectored_at", |device| {
         let bufs = [IoSlice::new(&[1; 512]), IoSlice::new(&[2; 512])];

@@ -109,6 +109,11 @@ impl BlockDevice for Probe {
         self.memory.read_at(buf, offset)
     }
 
+    fn read_at_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        self.request("read_at_nowait")?;
+        self.memory.read_at_nowait(buf, offset)
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.change("write_at")?;
         self.memory.write_at(buf, offset)
