@@ -87,6 +87,7 @@ impl From<Error> for weft_vfs::Error {
             Error::Invalid(message) => Self::Io { errno: 22, message },
             Error::Device(e) => Self::Io { errno: e.errno(), message: e.to_string() },
             Error::Engine(weft_patch::Error::ReadOnly) => Self::ReadOnly,
+            Error::Engine(weft_patch::Error::WouldWait) => Self::WouldBlock,
             Error::Engine(e) => Self::Io { errno: e.errno(), message: e.to_string() },
             Error::Vfs(e) => e,
         }

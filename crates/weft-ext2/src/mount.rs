@@ -248,6 +248,10 @@ impl Layer for Ext2 {
         &*self.front
     }
 
+    fn without_waiting(&self, call: &mut dyn FnMut()) -> bool {
+        self.front.without_waiting(call)
+    }
+
     fn unmount(&self) -> weft_vfs::Result<()> {
         Ok(self.close()?)
     }

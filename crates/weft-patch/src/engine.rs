@@ -3,6 +3,7 @@
 use crate::batch::{Write, fail_all, first_error, write_batch};
 use crate::graph::NONE;
 use crate::jbd2::{Log, LogMap};
+use crate::nowait::about_to_wait;
 use crate::reads::Reads;
 use crate::state::{Missing, State};
 use crate::transactions::{Journal, open_log};
@@ -183,6 +184,7 @@ impl Engine {
     /// The first write or flush that failed. Failed writes stay in memory; another call retries
     /// them.
     pub fn sync(&self) -> Result<()> {
+        about_to_wait()?;
         self.shared.sync_all()
     }
 
@@ -192,6 +194,7 @@ impl Engine {
     /// # Errors
     /// As [`sync`](Self::sync).
     pub fn write_back(&self) -> Result<()> {
+        about_to_wait()?;
         if self.shared.log.is_some() {
             return self.shared.checkpoint();
         }
@@ -204,6 +207,7 @@ impl Engine {
     /// # Errors
     /// As [`sync`](Self::sync), for these blocks.
     pub fn sync_owner(&self, owner: Owner, also: &[PatchId]) -> Result<()> {
+        about_to_wait()?;
         self.shared.sync_owner(owner, also)
     }
 
@@ -213,10 +217,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`].
     pub fn read_device(&self, nr: BlockNr, buf: &mut [u8]) -> Result<()> {
-        self.shared
-            .device
-            .read_at(buf, nr.0.saturating_mul(u64::from(self.shared.block_bytes)))
-            .map_err(|e| Error::device(nr, &e))
+        self.shared.read_blocks(nr, buf)
     }
 
     /// Returns the present counters.
@@ -281,6 +282,19 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Reads a run of blocks from the device, or fails if it must not wait for the device and would.
+    pub fn read_blocks(&self, nr: BlockNr, buf: &mut [u8]) -> Result<()> {
+        let offset = nr.0.saturating_mul(u64::from(self.block_bytes));
+        if about_to_wait().is_err() {
+            let is_read = self.device.read_at_nowait(buf, offset);
+            return match is_read.map_err(|e| Error::device(nr, &e))? {
+                true => Ok(()),
+                false => Err(Error::WouldWait),
+            };
+        }
+        self.device.read_at(buf, offset).map_err(|e| Error::device(nr, &e))
+    }
+
     /// Waits until an operation that changes so many blocks may begin.
     fn wait_for_room<'a>(
         &'a self,
@@ -289,6 +303,7 @@ impl Shared {
     ) -> Result<MutexGuard<'a, State>> {
         loop {
             if let Some(work) = state.journal_needs(max_blocks)? {
+                about_to_wait()?;
                 drop(state);
                 self.make_log_room(work)?;
                 state = self.lock();
@@ -299,6 +314,7 @@ impl Shared {
             if !full && state.dirty_bytes() <= self.memory_budget_bytes {
                 return Ok(state);
             }
+            about_to_wait()?;
             if self.background && state.failed.is_empty() && !self.io.is_poisoned() {
                 state.signals.pressed = true;
                 self.work.notify_one();

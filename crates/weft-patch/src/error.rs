@@ -42,6 +42,10 @@ pub enum Error {
         /// The block.
         nr: BlockNr,
     },
+    /// The call would wait, in a thread that must not: see
+    /// [`without_waiting`](crate::without_waiting).
+    #[error("the call would wait")]
+    WouldWait,
     /// A change extends beyond the end of its block.
     #[error("a change of {len_bytes} bytes at offset {offset} does not fit in block {nr}")]
     BadRange {
@@ -93,7 +97,7 @@ impl Error {
             Self::Device { errno, .. } | Self::Flush { errno, .. } => *errno,
             Self::ReadOnly => 30,
             Self::Invalid(_) => 22,
-            Self::NotInMemory { .. } => 11,
+            Self::NotInMemory { .. } | Self::WouldWait => 11,
             Self::OutOfRange { .. } | Self::BadRange { .. } | Self::Journal(_) | Self::Halted => 5,
             Self::JournalTooSmall { .. } => 28,
         }

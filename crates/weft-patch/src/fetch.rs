@@ -11,6 +11,7 @@
 //! and drop it: what the read returns is then old, and is not kept.
 
 use crate::engine::{Engine, Op, Shared};
+use crate::nowait::about_to_wait;
 use crate::reads::Reads;
 use crate::{BlockNr, Error, Result};
 use std::sync::PoisonError;
@@ -72,9 +73,11 @@ impl Engine {
                 return Ok((op, result));
             }
             drop(op);
-            if self.shared.fetch(missing).is_err() {
+            match self.shared.fetch(missing) {
+                Ok(()) => {}
+                Err(Error::WouldWait) => return Err(Error::WouldWait),
                 // The operation meets the error again, if it needs that block at all.
-                break;
+                Err(_) => break,
             }
         }
         let mut op = self.begin(max_blocks)?;
@@ -130,6 +133,7 @@ impl Shared {
         let first = wanted[0];
         wanted.retain(|&nr| state.cache.begin_fetch(nr));
         if wanted.is_empty() {
+            about_to_wait()?;
             while state.cache.is_fetched(first) {
                 state = self.fetched.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -147,9 +151,7 @@ impl Shared {
     fn fetch_run(&self, run: &[BlockNr]) -> Result<()> {
         let block_bytes = self.block_bytes as usize;
         let mut content = vec![0; run.len() * block_bytes];
-        self.device
-            .read_at(&mut content, run[0].0 * block_bytes as u64)
-            .map_err(|e| Error::device(run[0], &e))?;
+        self.read_blocks(run[0], &mut content)?;
         let mut state = self.lock();
         for (&nr, bytes) in run.iter().zip(content.chunks_exact(block_bytes)) {
             state.cache.keep_fetched(nr, bytes);

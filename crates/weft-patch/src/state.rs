@@ -3,6 +3,7 @@
 use crate::batch::Write;
 use crate::buffer::Cache;
 use crate::graph::{Edge, Graph, NONE, Patch};
+use crate::nowait;
 use crate::transactions::Journal;
 use crate::undo::Change;
 use crate::{BlockNr, Counters, Error, JournalMode, Options, Owner, PatchId, Policy, Result};
@@ -153,6 +154,7 @@ impl State {
             return Err(Error::ReadOnly);
         }
         debug_assert!(!self.missing.noted, "block {nr} is changed where it may only be read");
+        nowait::has_changed();
         if len_bytes == 0 || offset.checked_add(len_bytes).is_none_or(|end| end > self.block_bytes)
         {
             return Err(Error::BadRange { nr, offset, len_bytes });
@@ -299,6 +301,7 @@ impl State {
     }
 
     pub fn free(&mut self, nr: BlockNr, cleared: PatchId) {
+        nowait::has_changed();
         if self.journal.is_some() {
             self.journal_free(nr);
         } else if let Some(buffer) = self.cache.find(nr) {

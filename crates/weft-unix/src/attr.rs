@@ -7,7 +7,7 @@ use crate::front::{Atime, UnixFs};
 use crate::needs::Need;
 use crate::state::{LAZY_BATCH, State};
 use std::sync::atomic::Ordering;
-use weft_patch::Op;
+use weft_patch::{Op, about_to_wait};
 use weft_vfs::{Attr, FileFlags, Ino, SetAttr, SetTime, StatFs, Time};
 
 const SETUID: u16 = 0o4000;
@@ -118,6 +118,10 @@ impl<F: Format> UnixFs<F> {
     /// Writes some access times if there are many: in a mount that is only read, no other call
     /// does.
     pub(crate) fn relieve_lazy(&self) -> Result<()> {
+        if !self.lazy_crowded.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        about_to_wait()?;
         if !self.lazy_crowded.swap(false, Ordering::Relaxed) {
             return Ok(());
         }

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weft_block::BlockDevice;
-use weft_patch::{Engine, Op, Policy, ROOM_ATTEMPTS, Shortage};
+use weft_patch::{Engine, Op, Policy, ROOM_ATTEMPTS, Shortage, about_to_wait};
 use weft_vfs::Error as FsError;
 
 /// Below this many blocks or inodes that can be taken at once, freed ones are waited for.
@@ -217,6 +217,9 @@ impl<F: Format> UnixFs<F> {
             }
             drop(st);
             drop(op);
+            if let Err(e) = about_to_wait() {
+                return (Err(e.into()), Shortage::default());
+            }
             self.wait_for_trim();
         };
         let result = f(&mut st, &mut op);
@@ -245,6 +248,7 @@ impl<F: Format> UnixFs<F> {
 
     /// Makes the space of removed files, and freed space, available.
     pub(crate) fn make_room(&self) -> Result<()> {
+        about_to_wait()?;
         self.finish_deletions();
         self.settle_pending()
     }
@@ -268,6 +272,7 @@ impl<F: Format> UnixFs<F> {
     /// # Errors
     /// Those of the engine: something may not be durable.
     pub fn close(&self, mark: impl FnOnce(&mut F, &mut Op<'_>) -> Result<()>) -> Result<()> {
+        about_to_wait()?;
         self.lock().give_up_references();
         self.reap();
         if self.is_read_only() && self.lock().format.damage().is_none() {

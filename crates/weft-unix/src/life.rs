@@ -14,7 +14,7 @@ use crate::needs::Need;
 use crate::node::Patches;
 use crate::state::State;
 use std::sync::PoisonError;
-use weft_patch::{Op, Owner, PatchId};
+use weft_patch::{Op, Owner, PatchId, about_to_wait};
 use weft_vfs::{Error as FsError, FileKind, Ino};
 
 /// Blocks of metadata that one step of a cut may change: bitmaps and descriptors, and blocks of the
@@ -194,6 +194,10 @@ impl<F: Format> State<F> {
 impl<F: Format> UnixFs<F> {
     /// Deletes the inodes that have no name and no user any more.
     pub fn reap(&self) {
+        if about_to_wait().is_err() {
+            // Nothing was changed: whoever removed the last name of an inode deletes it.
+            return;
+        }
         let _deleting = self.deletions.read().unwrap_or_else(PoisonError::into_inner);
         while let Some(ino) = self.next_doomed() {
             // A step allocates nothing. If it asked for room, it would wait for the device on a nearly

@@ -101,6 +101,11 @@ impl<F: Format> FileSystem for UnixFs<F> {
         self.lock().root
     }
 
+    fn without_waiting(&self, call: &mut dyn FnMut()) -> bool {
+        weft_patch::without_waiting(call);
+        true
+    }
+
     fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Entry> {
         Ok(self.do_lookup(parent, name)?)
     }

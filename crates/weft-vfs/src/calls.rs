@@ -20,6 +20,7 @@ macro_rules! with_calls {
                 &self, ino: Ino, cursor: DirCursor, each: &mut dyn FnMut(DirEntry<'_>) -> bool
             ) -> Result<()>;
             fn sync(&self) -> Result<()>;
+            fn without_waiting(&self, call: &mut dyn FnMut()) -> bool;
             fn forget(&self, ino: Ino, count: u64) -> ();
             fn forget_many(&self, references: &[(Ino, u64)]) -> ();
             fn readdir_plus(

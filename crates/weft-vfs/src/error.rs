@@ -69,8 +69,8 @@ pub enum Error {
     /// `EBUSY`
     #[error("busy")]
     Busy,
-    /// `EAGAIN`: the file is locked by another owner
-    #[error("locked by another")]
+    /// `EAGAIN`: the file is locked by another owner, or the call would wait where it must not
+    #[error("the call would wait")]
     WouldBlock,
     /// `EINTR`
     #[error("interrupted")]

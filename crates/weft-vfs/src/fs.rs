@@ -72,6 +72,20 @@ pub trait FileSystem: Send + Sync {
     /// Any write error.
     fn sync(&self) -> Result<()>;
 
+    /// Runs `call`, and returns true, if this file system can keep its calls from waiting: those
+    /// that `call` makes, in this thread, fail with [`Error::WouldBlock`](crate::Error::WouldBlock)
+    /// if they would wait for a device or another host, and then have changed nothing, so that they
+    /// can be made again where waiting is no harm. So one thread can serve many callers, and hand
+    /// over the calls that take long. (`RWF_NOWAIT` of `preadv2(2)`, for every call.) Not to be made
+    /// like that are calls that end something: [`forget`](Self::forget),
+    /// [`forget_many`](Self::forget_many), [`release`](Self::release), [`unmount`](Self::unmount).
+    ///
+    /// By default returns false, and does not run `call`.
+    fn without_waiting(&self, call: &mut dyn FnMut()) -> bool {
+        let _ = call;
+        false
+    }
+
     // ---- References ----
 
     /// Releases `count` references. Does nothing by default, as is right for a file system in which

@@ -3,10 +3,13 @@
 use crate::tools::{have_e2fsprogs, run};
 use crate::volumes::{KINDS, Kind, Mounted, empty, load, mke2fs, plain};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use weft_block::Image;
+use weft_ext2::Ext2;
 use weft_ext2::layout::Superblock;
 use weft_patch::{JournalMode, Options, Policy};
+use weft_vfs::conformance::tried::Tried;
 use weft_vfs::conformance::{self, Limits};
 use weft_vfs::{Caller, FileKind, FileSystem, Handle, OpenFlags, XattrSet};
 
@@ -36,6 +39,16 @@ fn limits(image: &Image) -> Limits {
 }
 
 fn conform(kind: &Kind, engine: &Options) {
+    conform_as(kind, engine, Mounted::open, |fs| fs);
+}
+
+/// As [`conform`], on volumes that `open` opens, as `front` makes of them.
+fn conform_as(
+    kind: &Kind,
+    engine: &Options,
+    open: impl Fn(&Image, Options) -> Mounted,
+    front: impl Fn(Arc<Ext2>) -> Arc<dyn FileSystem>,
+) {
     if !have_e2fsprogs() {
         return;
     }
@@ -54,10 +67,10 @@ fn conform(kind: &Kind, engine: &Options) {
     conformance::run(
         || {
             check();
-            let mounted = Mounted::open(&image, engine.clone());
+            let mounted = open(&image, engine.clone());
             let fs = mounted.fs.clone();
             *last.lock().unwrap() = Some(mounted);
-            fs
+            front(fs)
         },
         &limits,
     );
@@ -100,6 +113,25 @@ fn conformance_with_hardly_any_cache() {
         (&KINDS[3], Policy::Journal(JournalMode::Ordered)),
     ] {
         conform(kind, &Options { policy, clean_cache_bytes: 0, ..Options::default() });
+    }
+}
+
+/// Each call is tried without waiting, on a device that always makes wait, and made again if it would
+/// wait: with the usual cache some are, with hardly any most.
+#[test]
+fn conformance_of_calls_that_must_not_wait() {
+    for (kind, policy, clean_cache_bytes) in [
+        (&KINDS[0], Policy::Soft, Options::default().clean_cache_bytes),
+        (&KINDS[1], Policy::Soft, 0),
+        (&KINDS[3], Policy::Journal(JournalMode::Ordered), 0),
+    ] {
+        let engine = Options { policy, clean_cache_bytes, ..Options::default() };
+        let again = Arc::new(AtomicU64::new(0));
+        conform_as(kind, &engine, Mounted::open_waiting, |fs| {
+            Arc::new(Tried::new(fs, Arc::clone(&again)))
+        });
+        let again = again.load(Ordering::Relaxed);
+        assert!(again > 500 || !have_e2fsprogs(), "{}: only {again} calls again", kind.name);
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
-use weft_block::{Image, MemoryDevice, PAGE_BYTES};
+use weft_block::{FaultDevice, Image, MemoryDevice, PAGE_BYTES};
 use weft_ext2::{Ext2, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
 use weft_vfs::FileSystem;
@@ -105,6 +105,14 @@ impl Mounted {
     pub fn open(image: &Image, engine: Options) -> Self {
         let device = Arc::new(MemoryDevice::from_image(image.clone()));
         let fs = Ext2::open(device.clone(), options(engine)).unwrap();
+        Self { fs, device }
+    }
+
+    /// As [`open`](Self::open), on a device of which nothing can be read without waiting.
+    pub fn open_waiting(image: &Image, engine: Options) -> Self {
+        let device = Arc::new(MemoryDevice::from_image(image.clone()));
+        let waiting = Arc::new(FaultDevice::new(device.clone()));
+        let fs = Ext2::open(waiting, options(engine)).unwrap();
         Self { fs, device }
     }
 

@@ -367,6 +367,11 @@ impl FileSystem for TransformFs {
         self.mount.below.fsync_dir(caller, self.inode(ino)?.below())
     }
 
+    /// Stages, and the mount below, wait as they like.
+    fn without_waiting(&self, _call: &mut dyn FnMut()) -> bool {
+        false
+    }
+
     fn sync(&self) -> Result<()> {
         self.commit_all().and(self.mount.below.sync())
     }

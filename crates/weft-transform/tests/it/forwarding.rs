@@ -23,6 +23,8 @@ fn calls_about_files_without_a_network_go_below() {
     let below = Arc::new(Recorder::new(Arc::new(MemFs::new())));
     let fs = over(below.clone());
     let own = [
+        // Stages may wait in any call.
+        "without_waiting",
         // A file that is in use here has one reference below, however often it was looked up.
         "forget_many",
         // What is listed is looked up: names have other numbers and lengths here.

@@ -14,7 +14,7 @@
 //! }
 //!
 //! let below = Arc::new(Recorder::new(Arc::new(MemFs::new())));
-//! assert!(not_forwarded(&Unchanged(Arc::clone(&below)), &below).is_empty());
+//! assert_eq!(not_forwarded(&Unchanged(Arc::clone(&below)), &below), ["without_waiting"]);
 //! ```
 
 use std::os::fd::OwnedFd;
@@ -202,6 +202,7 @@ calls! {
     read(fs, on) { fs.read(on.file, on.handle, 0, &mut [0; 4]) }
     readdir(fs, on) { fs.readdir(on.dir, DirCursor::START, &mut |_| false) }
     sync(fs, on) { fs.sync() }
+    without_waiting(fs, on) { fs.without_waiting(&mut || {}) }
     forget(fs, on) { fs.lookup(on.root, b"file").map(|e| fs.forget(e.attr.ino, 1)) }
     forget_many(fs, on) { fs.lookup(on.root, b"file").map(|e| fs.forget_many(&[(e.attr.ino, 1)])) }
     readdir_plus(fs, on) { fs.readdir_plus(on.dir, DirCursor::START, &mut |_, _| false) }

@@ -34,6 +34,7 @@ mod space;
 mod threads;
 mod times;
 mod trees;
+pub mod tried;
 mod unlinked;
 mod xattrs;
 
