@@ -57,6 +57,10 @@ fi
 # A test that hangs ends the step, not the patience of whoever waits: it is the one of which cargo
 # said that it "has been running for over 60 seconds".
 step "tests" timeout --kill-after=30 "${WEFT_TEST_SECONDS:-3000}" "$CARGO" test --locked --profile ci --workspace --all-targets "${features[@]}" --no-fail-fast -- --show-output
+# What mounts, once more with requests over io_uring; the modules of tests are named.
+step "tests over io_uring" timeout --kill-after=30 "${WEFT_TEST_SECONDS:-3000}" \
+  bash scripts/io-uring.sh "$CARGO" test --locked --profile ci --workspace --test it "${features[@]}" --no-fail-fast -- --show-output \
+  callers:: io_uring:: life:: mapped:: overtaken:: trees:: writing:: mount:: programs:: flags::
 step "documentation's examples" "$CARGO" test --locked --profile ci --workspace --doc "${features[@]}" --no-fail-fast
 step "documentation" env RUSTDOCFLAGS="-D warnings" \
   "$CARGO" doc --locked --profile ci --workspace "${features[@]}" --no-deps -q

@@ -1,5 +1,5 @@
 //! Mounts an empty file system in memory until it is unmounted or signalled:
-//! `memory MOUNTPOINT [writethrough] [others] [noxattr] [nopolling] [threads=N]`.
+//! `memory MOUNTPOINT [writethrough] [others] [noxattr] [io_uring=WHEN] [threads=N]`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         match argument.split_once('=') {
             None if argument == "writethrough" => options.writeback_cache = false,
             None if argument == "others" => options.allow_other = true,
-            None if argument == "nopolling" => options.polling = false,
             None if argument == "noxattr" => options.xattrs = false,
+            Some(("io_uring", when)) => options.io_uring = when.parse()?,
             Some(("threads", n)) => options.threads = n.parse()?,
             _ => return Err(format!("unknown option {argument}").into()),
         }

@@ -42,6 +42,9 @@ pub enum Error {
         /// The error of the kernel or `fusermount3`.
         source: io::Error,
     },
+    /// Requests over io_uring were asked for, and are not possible.
+    #[error("no requests over io_uring: {0}")]
+    IoUring(String),
     /// Programs use the mount.
     #[error("{0} is in use: end the programs that have files or a working directory there")]
     Busy(PathBuf),

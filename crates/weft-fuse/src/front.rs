@@ -43,6 +43,9 @@ use crate::wire::{
 pub(crate) enum Outcome {
     /// Send the reply.
     Answer,
+    /// The request would wait, in a call of [`FileSystem::without_waiting`], and has changed
+    /// nothing; the reply says so to a caller who takes that for an answer.
+    WouldWait,
     /// The kernel expects no reply.
     Silent,
     /// The kernel ends the connection: send the reply and stop.
@@ -69,6 +72,11 @@ impl From<Malformed> for Refusal {
 }
 
 type Answered = Result<(), Refusal>;
+
+/// Returns true for requests to which "would block" is an answer: the lock is taken.
+fn is_lock(opcode: Option<Opcode>) -> bool {
+    matches!(opcode, Some(Opcode::SetLk | Opcode::SetLkW))
+}
 
 /// Converts inode numbers: the kernel calls the root 1; if the file system gives it another number,
 /// the two are swapped.
@@ -193,9 +201,7 @@ impl Front {
             return Outcome::Silent;
         };
         reply.begin(header.unique);
-        if let Some(count) = self.counts.get(header.opcode as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.count(&header, 1);
         let opcode = Opcode::from_number(header.opcode);
         match opcode {
             Some(Opcode::Forget | Opcode::BatchForget) => {
@@ -218,6 +224,11 @@ impl Front {
         match answered {
             Ok(()) => {}
             Err(Refusal::Protocol(errno)) => reply.fail(errno),
+            Err(Refusal::FileSystem(Error::WouldBlock)) if !is_lock(opcode) => {
+                self.count(&header, -1);
+                reply.fail(errno::EAGAIN);
+                return Outcome::WouldWait;
+            }
             Err(Refusal::FileSystem(e)) => {
                 // A file system may say with more words that something is in use.
                 let in_use = e.errno() == errno::EBUSY;
@@ -228,6 +239,12 @@ impl Front {
             }
         }
         Outcome::Answer
+    }
+
+    fn count(&self, header: &Header, by: i64) {
+        if let Some(count) = self.counts.get(header.opcode as usize) {
+            count.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
+        }
     }
 
     fn call(&self, opcode: Opcode, head: &Header, body: Body<'_>, reply: &mut Reply) -> Answered {
@@ -686,6 +703,7 @@ impl Front {
             put_listed_plus(reply, listing, &d, node, &entry, self.lifetimes_of(entry.attr.ino))
         });
         match listed {
+            Err(Error::WouldBlock) if reply.body_bytes() == 0 => Err(Error::WouldBlock.into()),
             // The kernel gets the references to the entries before the error, and requests the rest
             // next.
             Err(_) if reply.body_bytes() > 0 => Ok(()),

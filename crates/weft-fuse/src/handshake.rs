@@ -10,7 +10,11 @@ use crate::MountOptions;
 /// The most requests of readahead and writeback that the kernel may have in progress.
 const BACKGROUND_REQUESTS: u16 = 64;
 
+/// `FUSE_OVER_IO_URING` (Linux 6.14)
+const OVER_IO_URING: InitFlags = InitFlags::from_bits_retain(1 << 41);
+
 /// A stand-in for a file system during the negotiation by `fuser`; it is never called after that.
+#[derive(Debug, Clone)]
 pub(crate) struct Handshake {
     pub(crate) writeback_cache: bool,
     pub(crate) max_write_bytes: u32,
@@ -21,8 +25,12 @@ pub(crate) struct Handshake {
     pub(crate) passthrough: bool,
     /// The file system has locks of its own.
     pub(crate) locks: bool,
+    /// Request requests over io_uring.
+    pub(crate) io_uring: bool,
     /// The file system keeps ACLs, which the kernel is to enforce.
     pub(crate) acls: bool,
+    /// The kernel is to check permissions.
+    pub(crate) checks_permissions: bool,
     pub(crate) agreed: Agreed,
 }
 
@@ -44,10 +52,20 @@ impl Agreed {
         self.to(InitFlags::FUSE_PASSTHROUGH)
     }
 
+    /// Returns true if the kernel has agreed to send requests over io_uring.
+    pub(crate) fn io_uring(&self) -> bool {
+        self.to(OVER_IO_URING)
+    }
+
     /// Returns true if each request that creates a file carries the umask, for this process to
     /// apply.
     pub(crate) fn umask(&self) -> bool {
         self.to(InitFlags::FUSE_DONT_MASK)
+    }
+
+    /// Returns true if the kernel checks permissions by ACLs, and knows of those that change.
+    pub(crate) fn acls(&self) -> bool {
+        self.to(InitFlags::FUSE_POSIX_ACL)
     }
 
     /// Returns true if requests that set an attribute have flags of their own.
@@ -83,12 +101,15 @@ impl fuser::Filesystem for Handshake {
         };
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.writeback_cache);
         wanted.set(InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS, self.locks);
-        // With ACLs the kernel checks permissions by them and by the attributes, requests an ACL if
-        // the mode's group bits leave the decision open, and leaves it to this process to keep ACL
-        // and mode in step. It also tells whether a new ACL of a foreign group removes setgid.
-        let acls =
-            InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_SETXATTR_EXT;
+        // The kernel leaves it to this process to inherit ACLs, and to keep ACL and mode in step. It
+        // tells whether a new ACL of a foreign group removes setgid.
+        let acls = InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_SETXATTR_EXT;
         wanted.set(acls, self.acls);
+        // It checks permissions by ACLs and attributes, and requests an ACL if the mode's group bits
+        // leave the decision open; and after each change of a directory its attributes. Where only
+        // root has access, nothing is to check.
+        wanted.set(InitFlags::FUSE_POSIX_ACL, self.acls && self.checks_permissions);
+        wanted.set(OVER_IO_URING, self.io_uring);
         let wanted = wanted & config.capabilities();
         if config.add_capabilities(wanted).is_ok() {
             self.agreed.add(wanted);
@@ -114,6 +135,12 @@ impl fuser::Filesystem for Handshake {
     }
 }
 
+/// Returns true if the kernel is to check permissions by the attributes of the file system. Root
+/// alone needs no check but that for programs, which the kernel makes in any case.
+pub(crate) fn checks_permissions(options: &MountOptions) -> bool {
+    options.allow_other || !rustix::process::geteuid().is_root()
+}
+
 /// Converts the options to those of `fuser`.
 pub(crate) fn config(options: &MountOptions) -> fuser::Config {
     let mut config = fuser::Config::default();
@@ -132,9 +159,7 @@ pub(crate) fn config(options: &MountOptions) -> fuser::Config {
         either(options.dev, MountOption::Dev, MountOption::NoDev),
         either(options.no_exec, MountOption::NoExec, MountOption::Exec),
     ];
-    // The kernel checks permissions by the attributes of this file system. Root alone needs no
-    // check but that for programs, which the kernel makes in any case.
-    if options.allow_other || !rustix::process::geteuid().is_root() {
+    if checks_permissions(options) {
         config.mount_options.push(MountOption::DefaultPermissions);
     }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };

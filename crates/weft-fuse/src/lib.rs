@@ -11,12 +11,16 @@
 //!
 //! - *Fewer requests* (`front`): no round trip to open or close anything, unless the file system is
 //!   stateful; names, also absent ones, and attributes that the kernel may keep for a year; listings
-//!   with attributes; writes of up to a mebibyte. A private mount (the default) of a file system
-//!   without ACLs spares the permission check's look at the directory.
-//! - *Fewer wake-ups* (`thread_pool`): one thread reads requests and answers short ones itself.
-//! - *What remains* is the kernel's: two requests a file for `security.capability` (none with
-//!   [`MountOptions::xattrs`] off; `ls -l` asks for two attributes of each file), a lookup before
-//!   each creation, and one request for each call that sets owner, mode or times.
+//!   with attributes; writes of up to a mebibyte. A private mount of root (the default) spares the
+//!   permission check's look at the directory.
+//! - *Fewer wake-ups*: over io_uring (`ring`, [`MountOptions::io_uring`]) a request is answered on
+//!   the CPU that made it, by a thread that waits there; over `/dev/fuse` (`thread_pool`) one thread
+//!   reads requests and answers short ones itself.
+//! - *What remains* is the kernel's: two requests a file for `security.capability`, at its first
+//!   write and at `chown(2)` (none with [`MountOptions::xattrs`] off; `ls -l` asks for two attributes
+//!   of each file), a lookup before each creation, one request for each call that sets owner, mode
+//!   or times, two for a write that starts within a page that is not in the page cache, and, where
+//!   the kernel checks permissions, the directory's attributes after each change of its names.
 //!
 //! The crate `fuser` mounts (also through `fusermount3`), negotiates the protocol, sends notices and
 //! unmounts; the requests themselves are read and answered here (`serve`, `wire`), since the way in
@@ -41,10 +45,11 @@ mod mount;
 mod mountpoint;
 mod options;
 mod passthrough;
+mod ring;
 mod serve;
 mod thread_pool;
 mod wire;
 
 pub use error::{Error, Result};
 pub use mount::{Mount, Unmounter, mount};
-pub use options::MountOptions;
+pub use options::{IoUring, MountOptions};

@@ -15,9 +15,10 @@ use weft_vfs::FileSystem;
 use crate::front::Front;
 use crate::handshake::{self, Agreed, Handshake};
 use crate::passthrough::Passthrough;
+use crate::ring::{self, Queues};
 use crate::serve::Service;
 use crate::wire::Lifetimes;
-use crate::{Error, MountOptions, Result, invalidate, mountpoint};
+use crate::{Error, IoUring, MountOptions, Result, invalidate, mountpoint};
 
 /// A mounted file system. Dropping it unmounts (also if it is in use) and waits.
 pub struct Mount {
@@ -79,8 +80,10 @@ impl Unmounter {
 pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions) -> Result<Mount> {
     let path = mountpoint::prepare(mountpoint)?;
     let agreed = Agreed::default();
+    let queues = queues(&*fs, options)?;
     let shake = Handshake {
         passthrough: options.passthrough,
+        io_uring: queues.is_some(),
         writeback_cache: options.writeback_cache,
         max_write_bytes: options.max_write_bytes,
         max_readahead_bytes: options.max_readahead_bytes,
@@ -89,10 +92,20 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         locks: fs.has_locks(),
         // Without extended attributes there are no ACLs, as with the kernel's `noacl`.
         acls: options.xattrs && fs.has_acls(),
+        checks_permissions: handshake::checks_permissions(options),
         agreed: agreed.clone(),
     };
-    let session = fuser::Session::new(shake, &path, &handshake::config(options))
-        .map_err(|e| mountpoint::mount_error(mountpoint, e))?;
+    let config = handshake::config(options);
+    let session = match fuser::Session::new(shake.clone(), &path, &config) {
+        // A dead mount was alive when it was looked at: the kernel ends the rings of a process that
+        // was killed after the process.
+        Err(e) if mountpoint::is_dead(&e) => {
+            mountpoint::prepare(mountpoint)?;
+            fuser::Session::new(shake, &path, &config)
+        }
+        other => other,
+    };
+    let session = session.map_err(|e| mountpoint::mount_error(mountpoint, e))?;
     let absent = if options.absent_names { options.lifetime } else { Duration::ZERO };
     let lifetimes = Lifetimes { entry: options.lifetime, attr: options.lifetime, absent };
     let front = Front::new(Arc::clone(&fs), lifetimes, options.xattrs);
@@ -103,11 +116,16 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     } else {
         None
     };
+    let agreed_to = agreed.clone();
     let front = front.with_passthrough(passthrough).agreed(agreed);
     let front = Arc::new(if kernel_knows_lengths { front } else { front.placing_appends() });
     let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;
-    let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes, polling(options));
+    let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes);
     let service = Arc::new(service);
+    let queues = queues.filter(|_| agreed_to.io_uring());
+    if queues.is_none() && options.io_uring == IoUring::On {
+        return Err(Error::IoUring("the kernel does not offer them to this mount".into()));
+    }
     let mut mount = Mount {
         fs,
         front: Arc::clone(&front),
@@ -121,16 +139,26 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         signals: std::sync::Mutex::default(),
         at_rest: false,
     };
-    for nr in 0..options.threads.max(1) {
-        let service = Arc::clone(&service);
-        let work = move || service.work();
-        mount.workers.push(thread(format!("weft-fuse-{nr}"), work).map_err(serve_error)?);
+    if let Some(queues) = queues {
+        let Some(session) = &mount.session else { return Ok(mount) };
+        let busy = Arc::new(AtomicBool::new(false));
+        let device = || session.as_fd().try_clone_to_owned();
+        let queues = queues.start(&front, Arc::clone(&busy), device).map_err(serve_error)?;
+        mount.workers.extend(queues);
+        let forgotten = move || service.work_beside_rings(&busy);
+        mount.workers.push(thread("weft-fuse-forgot".into(), forgotten).map_err(serve_error)?);
+    } else {
+        for nr in 0..options.threads.max(1) {
+            let service = Arc::clone(&service);
+            let work = move || service.work();
+            mount.workers.push(thread(format!("weft-fuse-{nr}"), work).map_err(serve_error)?);
+        }
+        let standby = move || {
+            service.stand_by();
+            Ok(())
+        };
+        mount.workers.push(thread("weft-standby".into(), standby).map_err(serve_error)?);
     }
-    let standby = move || {
-        service.stand_by();
-        Ok(())
-    };
-    mount.workers.push(thread("weft-standby".into(), standby).map_err(serve_error)?);
     if let Some(session) = &mount.session {
         front.notify_by(session.notifier());
         let sink = invalidate::start(front.nodes(), session.notifier()).map_err(serve_error)?;
@@ -140,16 +168,31 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     Ok(mount)
 }
 
+/// Makes the queues for requests over io_uring, if they are wanted and possible.
+fn queues(fs: &dyn FileSystem, options: &MountOptions) -> Result<Option<Queues>> {
+    let why_not = match options.io_uring {
+        IoUring::Off => return Ok(None),
+        _ if !fs.without_waiting(&mut || {}) => "this file system may wait in any call".to_owned(),
+        _ if !ring::is_enabled() => {
+            format!("the kernel's switch is off; to turn it on: echo Y > {}", ring::PARAMETER)
+        }
+        _ => match Queues::new(options.max_write_bytes as usize) {
+            Ok(queues) => return Ok(Some(queues)),
+            Err(e) => e.to_string(),
+        },
+    };
+    if options.io_uring == IoUring::On {
+        return Err(Error::IoUring(why_not));
+    }
+    tracing::info!("no requests over io_uring: {why_not}");
+    Ok(None)
+}
+
 fn thread(
     name: String,
     work: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     std::thread::Builder::new().name(name).spawn(work)
-}
-
-/// On one CPU polling is only an obstacle; on three the client finds another idle one.
-fn polling(options: &MountOptions) -> bool {
-    options.polling && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 2)
 }
 
 impl Mount {

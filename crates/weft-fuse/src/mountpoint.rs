@@ -11,30 +11,48 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::{Error, Result};
 
 const DEVICE: &str = "/dev/fuse";
+/// The most dead mounts on one directory that are cleared away.
+const DEAD_MAX: usize = 16;
 const HELPER: &str = "fusermount3";
 
 /// Checks that a mount is possible there; returns the absolute path. A dead mount of an earlier run
 /// (its daemon was killed) is removed.
 pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
     check_device()?;
-    if let Err(e) = fs::metadata(path)
-        && e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
-    {
+    let mut found = find(path);
+    for _ in 0..DEAD_MAX {
+        // The kernel ends the rings of a process that was killed after the process: the mount may
+        // die while it is looked at.
+        if !matches!(&found, Err(e) if is_dead(e)) {
+            break;
+        }
         tracing::warn!(mountpoint = %path.display(), "clearing away a dead mount");
         detach(path)?;
+        found = find(path);
     }
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => Error::NoMountpoint(path.into()),
         io::ErrorKind::NotADirectory => Error::NotADirectory(path.into()),
         _ => Error::Mount { mountpoint: path.into(), source },
     };
-    let absolute = path.canonicalize().map_err(failed)?;
     // The directory may hold files, as with mount(8): they reappear when it is unmounted.
-    if fs::metadata(&absolute).map_err(failed)?.is_dir() {
-        Ok(absolute)
-    } else {
-        Err(Error::NotADirectory(path.into()))
+    match found.map_err(failed)? {
+        (absolute, true) => Ok(absolute),
+        (_, false) => Err(Error::NotADirectory(path.into())),
     }
+}
+
+/// Returns the absolute path, and whether it is a directory.
+fn find(path: &Path) -> io::Result<(PathBuf, bool)> {
+    let absolute = path.canonicalize()?;
+    let is_dir = fs::metadata(&absolute)?.is_dir();
+    Ok((absolute, is_dir))
+}
+
+/// Returns true if an error says that the daemon of a mount is gone.
+pub(crate) fn is_dead(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED))
 }
 
 fn check_device() -> Result<()> {

@@ -1,5 +1,6 @@
 //! The options of a mount.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The options of a mount. The [`Default`] is right for a volume that only this mount changes.
@@ -57,14 +58,43 @@ pub struct MountOptions {
     /// Linux 6.9 on, and not with [`writeback_cache`](Self::writeback_cache); elsewhere it has no
     /// effect. Nothing can be mounted on such a mount by overlayfs more than one deep.
     pub passthrough: bool,
+    /// Whether requests come over io_uring. Default: [`IoUring::Auto`].
+    pub io_uring: IoUring,
     /// The longest write in one request, in bytes (the kernel has its own limit, mostly 1 MiB).
     pub max_write_bytes: u32,
     /// The kernel's readahead in a file, in bytes; more than 128 KiB only for root.
     pub max_readahead_bytes: u32,
-    /// While requests follow each other closely, keep the second of two CPUs from falling idle, so
-    /// that no thread waits for it to wake. Default: on a virtual machine, where waking a CPU costs
-    /// more than most requests. Has no effect unless there are exactly two CPUs.
-    pub polling: bool,
+}
+
+/// Whether requests come over io_uring (Linux 6.14): a round trip then stays on the CPU that made
+/// the request, and wakes no other.
+///
+/// The kernel's switch is off by default, `/sys/module/fuse/parameters/enable_uring`; root turns it
+/// on, for mounts that are made afterwards. A file system that may wait in any call, as it has its
+/// data from other hosts or programs, is served over `/dev/fuse` in any case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum IoUring {
+    /// If the kernel, this process' limits and the file system allow it.
+    #[default]
+    Auto,
+    /// Yes, or the mount fails.
+    On,
+    /// No: over `/dev/fuse`.
+    Off,
+}
+
+impl FromStr for IoUring {
+    type Err = String;
+
+    /// Parses `auto`, `on` or `off`.
+    fn from_str(when: &str) -> Result<Self, String> {
+        match when {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(format!("io_uring={when}: give auto, on or off")),
+        }
+    }
 }
 
 impl Default for MountOptions {
@@ -86,15 +116,9 @@ impl Default for MountOptions {
             shared: false,
             writeback_cache: false,
             passthrough: false,
+            io_uring: IoUring::Auto,
             max_write_bytes: 1 << 20,
             max_readahead_bytes: 1 << 20,
-            polling: virtual_machine(),
         }
     }
-}
-
-/// Returns true on a virtual machine, as far as x86 processors report it.
-fn virtual_machine() -> bool {
-    let flag = |info: String| info.split_ascii_whitespace().any(|word| word == "hypervisor");
-    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(flag)
 }

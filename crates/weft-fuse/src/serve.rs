@@ -3,14 +3,17 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::front::{Front, Outcome};
 use crate::thread_pool::{ThreadPool, Turn};
-use crate::wire::{Header, Opcode, Reply, WRITE_OVERHEAD_BYTES, errno};
+use crate::wire::{Header, O_DSYNC, Opcode, Reply, WRITE_OVERHEAD_BYTES, errno};
 
 /// The least buffer size that the kernel demands.
 const MIN_BUFFER_BYTES: usize = 8192;
@@ -23,22 +26,21 @@ pub(crate) struct Service {
     front: Arc<Front>,
     fd: OwnedFd,
     pool: ThreadPool,
-    polling: bool,
     buffer_bytes: usize,
     /// Workers that were added while the others waited.
     added: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Service {
-    pub(crate) fn new(front: Arc<Front>, fd: OwnedFd, max_write_bytes: u32, polling: bool) -> Self {
+    pub(crate) fn new(front: Arc<Front>, fd: OwnedFd, max_write_bytes: u32) -> Self {
         let room = (max_write_bytes as usize + WRITE_OVERHEAD_BYTES).next_multiple_of(4096);
         let buffer_bytes = room.max(MIN_BUFFER_BYTES);
-        Self { front, fd, pool: ThreadPool::new(), polling, buffer_bytes, added: Mutex::default() }
+        Self { front, fd, pool: ThreadPool::new(), buffer_bytes, added: Mutex::default() }
     }
 
     /// Watches the workers until the mount and all added workers have ended.
     pub(crate) fn stand_by(self: &Arc<Self>) {
-        self.pool.stand_by(self.polling, || self.add_worker());
+        self.pool.stand_by(|| self.add_worker());
         self.front.waits.end_all();
         for worker in std::mem::take(&mut *self.added()) {
             let _ = worker.join();
@@ -77,6 +79,35 @@ impl Service {
         result
     }
 
+    /// Answers what comes beside rings, which is nothing that waits, until the mount ends. `busy` is
+    /// set before something is taken from the kernel, until it is answered.
+    pub(crate) fn work_beside_rings(&self, busy: &AtomicBool) -> io::Result<()> {
+        let request = vec![0; self.buffer_bytes];
+        let mut worker = Worker { service: self, request, reply: Reply::default() };
+        // The kernel may take back what it had announced; this thread must not wait for the next.
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
+        loop {
+            let mut device = [PollFd::new(&self.fd, PollFlags::IN)];
+            match rustix::event::poll(&mut device, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            busy.store(true, Ordering::SeqCst);
+            match rustix::io::read(&self.fd, &mut *worker.request) {
+                Ok(len) => {
+                    if !worker.answer(len) {
+                        return Ok(());
+                    }
+                }
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
+                Err(e) => return Err(e.into()),
+            }
+            busy.store(false, Ordering::SeqCst);
+        }
+    }
+
     fn work_until(&self, lead: fn(&ThreadPool) -> Option<Turn>) -> io::Result<()> {
         let request = vec![0; self.buffer_bytes];
         let mut worker = Worker { service: self, request, reply: Reply::default() };
@@ -101,7 +132,7 @@ impl Service {
 struct Worker<'a> {
     service: &'a Service,
     request: Vec<u8>,
-    reply: Reply,
+    reply: Reply<'static>,
 }
 
 impl Worker<'_> {
@@ -148,7 +179,8 @@ impl Worker<'_> {
         let service = self.service;
         // Until the reply is written.
         let _counted = service.front.attribute_replies.begin(&self.request[..len]);
-        let outcome = self.outcome(len);
+        let outcome = outcome(&service.front, &self.request[..len], &mut self.reply);
+        // A file system waits here as long as it likes: "would wait" is no outcome.
         if outcome != Outcome::Silent {
             match rustix::io::write(&self.service.fd, self.reply.finish()) {
                 Ok(_) => {}
@@ -172,21 +204,20 @@ impl Worker<'_> {
             tracing::debug!("the kernel did not take an answer: {e}");
         }
     }
+}
 
-    /// Answers a request. A panic in the file system fails that one request, not the mount.
-    fn outcome(&mut self, len: usize) -> Outcome {
-        let Self { service, request, reply } = self;
-        let answer = AssertUnwindSafe(|| service.front.answer(&request[..len], reply));
-        catch_unwind(answer).unwrap_or_else(|_| {
-            tracing::error!("a request made the file system panic");
-            // The reply may be half-built; without a header there is no request to answer.
-            if self.reply.is_begun() {
-                self.reply.fail(errno::EIO);
-                return Outcome::Answer;
-            }
-            Outcome::Silent
-        })
-    }
+/// Answers a request. A panic in the file system fails that one request, not the mount.
+pub(crate) fn outcome(front: &Front, request: &[u8], reply: &mut Reply) -> Outcome {
+    let answer = AssertUnwindSafe(|| front.answer(request, reply));
+    catch_unwind(answer).unwrap_or_else(|_| {
+        tracing::error!("a request made the file system panic");
+        // The reply may be half-built; without a header there is no request to answer.
+        if reply.is_begun() {
+            reply.fail(errno::EIO);
+            return Outcome::Answer;
+        }
+        Outcome::Silent
+    })
 }
 
 /// Returns true if the request may wait for another caller's lock.
@@ -200,6 +231,21 @@ fn waits_for_lock(request: &[u8]) -> bool {
 fn takes_long(request: &[u8], locks: bool) -> bool {
     let Some((header, mut body)) = Header::split(request) else { return false };
     match Opcode::from_number(header.opcode) {
+        Some(Opcode::Flush) => !locks,
+        // Handle, offset, size: the same in both.
+        Some(Opcode::Read | Opcode::Write)
+            if body.skip(16).and_then(|()| body.u32()).is_ok_and(|size| size >= LONG_BYTES) =>
+        {
+            true
+        }
+        _ => is_for_disk(request),
+    }
+}
+
+/// Returns true if the request is made to wait for the disk, or does the work of many.
+pub(crate) fn is_for_disk(request: &[u8]) -> bool {
+    let Some((header, mut body)) = Header::split(request) else { return false };
+    match Opcode::from_number(header.opcode) {
         Some(
             Opcode::FSync
             | Opcode::FSyncDir
@@ -208,10 +254,9 @@ fn takes_long(request: &[u8], locks: bool) -> bool {
             | Opcode::Ioctl
             | Opcode::CopyFileRange,
         ) => true,
-        Some(Opcode::Flush) => !locks,
-        // Handle, offset, size: the same in both.
-        Some(Opcode::Read | Opcode::Write) => {
-            body.skip(16).and_then(|()| body.u32()).is_ok_and(|size| size >= LONG_BYTES)
+        // The flags with which the file was opened.
+        Some(Opcode::Write) => {
+            body.skip(32).and_then(|()| body.u32()).is_ok_and(|flags| flags & O_DSYNC != 0)
         }
         _ => false,
     }

@@ -11,29 +11,12 @@
 //! whose start waits for a `close` here. So a mount never stands still because all its workers
 //! wait: if no worker has read requests for [`PATIENCE`], the standby adds a worker, up to
 //! [`WORKERS_MAX`] that wait. Added workers leave when they have had nothing to do for [`LINGER`].
-//!
-//! On two CPUs the standby has a second duty. When the leader answers, the scheduler sees one CPU
-//! taken, by the leader, and one idle, and wakes the client on the idle one: every request then
-//! travels between CPUs, and on a virtual machine waking a halted CPU costs several times what the
-//! request does (untar of 25,000 files: 13.5 s so, 4.5 s on one CPU). So while requests follow each
-//! other closely the standby polls: it occupies the other CPU, the client stays beside the leader,
-//! and neither waits for an interrupt. It yields when another thread needs that CPU.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The interval at which the standby checks whether the leader is stuck.
 pub(crate) const WATCH_PERIOD: Duration = Duration::from_micros(250);
-
-/// The number of requests in one period from which on the standby polls (the busy threshold).
-const BUSY_REQUESTS: u64 = 2;
-
-/// The standby lost the CPU for this long: it was preempted by another thread.
-const PREEMPTION: Duration = Duration::from_micros(50);
-
-/// After a preemption the standby leaves the CPU alone for this many times its length: a short task
-/// is soon over, a long calculation shall lose little.
-const ASIDE_FACTOR: u32 = 8;
 
 /// The number of periods in a row without a request after which the standby rests.
 const QUIET_PERIODS: u32 = 40;
@@ -213,13 +196,11 @@ impl ThreadPool {
         self.watch.notify_all();
     }
 
-    /// Watches the leaders until the end; with `occupies`, also keeps the second CPU from falling
-    /// idle while there are many requests. `add` starts one more worker, and returns false if it
+    /// Watches the leaders until the end. `add` starts one more worker, and returns false if it
     /// cannot.
-    pub(crate) fn stand_by(&self, occupies: bool, mut add: impl FnMut() -> bool) {
+    pub(crate) fn stand_by(&self, mut add: impl FnMut() -> bool) {
         let (mut seen, mut quiet) = (0, 0);
         let mut short_since: Option<Instant> = None;
-        let mut aside_until = Instant::now();
         let mut state = self.lock();
         while !state.ended {
             let begun = state.begun - seen;
@@ -253,33 +234,9 @@ impl ThreadPool {
                 continue;
             }
             drop(state);
-            if occupies && begun >= BUSY_REQUESTS && Instant::now() >= aside_until {
-                if let Err(lost) = occupy(WATCH_PERIOD) {
-                    aside_until = Instant::now() + lost * ASIDE_FACTOR;
-                }
-            } else {
-                std::thread::sleep(WATCH_PERIOD);
-            }
+            std::thread::sleep(WATCH_PERIOD);
             state = self.lock();
         }
-    }
-}
-
-/// Keeps this CPU busy for `period`; returns early with the time for which another thread had the
-/// CPU.
-fn occupy(period: Duration) -> Result<(), Duration> {
-    let began = Instant::now();
-    let mut last = began;
-    loop {
-        std::hint::spin_loop();
-        let now = Instant::now();
-        if now - last > PREEMPTION {
-            return Err(now - last);
-        }
-        if now - began >= period {
-            return Ok(());
-        }
-        last = now;
     }
 }
 
@@ -303,15 +260,9 @@ mod tests {
 
     #[test]
     fn standby_replaces_a_stuck_leader() {
-        for occupies in [false, true] {
-            replaces_a_stuck_leader(occupies);
-        }
-    }
-
-    fn replaces_a_stuck_leader(occupies: bool) {
         let pool = ThreadPool::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| pool.stand_by(occupies, || false));
+            scope.spawn(|| pool.stand_by(|| false));
             let stuck = pool.lead().expect("first");
             pool.begin();
             // Blocks until the standby has noticed that the first worker is stuck.
@@ -336,7 +287,7 @@ mod tests {
             true
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| pool.stand_by(false, count));
+            scope.spawn(|| pool.stand_by(count));
             let stuck = pool.lead().expect("first");
             pool.begin();
             // Only an added worker can take over: there is no other.
@@ -361,7 +312,7 @@ mod tests {
     fn a_leader_that_waits_for_requests_is_not_stuck() {
         let pool = ThreadPool::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| pool.stand_by(false, || false));
+            scope.spawn(|| pool.stand_by(|| false));
             let turn = pool.lead().expect("first");
             pool.begin();
             let turn = pool.done(turn).expect("kept");

@@ -146,9 +146,7 @@ pub(crate) fn fuse_options(
     if let Some(yes) = options.writeback {
         fuse.writeback_cache = yes;
     }
-    if let Some(yes) = options.polling {
-        fuse.polling = yes;
-    }
+    fuse.io_uring = options.io_uring;
     fuse
 }
 

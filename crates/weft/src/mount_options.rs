@@ -1,6 +1,7 @@
 //! Mount options as fstab(5) and `-o` write them.
 
 use crate::{Error, Order, Result};
+use weft_fuse::IoUring;
 use weft_hfs::view::Forks;
 
 /// The parsed options of a mount.
@@ -42,8 +43,8 @@ pub struct MountOptions {
     pub keys: Vec<String>,
     /// `passthrough` or `nopassthrough`: whether the kernel accesses files of the host directly.
     pub passthrough: Option<bool>,
-    /// `polling` or `nopolling`: whether a CPU may be kept awake under load.
-    pub polling: Option<bool>,
+    /// `io_uring=auto`, `on` or `off`: whether requests come over io_uring.
+    pub io_uring: IoUring,
 }
 
 /// Options that mount(8) and systemd interpret and pass on all the same.
@@ -110,8 +111,9 @@ impl MountOptions {
                 ("nowriteback", None) => self.writeback = Some(false),
                 ("passthrough", None) => self.passthrough = Some(true),
                 ("nopassthrough", None) => self.passthrough = Some(false),
-                ("polling", None) => self.polling = Some(true),
-                ("nopolling", None) => self.polling = Some(false),
+                ("io_uring", Some(when)) => {
+                    self.io_uring = when.parse().map_err(Error::Usage)?;
+                }
                 ("cache", Some(path)) => self.cache = Some(path.to_owned()),
                 ("transform", Some(rules)) => self.transform = Some(rules.to_owned()),
                 ("key", Some(key)) => self.keys.push(key.to_owned()),
@@ -158,7 +160,7 @@ impl MountOptions {
                 _ => {
                     return Err(Error::Usage(format!(
                         "unknown mount option '{option}': expected ro, order=ORDER, \
-                         allow_other, noxattr, writeback, nopassthrough, nopolling, threads=N, cache=PATH, \
+                         allow_other, noxattr, writeback, nopassthrough, io_uring=WHEN, threads=N, cache=PATH, \
                          cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, gid=N, \
                          umask=OCTAL, fmask=OCTAL, dmask=OCTAL, and the kernel's own (nodev, \
                          nosuid, noexec, noatime, ...)"

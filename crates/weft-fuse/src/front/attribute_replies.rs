@@ -15,7 +15,7 @@ pub(crate) struct AttributeReply<'a>(&'a AttributeReplies);
 
 impl Drop for AttributeReply<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.remove(1);
     }
 }
 
@@ -40,12 +40,23 @@ fn carries_attributes(opcode: Opcode) -> bool {
 impl AttributeReplies {
     /// Counts a request whose reply carries attributes, until the returned guard is dropped.
     pub(crate) fn begin(&self, request: &[u8]) -> Option<AttributeReply<'_>> {
-        let (header, _) = Header::split(request)?;
-        if !carries_attributes(Opcode::from_number(header.opcode)?) {
-            return None;
+        self.add(request).then_some(AttributeReply(self))
+    }
+
+    /// Counts a request if its reply carries attributes, until a call of [`remove`](Self::remove);
+    /// returns true if it does.
+    pub(crate) fn add(&self, request: &[u8]) -> bool {
+        let opcode = Header::split(request).and_then(|(h, _)| Opcode::from_number(h.opcode));
+        let carries = opcode.is_some_and(carries_attributes);
+        if carries {
+            self.0.fetch_add(1, Ordering::SeqCst);
         }
-        self.0.fetch_add(1, Ordering::SeqCst);
-        Some(AttributeReply(self))
+        carries
+    }
+
+    /// The kernel has the replies to so many of the requests that were counted.
+    pub(crate) fn remove(&self, count: usize) {
+        self.0.fetch_sub(count, Ordering::SeqCst);
     }
 
     /// Returns true if another reply with attributes is under way than that to a request with this

@@ -5,6 +5,8 @@ use weft_vfs::{Error, Ino, SetAttr, XattrSet};
 use super::{Answered, Front, Refusal};
 use crate::wire::{Body, Header, Reply, errno, xattr};
 
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+
 impl Front {
     /// Checks the caller for an attribute that only the user of the mount may use: the kernel has
     /// checked only the file's permissions, which may not matter for it.
@@ -47,6 +49,7 @@ impl Front {
             _ => return Err(Refusal::Protocol(errno::EINVAL)),
         };
         self.fs.setxattr(&Self::caller(head), ino, name, value, how)?;
+        self.announce_mode(head, name);
         if more & xattr::ACL_KILL_SGID != 0 {
             let perm = self.fs.getattr(ino)?.perm;
             if perm & 0o2000 != 0 {
@@ -93,7 +96,17 @@ impl Front {
         let name = body.name()?;
         self.check_owner(head, ino, name, None)?;
         self.check_owner_of_file(head, ino, name)?;
-        Ok(self.fs.removexattr(&Self::caller(head), ino, name)?)
+        self.fs.removexattr(&Self::caller(head), ino, name)?;
+        self.announce_mode(head, name);
+        Ok(())
+    }
+
+    /// A new ACL changes the mode. Unless the kernel keeps ACLs itself, it would go on to show the
+    /// old one.
+    fn announce_mode(&self, head: &Header, name: &[u8]) {
+        if name == ACCESS_ACL && !self.agreed.acls() {
+            self.announce_attributes(head.node);
+        }
     }
 
     pub(super) fn listxattr(

@@ -8,8 +8,13 @@ mod reply;
 mod request;
 
 pub(crate) use opcode::Opcode;
-pub(crate) use reply::{Lifetimes, Listing, Reply, put_listed, put_listed_plus, put_name_plus};
-pub(crate) use request::{Body, Header, Malformed, WRITE_OVERHEAD_BYTES};
+pub(crate) use reply::{
+    HEADER_BYTES as REPLY_HEADER_BYTES, Lifetimes, Listing, Reply, put_listed, put_listed_plus,
+    put_name_plus,
+};
+pub(crate) use request::{
+    Body, HEADER_BYTES as REQUEST_HEADER_BYTES, Header, Malformed, WRITE_OVERHEAD_BYTES,
+};
 
 /// The node id of the root.
 pub(crate) const ROOT_ID: u64 = 1;
@@ -96,6 +101,7 @@ pub(crate) mod ioctl_flags {
 pub(crate) mod errno {
     pub(crate) const EPERM: i32 = 1;
     pub(crate) const EIO: i32 = 5;
+    pub(crate) const EAGAIN: i32 = 11;
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ENOLCK: i32 = 37;
     pub(crate) const ERANGE: i32 = 34;

@@ -1,11 +1,12 @@
 //! Building replies.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use weft_vfs::{Attr, CommandAnswer, DirEntry, Entry, Opened, StatFs, Time};
 
 /// Bytes before the body of a reply (`fuse_out_header`).
-const HEADER_BYTES: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 16;
 
 /// Bits of `fuse_open_out::open_flags`.
 mod open_flags {
@@ -28,15 +29,57 @@ pub(crate) struct Lifetimes {
     pub(crate) absent: Duration,
 }
 
-/// One reply, built in a buffer that is reused for the next one.
-#[derive(Debug, Default)]
-pub(crate) struct Reply {
-    buf: Vec<u8>,
+/// The memory in which a reply is built.
+#[derive(Debug)]
+enum Buffer<'b> {
+    /// It grows as needed, and is reused for the next reply.
+    Own(Vec<u8>),
+    /// Memory that the kernel knows, as long as the longest reply.
+    Lent(&'b mut [u8]),
+}
+
+impl Deref for Buffer<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Lent(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Buffer<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Lent(bytes) => bytes,
+        }
+    }
+}
+
+/// One reply under construction.
+#[derive(Debug)]
+pub(crate) struct Reply<'b> {
+    buf: Buffer<'b>,
     /// Bytes in use; the bytes after them are old.
     len: usize,
 }
 
-impl Reply {
+impl Default for Reply<'_> {
+    fn default() -> Self {
+        Self { buf: Buffer::Own(Vec::new()), len: 0 }
+    }
+}
+
+impl<'b> Reply<'b> {
+    /// Returns a reply that is built in `memory`: its header, then its body.
+    pub(crate) fn within(memory: &'b mut [u8]) -> Self {
+        Self { buf: Buffer::Lent(memory), len: 0 }
+    }
+}
+
+impl Reply<'_> {
     /// Starts the reply to the request `unique`.
     pub(crate) fn begin(&mut self, unique: u64) {
         self.len = 0;
@@ -48,6 +91,16 @@ impl Reply {
     pub(crate) fn fail(&mut self, errno: i32) {
         self.len = HEADER_BYTES;
         self.buf[4..8].copy_from_slice(&(-errno).to_ne_bytes());
+    }
+
+    /// Returns the errno of an error reply, or 0.
+    pub(crate) fn errno(&self) -> i32 {
+        match self.buf.get(4..8) {
+            Some(bytes) if self.is_begun() => {
+                -i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+            }
+            _ => 0,
+        }
     }
 
     /// Returns the finished reply.
@@ -98,7 +151,10 @@ impl Reply {
     pub(crate) fn space(&mut self, len: usize) -> &mut [u8] {
         let end = self.len + len;
         if self.buf.len() < end {
-            self.buf.resize(end, 0);
+            match &mut self.buf {
+                Buffer::Own(bytes) => bytes.resize(end, 0),
+                Buffer::Lent(bytes) => panic!("a reply of {end} bytes in room for {}", bytes.len()),
+            }
         }
         &mut self.buf[self.len..end]
     }

@@ -1,7 +1,7 @@
 //! Parsing requests.
 
 /// Bytes of a request before its body.
-const HEADER_BYTES: usize = 40;
+pub(crate) const HEADER_BYTES: usize = 40;
 
 /// The most bytes of a write request beside its data.
 pub(crate) const WRITE_OVERHEAD_BYTES: usize = HEADER_BYTES + 40;

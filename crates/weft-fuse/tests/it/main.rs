@@ -4,6 +4,7 @@
 //! passes.
 
 mod callers;
+mod io_uring;
 mod life;
 mod mapped;
 mod names;

@@ -1,0 +1,287 @@
+//! Requests over io_uring (FUSE over io_uring, Linux 6.14): a queue for each CPU.
+//!
+//! The kernel puts a request into the queue of the CPU on which it was made. Each queue has a thread
+//! on that CPU, which answers there: no other CPU is woken, and the reply is committed by the same
+//! system call that waits for the next request. This is most of what a round trip costs.
+//!
+//! While that thread answers, the other requests of its CPU wait. So it only tries, with
+//! [`FileSystem::without_waiting`](weft_vfs::FileSystem::without_waiting), and gives a request that
+//! would wait, for a cold block, a full memory, a sync, to another thread
+//! ([`Workers`](workers::Workers)), which gives the reply back. A file system that cannot be tried
+//! like that is served over `/dev/fuse`.
+//!
+//! The negotiation, forgotten inodes and interrupts come over `/dev/fuse` in any case.
+
+mod policy;
+mod queue;
+mod slot;
+mod workers;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use self::policy::Policy;
+use self::queue::{Event, Queue, Returns};
+use self::slot::{Scratch, Slot};
+use self::workers::Workers;
+use crate::front::{Front, Outcome};
+use crate::serve::{is_for_disk, outcome};
+use crate::wire::errno;
+
+/// The switch of the kernel's module.
+pub(crate) const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The CPUs that the kernel may ever have: each has a queue.
+const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
+
+/// Slots of one queue, as many requests of a CPU as can wait at a time; fewer where many CPUs would
+/// take much memory.
+const DEPTH_MAX: usize = 32;
+const DEPTH_MIN: usize = 4;
+const SLOTS: usize = 256;
+
+/// How often, and after which time, the kernel's list of forgotten inodes is looked at.
+const FORGOTTEN_TRIES: u32 = 1000;
+const FORGOTTEN_PAUSE: Duration = Duration::from_millis(1);
+
+/// The kernel demands room for as many pages as it sends at least (`FUSE_DEFAULT_MAX_PAGES_PER_REQ`).
+const PAGE_BYTES: usize = 4096;
+const PAYLOAD_MIN_BYTES: usize = 32 * PAGE_BYTES;
+
+/// Returns true if the kernel offers requests over io_uring.
+pub(crate) fn is_enabled() -> bool {
+    std::fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim() == "Y")
+}
+
+/// A request that another thread answers.
+struct Job {
+    nr: usize,
+    slot: Slot,
+    returns: Arc<Returns>,
+    /// The volume was full when the request was tried.
+    was_full: bool,
+}
+
+/// What all queues of a mount share.
+struct Service {
+    front: Arc<Front>,
+    workers: Arc<Workers<Job>>,
+    /// Where this process may set scheduling policies.
+    policy: Option<Policy>,
+    device: OwnedFd,
+    /// Something that came over `/dev/fuse` is being answered.
+    busy: Arc<AtomicBool>,
+}
+
+/// What a queue's thread needs to start.
+struct Start {
+    device: OwnedFd,
+    service: Arc<Service>,
+}
+
+/// The queues of a mount that does not exist yet: their threads wait.
+pub(crate) struct Queues {
+    starts: Vec<SyncSender<Start>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Queues {
+    /// Makes the queues for writes of up to `max_write_bytes`, each in its thread. What can fail
+    /// does so here: once the kernel has agreed to rings, the mount waits for them.
+    pub(crate) fn new(max_write_bytes: usize) -> io::Result<Self> {
+        let payload_bytes = max_write_bytes.next_multiple_of(PAGE_BYTES).max(PAYLOAD_MIN_BYTES);
+        let cpus = possible_cpus()?;
+        let depth = (SLOTS / cpus).clamp(DEPTH_MIN, DEPTH_MAX);
+        let mut queues = Self { starts: Vec::new(), threads: Vec::new() };
+        for cpu in 0..cpus {
+            let id = u16::try_from(cpu).map_err(io::Error::other)?;
+            let (start, started) = sync_channel::<Start>(1);
+            let (ready, is_ready) = sync_channel(1);
+            let thread = std::thread::Builder::new().name(format!("weft-fuse-cpu{cpu}"));
+            let thread = thread.spawn(move || {
+                run_on(cpu);
+                let queue = Queue::new(id, depth, payload_bytes);
+                let (queue, result) = match queue {
+                    Ok(queue) => (Some(queue), Ok(())),
+                    Err(e) => (None, Err(e)),
+                };
+                let _ = ready.send(result);
+                match (queue, started.recv()) {
+                    (Some(queue), Ok(start)) => serve(queue, start),
+                    // The mount was not made, or without rings.
+                    _ => Ok(()),
+                }
+            })?;
+            queues.starts.push(start);
+            queues.threads.push(thread);
+            is_ready.recv().map_err(io::Error::other)??;
+        }
+        Ok(queues)
+    }
+
+    /// Starts to serve a mount that has agreed to rings. `busy` says whether something that came over
+    /// `/dev/fuse` is being answered; `device` makes another descriptor of the mount. The threads that are returned end with it,
+    /// and with them those that they started.
+    pub(crate) fn start(
+        self,
+        front: &Arc<Front>,
+        busy: Arc<AtomicBool>,
+        mut device: impl FnMut() -> io::Result<OwnedFd>,
+    ) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+        let workers = Arc::new(Workers::new());
+        let policy = policy::is_permitted().then(Policy::default);
+        let (front, device_of_service) = (Arc::clone(front), device()?);
+        let service = Service { front, workers, policy, device: device_of_service, busy };
+        let service = Arc::new(service);
+        let mut threads = self.threads;
+        if service.policy.is_some() {
+            let service = Arc::clone(&service);
+            let watch = move || {
+                service.policy.iter().for_each(Policy::watch);
+                Ok(())
+            };
+            threads.push(std::thread::Builder::new().name("weft-fuse-watch".into()).spawn(watch)?);
+        }
+        for start in self.starts {
+            // A thread that has ended says why when it is joined.
+            let _ = start.send(Start { device: device()?, service: Arc::clone(&service) });
+        }
+        Ok(threads)
+    }
+}
+
+/// Keeps this thread on a CPU, if it may run there: a process may be bound to some.
+fn run_on(cpu: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    if cpu < CpuSet::MAX_CPU && allowed.is_set(cpu) {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        if let Err(e) = sched_setaffinity(None, &only) {
+            tracing::debug!("cannot stay on CPU {cpu}: {e}");
+        }
+    }
+}
+
+/// Returns the number of CPUs from a list like "0-3" or "0,2-5": one more than the last.
+fn possible_cpus() -> io::Result<usize> {
+    let list = std::fs::read_to_string(POSSIBLE_CPUS)?;
+    let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::Error::other(format!("{POSSIBLE_CPUS}: {list}")))
+}
+
+/// Serves one queue until the mount ends.
+fn serve(mut queue: Queue, Start { device, service }: Start) -> io::Result<()> {
+    let result = serve_until_end(&mut queue, device, &service);
+    drop(queue);
+    // What other threads still answer has lost its kernel, and must be done before the volume is
+    // closed.
+    service.workers.end();
+    service.policy.iter().for_each(Policy::end);
+    result
+}
+
+fn serve_until_end(queue: &mut Queue, device: OwnedFd, service: &Arc<Service>) -> io::Result<()> {
+    queue.start(device)?;
+    let replies = &service.front.attribute_replies;
+    let returns = queue.returns();
+    let served = service.policy.as_ref().map(|policy| (policy.add_this(), policy));
+    let mut scratch = Scratch::default();
+    let mut events = Vec::new();
+    while queue.wait(&mut events)? {
+        let mut counted = 0;
+        for event in events.drain(..) {
+            let reply = match event {
+                Event::Reply(nr, slot) => Some((nr, slot)),
+                Event::Request(nr, slot) => service.try_answer(nr, slot, &mut scratch, &returns),
+            };
+            if let Some((served, policy)) = &served {
+                served.add(policy);
+            }
+            if let Some((nr, mut slot)) = reply {
+                counted += usize::from(std::mem::take(&mut slot.counted));
+                queue.commit(nr, slot)?;
+            }
+        }
+        if counted > 0 {
+            queue.submit()?;
+            replies.remove(counted);
+        }
+    }
+    Ok(())
+}
+
+impl Service {
+    /// Answers a request if that needs no wait, and returns its slot; else gives it to another
+    /// thread.
+    fn try_answer(
+        self: &Arc<Self>,
+        nr: usize,
+        mut slot: Slot,
+        scratch: &mut Scratch,
+        returns: &Arc<Returns>,
+    ) -> Option<(usize, Slot)> {
+        slot.counted = self.front.attribute_replies.add(slot.request());
+        let mut was_full = false;
+        let waits = is_for_disk(slot.request()) || {
+            let front = &self.front;
+            let mut answered = Outcome::WouldWait;
+            let mut slot = Some((&mut slot, scratch));
+            front.fs.without_waiting(&mut || {
+                let Some((slot, scratch)) = slot.take() else { return };
+                answered = slot.serve(scratch, |request, reply| {
+                    let answered = outcome(front, request, reply);
+                    was_full = reply.errno() == errno::ENOSPC;
+                    if was_full { Outcome::WouldWait } else { answered }
+                });
+            });
+            answered == Outcome::WouldWait
+        };
+        if !waits {
+            return Some((nr, slot));
+        }
+        let service = Arc::clone(self);
+        let job = Job { nr, slot, returns: Arc::clone(returns), was_full };
+        self.workers.run(job, move || {
+            let mut scratch = Scratch::default();
+            move |job| service.answer(job, &mut scratch)
+        });
+        None
+    }
+
+    /// Waits until the inodes are forgotten, and so deleted, that the kernel had forgotten before
+    /// this call: it tells so by another way than requests come, and a volume may seem full that is
+    /// not.
+    fn wait_for_forgotten(&self) {
+        for _ in 0..FORGOTTEN_TRIES {
+            let mut device = [PollFd::new(&self.device, PollFlags::IN)];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            // In this order: whoever takes one is busy before.
+            let none = poll(&mut device, Some(&now)) == Ok(0) && !self.busy.load(Ordering::SeqCst);
+            if none {
+                return;
+            }
+            std::thread::sleep(FORGOTTEN_PAUSE);
+        }
+    }
+
+    /// Answers a request, however long it takes.
+    fn answer(&self, Job { nr, mut slot, returns, was_full }: Job, scratch: &mut Scratch) {
+        if was_full {
+            self.wait_for_forgotten();
+        }
+        slot.serve(scratch, |request, reply| match outcome(&self.front, request, reply) {
+            // For a call that may wait that is an answer.
+            Outcome::WouldWait => Outcome::Answer,
+            other => other,
+        });
+        returns.give_back(nr, slot);
+    }
+}

@@ -1,0 +1,216 @@
+//! Requests over io_uring. Where the kernel's switch is off each test says so and passes; `make test`
+//! runs all tests of this crate once more with the switch on.
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use weft_fuse::{Error, IoUring, Mount, MountOptions};
+use weft_testing::wait_until;
+use weft_vfs::{FileSystem, Handle, Ino, Layer, MemFs, MemLimits, Result};
+
+use super::{options, unmount};
+
+/// Mounts over io_uring, or says why not.
+fn mounted(fs: Arc<dyn FileSystem>, dir: &Path) -> Option<Mount> {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: there is no /dev/fuse here");
+        return None;
+    }
+    let options = MountOptions { io_uring: IoUring::On, ..options() };
+    match weft_fuse::mount(fs, dir, &options) {
+        Ok(mount) => Some(mount),
+        Err(Error::IoUring(why)) => {
+            eprintln!("not here: {why}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+thread_local! {
+    static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
+}
+
+/// A file system whose reads of files called `slow...` wait until they are let go.
+#[derive(Default)]
+struct Slow {
+    below: MemFs,
+    held: Mutex<u32>,
+    changed: Condvar,
+    goes_on: AtomicBool,
+}
+
+impl Slow {
+    fn release(&self) {
+        let _held = self.held.lock().expect("lock");
+        self.goes_on.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+}
+
+impl Layer for Slow {
+    fn below(&self) -> &dyn FileSystem {
+        &self.below
+    }
+
+    fn without_waiting(&self, call: &mut dyn FnMut()) -> bool {
+        MAY_WAIT.set(false);
+        call();
+        MAY_WAIT.set(true);
+        true
+    }
+
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let slow = self.below.getattr(ino)?.perm & 0o001 != 0;
+        if slow && !self.goes_on.load(Ordering::Acquire) {
+            if !MAY_WAIT.get() {
+                return Err(weft_vfs::Error::WouldBlock);
+            }
+            let mut held = self.held.lock().expect("lock");
+            *held += 1;
+            while !self.goes_on.load(Ordering::Acquire) {
+                held = self.changed.wait(held).expect("lock");
+            }
+        }
+        self.below.read(ino, handle, offset, buf)
+    }
+}
+
+/// Makes this thread run on the first CPU only, so that its requests are in one queue.
+fn on_one_cpu() {
+    let mut first = CpuSet::new();
+    first.set(0);
+    let _ = sched_setaffinity(None, &first);
+}
+
+fn make_slow(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(path, "at last").expect("write");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o645)).expect("chmod");
+}
+
+#[test]
+fn requests_that_wait_hold_up_no_others_of_their_cpu() {
+    const READERS: u32 = 20;
+    let dir = tempfile::tempdir().expect("directory");
+    let slow = Arc::new(Slow::default());
+    let Some(mut mount) = mounted(slow.clone(), dir.path()) else { return };
+    for nr in 0..READERS {
+        make_slow(&dir.path().join(format!("slow{nr}")));
+    }
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS)
+            .map(|nr| {
+                let path = dir.path().join(format!("slow{nr}"));
+                scope.spawn(move || {
+                    on_one_cpu();
+                    fs::read_to_string(path).expect("read")
+                })
+            })
+            .collect();
+        wait_until("all readers are held", || *slow.held.lock().expect("lock") == READERS);
+        let others = scope.spawn(|| {
+            on_one_cpu();
+            for nr in 0..100 {
+                let path = dir.path().join(format!("quick{nr}"));
+                fs::write(&path, "soon").expect("write");
+                assert_eq!(fs::read_to_string(&path).expect("read"), "soon");
+                fs::remove_file(&path).expect("remove");
+            }
+        });
+        others.join().expect("the others");
+        assert_eq!(*slow.held.lock().expect("lock"), READERS);
+        slow.release();
+        for reader in readers {
+            assert_eq!(reader.join().expect("a reader"), "at last");
+        }
+    });
+    unmount(&mut mount);
+}
+
+#[test]
+fn data_of_every_length_goes_through() {
+    let dir = tempfile::tempdir().expect("directory");
+    let Some(mut mount) = mounted(Arc::new(MemFs::new()), dir.path()) else { return };
+    for len in [0, 1, 4095, 4096, 4097, 100_000, (1 << 20) - 1, 1 << 20, (3 << 20) + 5] {
+        let content: Vec<u8> = (0..len).map(|n| (n * 7 % 251) as u8).collect();
+        let path = dir.path().join(format!("file{len}"));
+        fs::write(&path, &content).expect("write");
+        assert!(fs::read(&path).expect("read") == content, "{len} bytes");
+    }
+    let long = "n".repeat(255);
+    fs::create_dir(dir.path().join(&long)).expect("the longest name");
+    std::os::unix::fs::symlink("t".repeat(4095), dir.path().join("link")).expect("link");
+    let target = fs::read_link(dir.path().join("link")).expect("the longest target");
+    assert_eq!(target.as_os_str().len(), 4095);
+    assert_eq!(fs::read_dir(dir.path()).expect("list").count(), 11);
+    unmount(&mut mount);
+}
+
+#[test]
+fn a_volume_is_not_full_when_a_file_was_removed_before() {
+    let dir = tempfile::tempdir().expect("directory");
+    let limits = MemLimits { capacity_bytes: 1 << 20, ..MemLimits::default() };
+    let fs = Arc::new(MemFs::with_limits(limits));
+    let Some(mut mount) = mounted(fs, dir.path()) else { return };
+    // By a program of its own: what another test starts has the files of this process until its
+    // exec, and keeps removed ones in use.
+    let script = "for i in $(seq 100); do
+        head -c 900K /dev/zero >file$i || exit 1
+        rm file$i
+    done
+    head -c 900K /dev/zero >last || exit 2
+    ! head -c 900K /dev/zero >'too much' || exit 3";
+    let ran = Command::new("sh").args(["-c", script]).current_dir(dir.path()).output();
+    let ran = ran.expect("sh");
+    assert!(ran.status.success(), "{ran:?}");
+    unmount(&mut mount);
+}
+
+#[test]
+fn many_threads_on_all_cpus() {
+    let dir = tempfile::tempdir().expect("directory");
+    let Some(mut mount) = mounted(Arc::new(MemFs::new()), dir.path()) else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let mine = dir.path().join(format!("dir{thread}"));
+            scope.spawn(move || {
+                fs::create_dir(&mine).expect("mkdir");
+                for nr in 0..200 {
+                    let (path, renamed) =
+                        (mine.join(format!("a{nr}")), mine.join(format!("b{nr}")));
+                    fs::write(&path, format!("{thread} {nr}")).expect("write");
+                    fs::rename(&path, &renamed).expect("rename");
+                    let text = fs::read_to_string(&renamed).expect("read");
+                    assert_eq!(text, format!("{thread} {nr}"));
+                }
+                assert_eq!(fs::read_dir(&mine).expect("list").count(), 200);
+            });
+        }
+    });
+    assert_eq!(fs::metadata(dir.path()).expect("root").nlink(), 18);
+    unmount(&mut mount);
+}
+
+#[test]
+fn a_file_system_that_may_wait_anywhere_is_refused() {
+    /// As a file system that has no way to say that it would wait.
+    struct Anywhere(MemFs);
+
+    impl Layer for Anywhere {
+        fn below(&self) -> &dyn FileSystem {
+            &self.0
+        }
+    }
+
+    let dir = tempfile::tempdir().expect("directory");
+    let options = MountOptions { io_uring: IoUring::On, ..options() };
+    let refused = weft_fuse::mount(Arc::new(Anywhere(MemFs::new())), dir.path(), &options);
+    assert!(matches!(refused, Err(Error::IoUring(_))), "{refused:?}");
+}
