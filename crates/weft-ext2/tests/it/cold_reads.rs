@@ -7,7 +7,7 @@ use weft_block::{MemoryDevice, PAGE_BYTES};
 use weft_ext2::Ext2;
 use weft_patch::Options;
 use weft_testing::ReadsDevice;
-use weft_vfs::{DirCursor, FileSystem, Handle, Ino, Walker};
+use weft_vfs::{Caller, DirCursor, FileSystem, Handle, Ino, Walker};
 
 type Reads = Arc<ReadsDevice<MemoryDevice>>;
 
@@ -115,20 +115,39 @@ fn the_inodes_of_a_listing_are_read_at_once() {
     fs.unmount().unwrap();
 }
 
-/// The pieces of a file lie around the block of its map.
+/// The data of a small file lies around its map, and comes with it.
 #[test]
-fn the_pieces_of_a_file_are_read_at_once() {
+fn a_small_file_with_a_map_costs_one_read() {
     let bytes: Vec<u8> = (0..20 * PAGE_BYTES + 77).map(|at| (at % 241) as u8).collect();
     let (device, fs) = cold(&KINDS[0], 64 << 20, |w| {
         w.write_file(b"/file", &bytes, 0o644).unwrap();
     });
     let ino = lookup(&fs, fs.root(), "file");
+    device.take();
+    assert_eq!(read(&fs, ino, 128 << 10), bytes);
+    let reads = device.take();
+    assert_eq!(reads.len(), 1, "{reads:?}");
+    // A change of what was read ahead is what is read next.
+    fs.write(&Caller::ROOT, ino, Handle::NONE, 70_000, b"changed").unwrap();
+    fs.sync().unwrap();
+    assert_eq!(read(&fs, ino, 128 << 10)[70_000..70_007], *b"changed");
+    fs.unmount().unwrap();
+}
+
+/// The pieces of a file lie around the block of its map.
+#[test]
+fn the_pieces_of_a_file_are_read_at_once() {
+    let bytes: Vec<u8> = (0..40 * PAGE_BYTES).map(|at| (at % 241) as u8).collect();
+    let (device, fs) = cold(&KINDS[0], 64 << 20, |w| {
+        w.write_file(b"/file", &bytes, 0o644).unwrap();
+    });
+    let ino = lookup(&fs, fs.root(), "file");
     // Brings in the map.
-    fs.read(ino, Handle::NONE, 19 * PAGE_BYTES as u64, &mut [0; 9]).unwrap();
+    fs.read(ino, Handle::NONE, 39 * PAGE_BYTES as u64, &mut [0; 9]).unwrap();
     device.take();
     device.hold();
     let reader = fs.clone();
-    let read = std::thread::spawn(move || read(&reader, ino, 128 << 10));
+    let read = std::thread::spawn(move || read(&reader, ino, 256 << 10));
     device.wait_held(2);
     device.release();
     assert_eq!(read.join().unwrap(), bytes);
