@@ -2,12 +2,21 @@
 //!
 //! A buffer with patches is *dirty* and stays; a clean one may be evicted (second chance). The
 //! content is shared (`Arc`) with a write in progress, and copied if it changes meanwhile.
+//!
+//! Blocks that were read ahead and not used since have at most an eighth of the clean memory: a
+//! further one drops the oldest. They are evicted before all blocks that are in use.
 
 use crate::block_map::BlockMap;
 use crate::graph::NONE;
 use crate::{BlockNr, Owner};
 use hashbrown::HashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// The part of the clean memory that blocks read ahead may take while nobody uses them.
+const AHEAD_PART: usize = 8;
+/// The part of it that one operation may read ahead.
+const AHEAD_ONCE_PART: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Buffer {
@@ -80,6 +89,8 @@ pub(crate) struct Cache {
     /// The blocks that are being read without the lock; true for those that were brought in by
     /// another way meanwhile, so that what is read may be old.
     fetches: HashMap<BlockNr, bool>,
+    /// The blocks that were read ahead last, the oldest first; those that were used since, too.
+    ahead: VecDeque<BlockNr>,
     owners: HashMap<Owner, u32>,
     block_bytes: usize,
     hand: usize,
@@ -111,6 +122,7 @@ impl Cache {
             free: Vec::new(),
             by_nr: BlockMap::default(),
             fetches: HashMap::new(),
+            ahead: VecDeque::new(),
             owners: HashMap::new(),
             block_bytes,
             hand: 0,
@@ -204,13 +216,14 @@ impl Cache {
         index
     }
 
-    /// Notes that a block will be read without the lock, unless it is in memory or is being read.
-    pub fn begin_fetch(&mut self, nr: BlockNr) -> bool {
-        let begins = self.find(nr).is_none() && !self.fetches.contains_key(&nr);
-        if begins {
-            self.fetches.insert(nr, false);
-        }
-        begins
+    /// Returns true if a block is neither in memory nor being read without the lock.
+    pub fn may_fetch(&self, nr: BlockNr) -> bool {
+        self.find(nr).is_none() && !self.fetches.contains_key(&nr)
+    }
+
+    /// Notes that a block will be read without the lock. It [may be](Self::may_fetch).
+    pub fn begin_fetch(&mut self, nr: BlockNr) {
+        self.fetches.insert(nr, false);
     }
 
     /// Returns true if a block is being read without the lock.
@@ -218,11 +231,35 @@ impl Cache {
         self.fetches.contains_key(&nr)
     }
 
-    /// Adds a block that was read without the lock, unless it may be old.
-    pub fn keep_fetched(&mut self, nr: BlockNr, bytes: &[u8]) {
-        if self.fetches.get(&nr) == Some(&false) {
-            let content = self.filled(bytes);
-            self.insert(nr, content, false);
+    /// Adds a block that was read without the lock, unless it may be old. One that was read `ahead`
+    /// is the first to go until it is used.
+    pub fn keep_fetched(&mut self, nr: BlockNr, bytes: &[u8], ahead: bool) {
+        if self.fetches.get(&nr) != Some(&false) {
+            return;
+        }
+        if ahead && self.ahead.len() >= self.max_clean / AHEAD_PART {
+            self.drop_oldest_ahead();
+        }
+        let content = self.filled(bytes);
+        let index = self.insert(nr, content, false);
+        if ahead {
+            self[index].referenced = false;
+            self.ahead.push_back(nr);
+        }
+    }
+
+    /// Returns the number of blocks that one operation may read ahead.
+    pub fn max_read_ahead(&self) -> usize {
+        self.max_clean / AHEAD_ONCE_PART
+    }
+
+    fn drop_oldest_ahead(&mut self) {
+        let oldest = self.ahead.pop_front().and_then(|nr| self.find(nr));
+        if let Some(index) = oldest
+            && !self[index].referenced
+            && !self[index].is_dirty()
+        {
+            self.drop_clean(index);
         }
     }
 

@@ -37,6 +37,8 @@ pub struct Counters {
     pub transactions: u64,
     /// Blocks read from the device into the cache.
     pub blocks_read: u64,
+    /// Those that were read ahead, beside one that was needed.
+    pub blocks_read_ahead: u64,
     /// Those that were read while the engine's lock was held, so that all others waited.
     pub reads_under_lock: u64,
     /// Operations begun.

@@ -7,20 +7,38 @@
 //! that need it, and no others. (LeanStore restarts the operations on its trees like that; ZFS
 //! holds what a transaction will read before it begins.)
 //!
+//! The blocks that one try misses are read together: adjacent ones in one request, and up to
+//! [`IN_FLIGHT_MAX`] requests at a time, so that they take as long as the slowest.
+//!
 //! While a block is being read another operation may bring it into the cache, change it, write it
 //! and drop it: what the read returns is then old, and is not kept.
+//!
+//! # Read-ahead
+//!
+//! An operation may name blocks that others will probably read soon ([`Op::read_ahead`]). They make
+//! requests longer, never more: only those are read that join a block that is needed. They are
+//! subject to the same rule of being overtaken. A request that fails is repeated for the blocks that
+//! are needed, so a bad block beside them fails nobody. [`Cache`](crate::buffer::Cache) bounds what
+//! they take of the memory.
 
 use crate::engine::{Engine, Op, Shared};
 use crate::nowait::about_to_wait;
 use crate::reads::Reads;
+use crate::state::{Missing, State};
 use crate::{BlockNr, Error, Result};
-use std::sync::PoisonError;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::thread::Builder;
 
 /// Tries of an operation before it reads under the lock. With a cache too small for all the blocks
 /// that it reads, it would be tried for ever.
 const TRIES: u32 = 64;
-/// Blocks fetched by one try at most.
+/// Blocks fetched by one try at most, without those that are read ahead.
 const FETCH_MAX: usize = 1024;
+/// Bytes read ahead by one try at most. That many take a tenth of a second on a slow line.
+const AHEAD_MAX_BYTES: usize = 1 << 20;
+/// Requests of one caller in flight at a time.
+pub(crate) const IN_FLIGHT_MAX: usize = 16;
 
 impl Engine {
     /// Runs `look` with an operation that changes nothing, and returns its result. Blocks that it
@@ -56,6 +74,16 @@ impl Engine {
         Ok(op)
     }
 
+    /// Reads runs of blocks from the device, bypassing the cache and its lock, several at a time: for
+    /// file data that [`Op::cached`] did not return. Each run is its first block and a buffer for
+    /// whole blocks.
+    ///
+    /// # Errors
+    /// [`Error::Device`] of the first run that failed. The others have been read then.
+    pub fn read_runs(&self, runs: Vec<(BlockNr, &mut [u8])>) -> Result<()> {
+        for_each_at_once(runs, |(nr, buf)| self.read_device(nr, buf))
+    }
+
     /// Begins an operation, runs `reads`, and returns both if all blocks were in memory; else reads
     /// the missing ones and tries again. The last try reads under the lock.
     fn when_cached<'a, R>(
@@ -68,8 +96,8 @@ impl Engine {
             op.state.missing.noted = true;
             let result = reads(&mut op);
             op.state.missing.noted = false;
-            let missing = std::mem::take(&mut op.state.missing.blocks);
-            if missing.is_empty() {
+            let missing = std::mem::take(&mut op.state.missing);
+            if missing.blocks.is_empty() {
                 return Ok((op, result));
             }
             drop(op);
@@ -104,19 +132,76 @@ impl Op<'_> {
         }
         self.state.missing.blocks.first().map_or(Ok(()), |&nr| Err(Error::NotInMemory { nr }))
     }
+
+    /// Names blocks that will probably be read soon: under [`Engine::look`] and
+    /// [`Engine::begin_after`] those that are not in memory are read in the same request as a block
+    /// that is missing and that they join. Without such a block nothing is read. A range that is
+    /// long for the cache is left out, as is what would make one try read ahead more than a
+    /// mebibyte.
+    pub fn read_ahead(&mut self, blocks: Range<BlockNr>) {
+        let State { missing, cache, block_bytes, .. } = &mut *self.state;
+        if !missing.noted || missing.ahead.contains(&blocks) {
+            return;
+        }
+        let len = |range: &Range<BlockNr>| range.end.0.saturating_sub(range.start.0);
+        let noted: u64 = missing.ahead.iter().map(len).sum();
+        let max = cache.max_read_ahead().min(AHEAD_MAX_BYTES / *block_bytes) as u64;
+        if noted + len(&blocks) <= max {
+            missing.ahead.push(blocks);
+        }
+    }
 }
 
-/// The blocks that one thread reads. Dropped, it lets others read those that it did not bring.
+/// Calls `f` with each of `items`, from up to [`IN_FLIGHT_MAX`] threads at a time, and returns the
+/// first error. An item is dropped before the thread that handled it takes the next.
+fn for_each_at_once<T: Send>(mut items: Vec<T>, f: impl Fn(T) -> Result<()> + Sync) -> Result<()> {
+    let threads = items.len().min(IN_FLIGHT_MAX);
+    // What must not wait does not by itself: another thread would.
+    if threads <= 1 || about_to_wait().is_err() {
+        return items.into_iter().try_for_each(f);
+    }
+    items.reverse();
+    let items = Mutex::new(items);
+    let failed = Mutex::new(None);
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let work = || {
+        while let Some(item) = next() {
+            if let Err(e) = f(item) {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Without more threads, these do all the work.
+            if Builder::new().name("weft-read".into()).spawn_scoped(scope, work).is_err() {
+                break;
+            }
+        }
+        work();
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// A block to be read; `ahead` if no operation has asked for it yet.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    nr: BlockNr,
+    ahead: bool,
+}
+
+/// Adjacent blocks that one thread reads in one request. Dropped, it lets others read those that it
+/// did not bring.
 struct Fetch<'a> {
     shared: &'a Shared,
-    blocks: Vec<BlockNr>,
+    blocks: Vec<Wanted>,
 }
 
 impl Drop for Fetch<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        for nr in &self.blocks {
-            state.cache.end_fetch(*nr);
+        for block in &self.blocks {
+            state.cache.end_fetch(block.nr);
         }
         drop(state);
         self.shared.fetched.notify_all();
@@ -125,14 +210,11 @@ impl Drop for Fetch<'_> {
 
 impl Shared {
     /// Brings blocks into memory, without the lock; or waits for other threads that do.
-    fn fetch(&self, mut wanted: Vec<BlockNr>) -> Result<()> {
-        wanted.sort_unstable();
-        wanted.dedup();
-        wanted.truncate(FETCH_MAX);
+    fn fetch(&self, missing: Missing) -> Result<()> {
+        let first = missing.blocks[0];
         let mut state = self.lock();
-        let first = wanted[0];
-        wanted.retain(|&nr| state.cache.begin_fetch(nr));
-        if wanted.is_empty() {
+        let fetches = self.begin_fetches(&mut state, missing);
+        if fetches.is_empty() {
             about_to_wait()?;
             while state.cache.is_fetched(first) {
                 state = self.fetched.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -140,23 +222,59 @@ impl Shared {
             return Ok(());
         }
         drop(state);
-        let fetch = Fetch { shared: self, blocks: wanted };
-        for run in fetch.blocks.chunk_by(|a, b| a.0 + 1 == b.0) {
-            self.fetch_run(run)?;
-        }
-        Ok(())
+        for_each_at_once(fetches, |fetch| fetch.run())
     }
 
-    /// Reads adjacent blocks in one request, and keeps those that are not old by then.
-    fn fetch_run(&self, run: &[BlockNr]) -> Result<()> {
-        let block_bytes = self.block_bytes as usize;
-        let mut content = vec![0; run.len() * block_bytes];
-        self.read_blocks(run[0], &mut content)?;
-        let mut state = self.lock();
-        for (&nr, bytes) in run.iter().zip(content.chunks_exact(block_bytes)) {
-            state.cache.keep_fetched(nr, bytes);
+    /// Divides the blocks that are neither in memory nor being read into requests.
+    fn begin_fetches(&self, state: &mut State, missing: Missing) -> Vec<Fetch<'_>> {
+        let Missing { mut blocks, ahead, .. } = missing;
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks.truncate(FETCH_MAX);
+        let ahead = ahead.into_iter().flat_map(|range| (range.start.0..range.end.0).map(BlockNr));
+        let ahead = ahead.filter(|nr| nr.0 < state.len_blocks).map(|nr| Wanted { nr, ahead: true });
+        let blocks = blocks.into_iter().map(|nr| Wanted { nr, ahead: false });
+        let mut wanted: Vec<Wanted> =
+            blocks.chain(ahead).filter(|block| state.cache.may_fetch(block.nr)).collect();
+        wanted.sort_unstable_by_key(|block| (block.nr, block.ahead));
+        wanted.dedup_by_key(|block| block.nr);
+        let runs = wanted.chunk_by(|a, b| a.nr.0 + 1 == b.nr.0);
+        let needed = runs.filter(|run| run.iter().any(|block| !block.ahead));
+        needed
+            .map(|run| {
+                run.iter().for_each(|block| state.cache.begin_fetch(block.nr));
+                Fetch { shared: self, blocks: run.to_vec() }
+            })
+            .collect()
+    }
+}
+
+impl Fetch<'_> {
+    /// Reads the blocks, and keeps those that are not old by then. If that fails, reads those that
+    /// are needed alone.
+    fn run(&self) -> Result<()> {
+        let read = self.read(&self.blocks);
+        if read.is_ok() || self.blocks.iter().all(|block| !block.ahead) {
+            return read;
         }
-        state.counters.blocks_read += run.len() as u64;
+        self.blocks
+            .chunk_by(|a, b| a.ahead == b.ahead)
+            .filter(|part| !part[0].ahead)
+            .try_for_each(|part| self.read(part))
+    }
+
+    fn read(&self, blocks: &[Wanted]) -> Result<()> {
+        let Self { shared, .. } = self;
+        let block_bytes = shared.block_bytes as usize;
+        let first = blocks[0].nr;
+        let mut content = vec![0; blocks.len() * block_bytes];
+        shared.read_blocks(first, &mut content)?;
+        let mut state = shared.lock();
+        for (block, bytes) in blocks.iter().zip(content.chunks_exact(block_bytes)) {
+            state.cache.keep_fetched(block.nr, bytes, block.ahead);
+            state.counters.blocks_read += 1;
+            state.counters.blocks_read_ahead += u64::from(block.ahead);
+        }
         Ok(())
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Missing {
     /// Set if the operation in progress may use blocks in memory only, and will be tried again.
     pub noted: bool,
     pub blocks: Vec<BlockNr>,
+    /// Ranges that are read ahead with them.
+    pub ahead: Vec<Range<BlockNr>>,
 }
 
 pub(crate) struct State {

@@ -1,5 +1,5 @@
-//! Helpers of the tests of all rooms: waiting for something, a seeded generator, and a device that
-//! holds a request back.
+//! Helpers of the tests of all rooms: waiting for something, a seeded generator, a device that holds
+//! a request back, and one that notes all reads.
 //!
 //! Nothing here decides by time. A wait has a limit only so that a test that would hang fails
 //! instead, with what it waited for; the limit is far above what the slowest machine needs.
@@ -10,8 +10,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 mod gate;
+mod reads;
 
 pub use gate::{At, GateDevice};
+pub use reads::ReadsDevice;
 pub use weft_block::Rng;
 
 /// The longest wait; what takes longer never comes.

@@ -24,6 +24,9 @@ const STEP_JOURNALED_BYTES: usize = 128 << 10;
 const MAX_BLOCK_BYTES: usize = 32 << 10;
 /// Blocks of metadata one step may change.
 pub(crate) const STEP_META_BLOCKS: u32 = 48;
+/// The longest run that is read by way of a buffer if only the end of its last block is not read:
+/// of a longer one, the buffer gets that block alone, in a request of its own.
+const CUT_MAX_BYTES: usize = 64 << 10;
 /// Reads without the lock before one is done under it.
 const OPTIMISTIC_READS: u32 = 3;
 
@@ -242,23 +245,36 @@ impl<F: Format> State<F> {
 }
 
 impl<F: Format> UnixFs<F> {
+    /// Reads from the device what was not in the cache, all of it at once: a run of whole blocks
+    /// into its place, another one by way of a buffer.
     fn read_misses(&self, misses: &[Miss], buf: &mut [u8]) -> Result<()> {
         let block_bytes = self.block_bytes as usize;
-        let mut bounce = Vec::new();
+        let mut whole = Vec::with_capacity(misses.len());
+        let mut cut = Vec::new();
+        let (mut rest, mut done) = (buf, 0);
         for miss in misses {
-            let to = &mut buf[miss.at..miss.at + miss.len];
-            let whole = if miss.skip == 0 { miss.len / block_bytes * block_bytes } else { 0 };
-            if whole > 0 {
-                self.engine.read_device(BlockNr(miss.nr), &mut to[..whole])?;
+            let (_, from) = std::mem::take(&mut rest).split_at_mut(miss.at - done);
+            let (mut to, behind) = from.split_at_mut(miss.len);
+            (rest, done) = (behind, miss.at + miss.len);
+            let mut nr = miss.nr;
+            if miss.skip == 0 && miss.len.is_multiple_of(block_bytes) {
+                whole.push((BlockNr(nr), to));
+                continue;
             }
-            let rest = &mut to[whole..];
-            if !rest.is_empty() {
-                let need = (miss.skip + rest.len()).next_multiple_of(block_bytes);
-                bounce.resize(need, 0);
-                let first = miss.nr + (whole / block_bytes) as u64;
-                self.engine.read_device(BlockNr(first), &mut bounce[..need])?;
-                rest.copy_from_slice(&bounce[miss.skip..miss.skip + rest.len()]);
+            if miss.skip == 0 && miss.len > CUT_MAX_BYTES {
+                let (blocks, end) = to.split_at_mut(miss.len / block_bytes * block_bytes);
+                nr += (blocks.len() / block_bytes) as u64;
+                whole.push((BlockNr(miss.nr), blocks));
+                to = end;
             }
+            let blocks = vec![0; (miss.skip + to.len()).next_multiple_of(block_bytes)];
+            cut.push((BlockNr(nr), blocks, miss.skip, to));
+        }
+        let buffers = cut.iter_mut().map(|(nr, blocks, ..)| (*nr, blocks.as_mut_slice()));
+        whole.extend(buffers);
+        self.engine.read_runs(whole)?;
+        for (_, blocks, skip, to) in cut {
+            to.copy_from_slice(&blocks[skip..skip + to.len()]);
         }
         Ok(())
     }

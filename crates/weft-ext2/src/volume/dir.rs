@@ -38,6 +38,9 @@ use weft_unix::{
 };
 use weft_vfs::{Error as FsError, FileFlags, FileKind, Ino};
 
+/// Bytes of a directory that a listing reads at once, if they are adjacent.
+const LIST_AHEAD_BYTES: u64 = 128 << 10;
+
 impl Directories for Volume {
     type Place = Place;
     type Reserved = Reserved;
@@ -154,6 +157,9 @@ impl Directories for Volume {
                 at = (fbn + run.len) * bs;
                 continue;
             };
+            if op.cached(nr).is_none() {
+                op.read_ahead(nr..BlockNr(nr.0 + run.len.min(LIST_AHEAD_BYTES / bs)));
+            }
             let mut full = false;
             for entry in Dirents::new(op.peek(nr)?, filetype) {
                 let entry = entry.map_err(|e| Self::dir_error(node.ino, nr, e))?;

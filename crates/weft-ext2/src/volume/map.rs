@@ -7,9 +7,13 @@ use super::node::{Node, number, raw};
 use super::orphans::now_secs;
 use super::state::Volume;
 use crate::layout::{DIRECT_SLOTS, MapPath, RoCompat, bytes};
+use std::ops::Range;
 use weft_patch::{BlockNr, Op, Owner, PatchId};
 use weft_unix::{Error, FileBlocks, Patches, Result, Run, Unmapped, push_patch};
 use weft_vfs::{Error as FsError, Ino};
+
+/// The longest file whose data is read with its map: as much as the kernel reads ahead at first.
+const SMALL_FILE_BYTES: u64 = 128 << 10;
 
 /// Returns the number of a block as the volume writes it; one that no volume has if it does not
 /// fit.
@@ -55,6 +59,9 @@ impl FileBlocks for Volume {
                 nr
             }
         };
+        if path.depth == 1 && op.cached(BlockNr(u64::from(leaf))).is_none() {
+            op.read_ahead(self.blocks_beside(node, leaf));
+        }
         let block = op.peek(BlockNr(u64::from(leaf)))?;
         let pointers = block.get(last * 4..).unwrap_or_default();
         let pointers = pointers.chunks_exact(4).map(|raw| bytes::get32(raw, 0));
@@ -249,6 +256,21 @@ impl Volume {
         let p = u64::from(self.geometry.pointers_per_block());
         let direct = DIRECT_SLOTS as u64;
         if fbn < direct { direct - fbn } else { p - (fbn - direct) % p }
+    }
+
+    /// Returns the blocks beside the first leaf of a small file that are probably its data: those in
+    /// front, to which direct pointers lead, and as many behind as the leaf has pointers. The
+    /// allocators of Linux and of weft put them there, and so one request brings the whole file.
+    fn blocks_beside(&self, node: &Node, leaf: u32) -> Range<BlockNr> {
+        let leaf_nr = u64::from(leaf);
+        if node.inode.size_bytes > SMALL_FILE_BYTES {
+            return BlockNr(leaf_nr)..BlockNr(leaf_nr);
+        }
+        let direct = node.own.block[..DIRECT_SLOTS].iter().rev().zip(1..);
+        let in_front = direct.take_while(|&(&nr, i)| nr.checked_add(i) == Some(leaf)).count();
+        let blocks = node.inode.size_bytes.div_ceil(u64::from(self.geometry.block_bytes));
+        let behind = blocks.saturating_sub(DIRECT_SLOTS as u64);
+        BlockNr(leaf_nr - in_front as u64)..BlockNr(leaf_nr + 1 + behind)
     }
 
     fn run_of(&self, ino: Ino, pointers: impl Iterator<Item = u32>, max: u64) -> Result<Run> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use weft_block::{BlockDevice as _, Fault, FaultDevice, MemoryDevice, Request, Rule};
 use weft_patch::{BlockNr, Engine, Error, Options, Owner};
-use weft_testing::{At, GateDevice, ends};
+use weft_testing::{At, GateDevice, ReadsDevice, ends};
 
 const BLOCK: usize = 1024;
 const COLD: BlockNr = BlockNr(5);
@@ -98,6 +98,36 @@ fn what_a_change_needs_is_read_before_it() {
     assert_eq!(engine.counters().reads_under_lock, 0);
     engine.begin(1).unwrap().write(BlockNr(11), 0, &[1], &[]).unwrap();
     assert_eq!(engine.counters().reads_under_lock, 1, "the read was not requested before");
+}
+
+/// On a slow device, four blocks take as long as one.
+#[test]
+fn what_is_missing_together_is_read_at_once() {
+    let device = ReadsDevice::new(MemoryDevice::new(64 << 10));
+    let options = Options { background: false, ..Options::default() };
+    let engine = Engine::new(device.clone(), BLOCK as u32, options).unwrap();
+    device.hold();
+    let looker = Arc::clone(&engine);
+    let look = std::thread::spawn(move || {
+        looker.look(|op| op.want([5, 6, 20, 30, 40].map(BlockNr))).unwrap().unwrap();
+    });
+    device.wait_held(4);
+    device.release();
+    look.join().unwrap();
+    assert_eq!(device.take().len(), 4, "the two adjacent blocks are one request");
+    assert_eq!(engine.counters().reads_under_lock, 0);
+
+    device.hold();
+    let reader = Arc::clone(&engine);
+    let read = std::thread::spawn(move || {
+        let mut bufs = [[9; BLOCK]; 3];
+        let runs = [7, 10, 50].map(BlockNr).into_iter().zip(bufs.iter_mut());
+        reader.read_runs(runs.map(|(nr, buf)| (nr, &mut buf[..])).collect()).unwrap();
+        bufs
+    });
+    device.wait_held(3);
+    device.release();
+    assert_eq!(read.join().unwrap(), [[0; BLOCK]; 3]);
 }
 
 /// A cache that cannot hold what an operation reads: it ends all the same.

@@ -9,3 +9,4 @@ mod log;
 mod ordering;
 mod overdue;
 mod perf_shape;
+mod read_ahead;
