@@ -5,6 +5,7 @@
 
 mod cache;
 mod engine;
+mod fsync;
 mod hfs;
 mod hit_ratio;
 mod limits;
@@ -76,6 +77,8 @@ enum What {
     Import,
     /// One large file, beside the kernel
     Sequential,
+    /// Small synchronous writes: new files beside the kernel, and threads that share flushes
+    Fsync,
     /// HFS volumes: files made, deleted, written and read, beside libhfs
     Hfs,
     /// Hit ratios of the cache's policies, beside their published simulators
@@ -267,7 +270,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 24] = [
+    let all: [(&str, Measurement); 25] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -277,6 +280,7 @@ fn main() -> Result<()> {
         ("hfs", hfs::hfs),
         ("hit-ratio", hit_ratio::hit_ratio),
         ("sequential", sequential::sequential),
+        ("fsync", fsync::fsync),
         ("mount", mounted::mounted),
         ("transform", transform::transform),
         ("cache-batching", cache::batching),
@@ -310,6 +314,7 @@ fn main() -> Result<()> {
         What::Mount => mounted::mounted(&bench),
         What::Import => mounted::import(&bench),
         What::Sequential => sequential::sequential(&bench),
+        What::Fsync => fsync::fsync(&bench),
         What::Hfs => hfs::hfs(&bench),
         What::HitRatio => hit_ratio::hit_ratio(&bench),
         What::Limits => limits::limits(&bench),
