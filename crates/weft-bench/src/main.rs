@@ -7,6 +7,7 @@ mod cache;
 mod comparison;
 mod engine;
 mod fio;
+mod fsync;
 mod hfs;
 mod hit_ratio;
 mod io_uring;
@@ -91,6 +92,8 @@ enum What {
     Import,
     /// One large file, beside the kernel
     Sequential,
+    /// Small synchronous writes: new files beside the kernel, and threads that share flushes
+    Fsync,
     /// HFS volumes: files made, deleted, written and read, beside libhfs
     Hfs,
     /// Hit ratios of the cache's policies, beside their published simulators
@@ -304,7 +307,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 27] = [
+    let all: [(&str, Measurement); 28] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -314,6 +317,7 @@ fn main() -> Result<()> {
         ("hfs", hfs::hfs),
         ("hit-ratio", hit_ratio::hit_ratio),
         ("sequential", sequential::sequential),
+        ("fsync", fsync::fsync),
         ("mount", mounted::mounted),
         ("metadata", metadata::metadata),
         ("fio", fio::fio),
@@ -353,6 +357,7 @@ fn main() -> Result<()> {
         What::Memory => memory::memory(&bench),
         What::Import => mounted::import(&bench),
         What::Sequential => sequential::sequential(&bench),
+        What::Fsync => fsync::fsync(&bench),
         What::Hfs => hfs::hfs(&bench),
         What::HitRatio => hit_ratio::hit_ratio(&bench),
         What::Limits => limits::limits(&bench),

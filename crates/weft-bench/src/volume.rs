@@ -65,7 +65,7 @@ pub fn measure(stack: &Stack, work: impl FnOnce(&Stack) -> Result<()>) -> Result
 }
 
 /// Returns the counts between two readings.
-fn since(now: &Counters, before: &Counters) -> Counters {
+pub fn since(now: &Counters, before: &Counters) -> Counters {
     let mut c = *now;
     for (field, old) in [
         (&mut c.patches, before.patches),
@@ -81,6 +81,7 @@ fn since(now: &Counters, before: &Counters) -> Counters {
         (&mut c.transactions, before.transactions),
         (&mut c.blocks_read, before.blocks_read),
         (&mut c.reads_under_lock, before.reads_under_lock),
+        (&mut c.syncs, before.syncs),
         (&mut c.operations, before.operations),
     ] {
         *field = field.saturating_sub(old);

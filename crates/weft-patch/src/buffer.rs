@@ -59,8 +59,8 @@ pub(crate) struct Buffer {
     pub data: bool,
     /// The journal's transaction that changed it last.
     pub transaction: u64,
-    /// Marks of syncs.
-    pub mark: u32,
+    /// The mark of the last sync that needed it.
+    pub mark: u64,
     used: bool,
 }
 

@@ -305,7 +305,9 @@ impl State {
             &from,
             CHECK_BOUND,
             |buffer| cache[buffer].hard,
-            |index, p| if hard { p.buffer == buffer } else { index == patch },
+            |index, p| {
+                p.kind != Kind::InFlight && if hard { p.buffer == buffer } else { index == patch }
+            },
         );
         assert!(!cycle, "the befores of patch {patch} lead back to it");
     }

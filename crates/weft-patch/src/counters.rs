@@ -41,6 +41,8 @@ pub struct Counters {
     pub blocks_read_ahead: u64,
     /// Those that were read while the engine's lock was held, so that all others waited.
     pub reads_under_lock: u64,
+    /// Syncs that had anything to wait for.
+    pub syncs: u64,
     /// Operations begun.
     pub operations: u64,
 }

@@ -2,6 +2,7 @@
 
 use crate::batch::{Write, fail_all, first_error, write_batch};
 use crate::graph::NONE;
+use crate::group::Wanted;
 use crate::jbd2::{Log, LogMap};
 use crate::nowait::about_to_wait;
 use crate::reads::Reads;
@@ -185,7 +186,7 @@ impl Engine {
     /// them.
     pub fn sync(&self) -> Result<()> {
         about_to_wait()?;
-        self.shared.sync_all()
+        self.shared.reach(Wanted::All)
     }
 
     /// Writes back now what age and pressure would write back later: with a journal, also in place.
@@ -208,7 +209,7 @@ impl Engine {
     /// As [`sync`](Self::sync), for these blocks.
     pub fn sync_owner(&self, owner: Owner, also: &[PatchId]) -> Result<()> {
         about_to_wait()?;
-        self.shared.sync_owner(owner, also)
+        self.shared.reach(Wanted::Owner(owner, also.to_vec()))
     }
 
     /// Reads a run of blocks from the device, bypassing the cache and its lock. For file data that
@@ -349,25 +350,39 @@ impl Shared {
     ///
     /// # Errors
     /// The first error.
-    pub fn write_planned(&self, mut batch: Vec<Write>) -> Result<()> {
+    pub fn write_planned(&self, batch: Vec<Write>) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
+        self.write_with(batch, true, || ()).2
+    }
+
+    /// Writes the blocks that were planned and what `also` writes, and flushes the device once for
+    /// both if `flushes` is set. Returns what `also` returned, the result of the flush, and the
+    /// first error of the batch, the flush included.
+    pub fn write_with<R>(
+        &self,
+        mut batch: Vec<Write>,
+        flushes: bool,
+        also: impl FnOnce() -> R,
+    ) -> (R, Result<()>, Result<()>) {
         let block_bytes = self.block_bytes as usize;
         let requests = write_batch(&*self.device, &mut batch, block_bytes, self.max_request_bytes);
-        let flush = self.device.flush();
-        if let Err(e) = &flush {
-            fail_all(&mut batch, &Error::flush(e));
+        let also = also();
+        let flushed = if flushes { self.device.flush() } else { Ok(()) };
+        let flushed = flushed.map_err(|e| Error::flush(&e));
+        if let Err(e) = &flushed {
+            fail_all(&mut batch, e);
         }
         let result = first_error(&batch);
         let mut state = self.lock();
         for blocks in requests {
             state.counters.count_request(blocks);
         }
-        state.counters.flushes += 1;
+        state.counters.flushes += u64::from(flushes);
         state.complete(batch);
         self.room.notify_all();
-        result
+        (also, flushed, result)
     }
 
     /// Returns an error if there are dirty patches and nothing was planned for them: that would be
@@ -456,7 +471,8 @@ impl Shared {
             };
             drop(state);
             if !roots.is_empty() {
-                self.make_durable_in_turn(io, roots)?;
+                drop(io);
+                self.reach(Wanted::Patches(roots))?;
                 return Ok(true);
             }
         }

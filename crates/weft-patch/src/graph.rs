@@ -344,7 +344,8 @@ impl Graph {
 
     /// Walks from `from` along befores, and to the patch that must be written together with each
     /// visited one (`together` returns the hard patch of a buffer), until `found` returns true or
-    /// `bound` patches were visited. Returns true if `found` did.
+    /// `bound` patches were visited. Returns true if `found` did. Visits patches in flight, which
+    /// wait for nothing.
     pub fn reaches(
         &mut self,
         from: &[u32],
@@ -360,7 +361,7 @@ impl Graph {
         let mut answer = false;
         while let Some(index) = stack.pop() {
             let patch = &mut self.patches[index as usize];
-            if patch.mark == mark || patch.kind == Kind::InFlight {
+            if patch.mark == mark {
                 continue;
             }
             patch.mark = mark;
@@ -371,6 +372,9 @@ impl Graph {
             if found(index, patch) {
                 answer = true;
                 break;
+            }
+            if patch.kind == Kind::InFlight {
+                continue;
             }
             let mut edge = patch.befores;
             if patch.buffer != NONE {

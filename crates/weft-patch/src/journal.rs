@@ -15,10 +15,16 @@
 //!   it.
 //!
 //! One thread at a time commits, holding `io`; operations go on meanwhile in the next transaction.
+//! A commit takes two flushes: one makes the copies in the log durable together with the file data
+//! that the transaction and the callers wait for, the other the commit record. Callers share it (see
+//! [`group`](crate::group)): their patches are journaled by the transaction that is written, or by
+//! the one after it.
 
+use crate::batch::Write;
 use crate::engine::Shared;
 use crate::graph::{Kind, NONE};
-use crate::jbd2::{self, CommitTime, Log, build_transaction};
+use crate::group::Wanted;
+use crate::jbd2::{self, CommitTime, Format, Log, build_transaction};
 use crate::state::State;
 use crate::transactions::{Committing, LogWork, Logged, Transaction};
 use crate::undo::Change;
@@ -182,7 +188,7 @@ impl State {
     ///
     /// # Errors
     /// [`Error::Journal`]: operations changed more than they had declared.
-    fn close_transaction(&mut self) -> Result<()> {
+    pub fn close_transaction(&mut self) -> Result<()> {
         let needed = self.running_len_blocks(0);
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let something = journal.running.as_ref().is_some_and(|t| !t.is_empty());
@@ -277,6 +283,48 @@ impl State {
     }
 }
 
+/// The transaction to be committed: what is written for it, and where.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    copies: Vec<(u64, Arc<[u8]>)>,
+    /// Number of log blocks that were set aside for it.
+    len_blocks: u32,
+    revokes: Vec<u64>,
+    /// File data that must be durable before the commit record.
+    pub data: Vec<PatchId>,
+    format: Format,
+    sequence: u32,
+    head: u32,
+}
+
+/// The blocks of a transaction that were written before its commit record.
+struct Copies {
+    /// The log block after them.
+    end: u32,
+    len_blocks: usize,
+    crc: u32,
+}
+
+/// Writes the blocks of a transaction that come before its commit record.
+fn write_copies(log: &mut Log, commit: &Prepared) -> Result<Copies> {
+    let blocks: Vec<(u64, &[u8])> = commit.copies.iter().map(|(nr, c)| (*nr, &c[..])).collect();
+    let Prepared { format, sequence, revokes, head, .. } = commit;
+    let transaction = build_transaction(format, *sequence, &blocks, revokes).map_err(log_error)?;
+    let len_blocks = transaction.blocks.len();
+    debug_assert_eq!(len_blocks + 1, commit.len_blocks as usize, "what was set aside");
+    if !log.needs_recovery() {
+        log.set_tail(*sequence, *head).map_err(log_error)?;
+    }
+    let end = log.write_ring(*head, &transaction.blocks).map_err(log_error)?;
+    Ok(Copies { end, len_blocks, crc: transaction.crc })
+}
+
+// By value, for `map_err`.
+#[allow(clippy::needless_pass_by_value)]
+fn log_error(e: jbd2::Error) -> Error {
+    Error::Journal(e.to_string())
+}
+
 fn lock(log: &Mutex<Log>) -> std::sync::MutexGuard<'_, Log> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -292,66 +340,45 @@ impl Shared {
 
     /// Commits the running transaction, if it is not empty, and one whose commit had failed.
     pub fn commit(&self) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
-        let _io = self.lock_io()?;
-        // A failed commit is finished first, then the running transaction follows.
-        for _ in 0..2 {
-            let resumed = {
-                let mut state = self.lock();
-                let resumed = state.journal.as_ref().is_some_and(|j| j.committing.is_some());
-                state.close_transaction()?;
-                resumed
-            };
-            self.write_transaction(&mut lock(log))?;
-            if !resumed {
-                break;
-            }
-        }
-        Ok(())
+        if self.log.is_some() { self.reach(Wanted::Commits) } else { Ok(()) }
     }
 
-    fn write_transaction(&self, log: &mut Log) -> Result<()> {
-        let fail = |e: jbd2::Error| Error::Journal(e.to_string());
-        let Some((copies, len_blocks, revokes, data, format, sequence, head)) = ({
-            let state = self.lock();
-            state.journal.as_ref().and_then(|j| {
-                let c = j.committing.as_ref()?;
-                let revokes: Vec<u64> = c.transaction.revokes.iter().map(|nr| nr.0).collect();
-                let data = c.transaction.data.clone();
-                let copies = c.copies.clone();
-                Some((copies, c.len_blocks, revokes, data, j.format, j.next_sequence, j.head))
-            })
-        }) else {
-            return Ok(());
-        };
-        self.make_durable(data)?;
-        let blocks: Vec<(u64, &[u8])> = copies.iter().map(|(nr, c)| (*nr, &c[..])).collect();
-        let transaction = build_transaction(&format, sequence, &blocks, &revokes).map_err(fail)?;
-        debug_assert_eq!(transaction.blocks.len() + 1, len_blocks as usize, "what was set aside");
-        if !log.needs_recovery() {
-            log.set_tail(sequence, head).map_err(fail)?;
-        }
-        let at = log.write_ring(head, &transaction.blocks).map_err(fail)?;
+    /// Writes a planned batch, which contains the data that a transaction waits for, and the
+    /// transaction. The caller has held `io` since before they were planned. The errors of the batch
+    /// are noted in its writes.
+    ///
+    /// # Errors
+    /// The error because of which the transaction is not committed; it will be tried again.
+    pub fn write_commit(&self, batch: Vec<Write>, commit: &Prepared) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let log = &mut *lock(log);
         let log_device = Arc::clone(log.map().device());
-        log_device.flush().map_err(|e| Error::flush(&e))?;
+        let inside = Arc::as_ptr(&log_device).cast::<()>() == Arc::as_ptr(&self.device).cast();
+        let flushes = inside || !batch.is_empty();
+        let (copied, flushed, _) = self.write_with(batch, flushes, || write_copies(log, commit));
+        flushed?;
+        let copies = copied?;
+        if !inside {
+            log_device.flush().map_err(|e| Error::flush(&e))?;
+        }
+        let mut state = self.lock();
+        state.counters.flushes += u64::from(!inside);
+        state.counters.count_request(copies.len_blocks);
+        if let Some(error) = state.failure_of(&commit.data) {
+            return Err(error);
+        }
+        drop(state);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = CommitTime { seconds: now.as_secs(), nanoseconds: now.subsec_nanos() };
-        let record = jbd2::commit_block(&format, sequence, transaction.crc, time);
-        let end = log.write_ring(at, &[&record]).map_err(fail)?;
+        let record = jbd2::commit_block(&commit.format, commit.sequence, copies.crc, time);
+        let end = log.write_ring(copies.end, &[&record]).map_err(log_error)?;
         log_device.flush().map_err(|e| Error::flush(&e))?;
         let mut state = self.lock();
-        state.counters.flushes += 2;
-        state.counters.count_request(transaction.blocks.len());
+        state.counters.flushes += 1;
         state.counters.count_request(1);
-        state.committed(head, end);
+        state.committed(commit.head, end);
         drop(state);
         self.room.notify_all();
-        Ok(())
-    }
-
-    /// Runs rounds until the patches are durable. The caller holds `io`.
-    fn make_durable(&self, mut roots: Vec<PatchId>) -> Result<()> {
-        while !self.durable_after_round(&mut roots)? {}
         Ok(())
     }
 
@@ -380,38 +407,12 @@ impl Shared {
             return Ok(());
         }
         let mut log = lock(log);
-        let fail = |e: jbd2::Error| Error::Journal(e.to_string());
-        log.set_tail(sequence, start).map_err(fail)?;
+        log.set_tail(sequence, start).map_err(log_error)?;
         log.map().device().flush().map_err(|e| Error::flush(&e))?;
         let mut state = self.lock();
         state.counters.flushes += 1;
         state.tail_moved();
         Ok(())
-    }
-
-    /// Makes all changes durable, in place or in the log.
-    pub fn sync_journaled(&self) -> Result<()> {
-        {
-            let _io = self.lock_io()?;
-            let roots = self.lock().unjournaled();
-            self.make_durable(roots)?;
-        }
-        self.commit()
-    }
-
-    pub fn sync_owner_journaled(&self, owner: crate::Owner, also: &[PatchId]) -> Result<()> {
-        let commit = {
-            let _io = self.lock_io()?;
-            let mut state = self.lock();
-            let mut roots = state.roots_of(owner, also);
-            let all = roots.len();
-            roots.retain(|&id| state.is_unjournaled(id));
-            let commit = all > roots.len();
-            drop(state);
-            self.make_durable(roots)?;
-            commit
-        };
-        if commit { self.commit() } else { Ok(()) }
     }
 
     /// Commits, writes all blocks in place and empties the log.
@@ -434,7 +435,7 @@ impl Shared {
             state.tail_moved();
             state.journal.as_ref().map_or(1, |j| j.next_sequence)
         };
-        lock(log).reset(next_sequence).map_err(|e| Error::Journal(e.to_string()))
+        lock(log).reset(next_sequence).map_err(log_error)
     }
 }
 
@@ -447,11 +448,59 @@ impl State {
                 || self.buffer_of(p).is_some_and(|b| self.cache[b].data))
     }
 
-    /// Returns all file data that is dirty and not journaled.
-    fn unjournaled(&mut self) -> Vec<PatchId> {
-        let mut roots = self.seal_all();
+    /// Returns true if a patch is the commit of a transaction that is not durable yet.
+    pub fn is_commit(&self, id: PatchId) -> bool {
+        self.graph.find(id).is_some_and(|index| self.open_commits().contains(&index))
+    }
+
+    /// Returns the commits of the transaction that is being written and of the running one, or
+    /// `NONE`.
+    fn open_commits(&self) -> [u32; 2] {
+        let Some(journal) = &self.journal else { return [NONE; 2] };
+        let committing = journal.committing.as_ref().map_or(NONE, |c| c.transaction.commit);
+        let running = journal.running.as_ref().filter(|t| !t.is_empty());
+        [committing, running.map_or(NONE, |t| t.commit)]
+    }
+
+    /// Replaces the patches of a sync that are durable with a transaction by its commit. With `all`
+    /// the sync waits for all transactions.
+    pub fn put_commits_into(&mut self, roots: &mut Vec<PatchId>, all: bool) {
+        let commits = self.open_commits();
+        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
+        let mut needed = [all; 2];
+        let cache = &self.cache;
+        self.graph.reaches(
+            &from,
+            usize::MAX,
+            |buffer| cache[buffer].hard,
+            |index, _| {
+                for (commit, needed) in commits.iter().zip(&mut needed) {
+                    *needed |= *commit == index;
+                }
+                needed == [true; 2]
+            },
+        );
         roots.retain(|&id| self.is_unjournaled(id));
-        roots
+        for (commit, needed) in commits.into_iter().zip(needed) {
+            if needed && commit != NONE {
+                roots.push(self.graph.id(commit));
+            }
+        }
+    }
+
+    /// Returns the transaction that is to be committed next, if one has ended.
+    pub fn prepare_commit(&self) -> Option<Prepared> {
+        let journal = self.journal.as_ref()?;
+        let Committing { transaction, copies, len_blocks } = journal.committing.as_ref()?;
+        Some(Prepared {
+            copies: copies.clone(),
+            len_blocks: *len_blocks,
+            revokes: transaction.revokes.iter().map(|nr| nr.0).collect(),
+            data: transaction.data.clone(),
+            format: journal.format,
+            sequence: journal.next_sequence,
+            head: journal.head,
+        })
     }
 }
 

@@ -37,6 +37,7 @@
 //! | `graph`, `undo` | patches and their edges in arenas, bounded walks; the undo data of each patch |
 //! | `buffer`, `block_map` | blocks in memory, the patches of each, and the file it belongs to |
 //! | `change` | whether a change becomes a patch, joins one, or needs undo data |
+//! | `group` | callers that sync at the same time share rounds, commits and flushes |
 //! | `sync`, `writeback` | the patches that a sync waits for; rounds, copies with rollbacks, failed writes |
 //! | `batch` | blocks on their way to the device |
 //! | `journal`, `transactions`, [`jbd2`] | the journal policy; its transactions; the format of the log alone |
@@ -74,6 +75,7 @@ mod error;
 mod explain;
 mod fetch;
 mod graph;
+mod group;
 mod ids;
 pub mod jbd2;
 mod journal;

@@ -3,6 +3,7 @@
 use crate::batch::Write;
 use crate::buffer::Cache;
 use crate::graph::{Edge, Graph, NONE, Patch};
+use crate::group::Group;
 use crate::nowait;
 use crate::transactions::Journal;
 use crate::undo::Change;
@@ -56,6 +57,10 @@ pub(crate) struct State {
     pub done_empties: Vec<u32>,
     /// Writes that failed, to be repeated from their copies before anything else is written.
     pub failed: Vec<Write>,
+    /// The last mark of buffers that a sync needs.
+    pub needed_mark: u64,
+    /// The callers that sync.
+    pub group: Group,
     pub missing: Missing,
     pub journal: Option<Journal>,
     pub signals: Signals,
@@ -85,6 +90,8 @@ impl State {
             run_owner: Owner::NONE,
             done_empties: Vec::new(),
             failed: Vec::new(),
+            needed_mark: 0,
+            group: Group::default(),
             missing: Missing::default(),
             journal: None,
             signals: Signals::default(),
@@ -119,6 +126,7 @@ impl State {
             dependencies_now: self.graph.dependencies() as u64,
             undo_bytes_now: self.graph.undo_bytes() as u64,
             dirty_blocks_now: self.cache.dirty_blocks() as u64,
+            syncs: self.group.tickets(),
             ..self.counters
         }
     }

@@ -1,82 +1,13 @@
-//! Syncs: choose the patches that must be durable, and run rounds until they are.
+//! Syncs: the patches that must be durable, and the blocks that they need.
 //!
 //! A sync *seals* the patches it waits for: they take no more befores, so that it ends however busy
 //! the volume is.
 
 use crate::buffer::Buffer;
-use crate::engine::Shared;
 use crate::graph::{Kind, NONE};
 use crate::state::State;
-use crate::writeback::Goal;
-use crate::{Owner, PatchId, Result};
-use std::sync::MutexGuard;
-
-impl Shared {
-    pub fn sync_all(&self) -> Result<()> {
-        if self.log.is_some() {
-            return self.sync_journaled();
-        }
-        // No other round is in progress, as it would hold `io`. So the roots are complete.
-        let mut io = self.lock_io()?;
-        let mut roots: Vec<PatchId> = self.lock().seal_all();
-        loop {
-            let batch = {
-                let mut state = self.lock();
-                roots.retain(|&id| !state.is_durable(id));
-                if roots.is_empty() {
-                    return Ok(());
-                }
-                state.plan(Goal::All)
-            };
-            self.check_progress(&batch)?;
-            self.write_planned(batch)?;
-            drop(io);
-            io = self.lock_io()?;
-        }
-    }
-
-    pub fn sync_owner(&self, owner: Owner, also: &[PatchId]) -> Result<()> {
-        if self.log.is_some() {
-            return self.sync_owner_journaled(owner, also);
-        }
-        let io = self.lock_io()?;
-        let roots = self.lock().roots_of(owner, also);
-        self.make_durable_in_turn(io, roots)
-    }
-
-    /// Runs rounds until the patches are durable, and lets other threads run theirs in between.
-    pub fn make_durable_in_turn<'a>(
-        &'a self,
-        mut io: MutexGuard<'a, ()>,
-        mut roots: Vec<PatchId>,
-    ) -> Result<()> {
-        while !self.durable_after_round(&mut roots)? {
-            drop(io);
-            io = self.lock_io()?;
-        }
-        Ok(())
-    }
-
-    /// Runs a round for those of the patches that are not durable. Returns true if all were.
-    pub fn durable_after_round(&self, roots: &mut Vec<PatchId>) -> Result<bool> {
-        let (mark, batch) = {
-            let mut state = self.lock();
-            roots.retain(|&id| !state.is_durable(id));
-            if roots.is_empty() {
-                return Ok(true);
-            }
-            let mark = state.mark_needed(roots);
-            (mark, state.plan(Goal::Marked(mark)))
-        };
-        self.check_progress(&batch)?;
-        if let Err(e) = self.write_planned(batch)
-            && self.lock().failed_marked(mark)
-        {
-            return Err(e);
-        }
-        Ok(false)
-    }
-}
+use crate::{Error, Owner, PatchId};
+use hashbrown::HashSet;
 
 impl State {
     /// Seals and returns every live patch that a sync waits for.
@@ -145,11 +76,11 @@ impl State {
         roots
     }
 
-    /// Marks the buffers that must be written for `roots` to be durable, and seals their patches,
-    /// so that the sync ends however busy the volume is. Returns the mark.
-    pub fn mark_needed(&mut self, roots: &[PatchId]) -> u32 {
+    /// Marks the buffers that must be written for `roots` to be durable, those in flight included,
+    /// and seals their patches, so that the sync ends however busy the volume is. Returns the mark.
+    pub fn mark_needed(&mut self, roots: &[PatchId]) -> u64 {
         let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
-        let mut met = from.clone();
+        let mut met = Vec::new();
         let cache = &self.cache;
         self.graph.reaches(
             &from,
@@ -160,10 +91,10 @@ impl State {
                 false
             },
         );
-        let mark = self.graph.new_mark();
-        for index in met {
+        self.needed_mark += 1;
+        let mark = self.needed_mark;
+        for &index in &met {
             self.graph[index].sealed = true;
-            self.graph[index].mark = mark;
             if self.graph[index].kind == Kind::Run {
                 let members: Vec<u32> = self.cache.run_from(self.graph[index].pieces).collect();
                 for buffer in members {
@@ -173,15 +104,38 @@ impl State {
                 self.cache[buffer].mark = mark;
             }
         }
-        for write in &self.failed {
-            if write.run != NONE && self.graph[write.run].mark == mark {
+        if !self.failed.is_empty() {
+            let met: HashSet<u32> = met.into_iter().collect();
+            for write in self.failed.iter().filter(|w| met.contains(&w.run)) {
                 self.cache[write.buffer].mark = mark;
             }
         }
         mark
     }
 
-    pub fn failed_marked(&self, mark: u32) -> bool {
-        self.failed.iter().any(|w| self.cache[w.buffer].mark == mark)
+    /// Returns the error of a failed write that these patches need, if there is one.
+    pub fn failure_of(&mut self, roots: &[PatchId]) -> Option<Error> {
+        if self.failed.is_empty() {
+            return None;
+        }
+        let mark = self.mark_needed(roots);
+        self.failed.iter().find(|w| self.cache[w.buffer].mark == mark)?.error.clone()
+    }
+
+    /// Returns true if all of the patches are being written, with all that they need, or are
+    /// durable.
+    pub fn is_in_flight(&mut self, roots: &[PatchId]) -> bool {
+        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
+        let cache = &self.cache;
+        !self.graph.reaches(
+            &from,
+            usize::MAX,
+            |buffer| cache[buffer].hard,
+            |_, patch| match patch.kind {
+                Kind::InFlight => false,
+                Kind::Run => patch.pieces != NONE,
+                _ => true,
+            },
+        )
     }
 }

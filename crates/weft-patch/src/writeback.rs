@@ -5,8 +5,9 @@
 //! follows the depth of the graph. Within a round no write depends on another block, since a
 //! completed write may still be lost, or land after a later one, until the flush.
 //!
-//! A block all of whose patches are ready is written as it is. Only if there is none, blocks are
-//! written with their unready patches rolled back in a copy.
+//! A block all of whose patches are ready is written as it is. Only if there is none (for a caller
+//! that syncs: none that it needs), blocks are written with their unready patches rolled back in a
+//! copy.
 //!
 //! A failed write stays *in flight*: nothing that depends on it becomes ready, its copy is kept,
 //! and each later round repeats it first. So an error is never lost and never makes the volume
@@ -25,7 +26,7 @@ pub(crate) enum Goal {
     /// All blocks.
     All,
     /// The blocks with this mark.
-    Marked(u32),
+    Marked(u64),
     /// Blocks that have been dirty since before this time, and with `data` the blocks of files
     /// (with their indirect blocks, which lie between the data); no block is rolled back.
     Background { before_ms: u64, data: bool },
@@ -46,13 +47,24 @@ impl State {
 
     /// Takes the writes of the next round: the failed ones, and those that are possible now.
     pub fn plan(&mut self, goal: Goal) -> Vec<Write> {
+        let (mut batch, partly_ready) = self.plan_whole(goal);
+        if batch.is_empty() && !matches!(goal, Goal::Background { .. }) {
+            self.take_parts(&partly_ready, &mut batch);
+        }
+        self.end_plan(partly_ready, &mut batch);
+        batch
+    }
+
+    /// Takes the failed writes and those of whole blocks. Returns them, and the blocks of which only
+    /// a part can be written.
+    pub fn plan_whole(&mut self, goal: Goal) -> (Vec<Write>, Vec<u32>) {
         let mut batch = std::mem::take(&mut self.failed);
         let mut candidates = if self.options.ready_lists {
             std::mem::take(&mut self.ready)
         } else {
             self.cache.all().filter(|&b| self.cache[b].is_dirty()).collect()
         };
-        let mut partial = Vec::new();
+        let mut partly_ready = Vec::new();
         candidates.retain(|&buffer| {
             let b = &mut self.cache[buffer];
             b.queued = false;
@@ -65,28 +77,34 @@ impl State {
                 return false;
             }
             if !full {
-                partial.push(buffer);
+                partly_ready.push(buffer);
             }
             full
         });
         for &buffer in &candidates {
             batch.extend(self.take_write(buffer));
         }
-        if batch.is_empty() && !matches!(goal, Goal::Background { .. }) {
-            // A patch waits for a part of these blocks; or else they are the last ones.
-            let waited_for = |state: &Self, b: u32| state.cache[b].external_afters > 0;
-            let any = partial.iter().any(|&b| waited_for(self, b));
-            for &buffer in &partial {
-                if !any || waited_for(self, buffer) {
-                    batch.extend(self.take_write(buffer));
-                }
+        (batch, partly_ready)
+    }
+
+    /// Takes parts of blocks: of those for a part of which a patch waits, or if there are none of
+    /// all, which are then the last ones.
+    pub fn take_parts(&mut self, buffers: &[u32], batch: &mut Vec<Write>) {
+        let waited_for = |state: &Self, b: u32| state.cache[b].external_afters > 0;
+        let any = buffers.iter().any(|&b| waited_for(self, b));
+        for &buffer in buffers {
+            if !any || waited_for(self, buffer) {
+                batch.extend(self.take_write(buffer));
             }
         }
-        for buffer in partial {
+    }
+
+    /// Ends the planning of a round.
+    pub fn end_plan(&mut self, partly_ready: Vec<u32>, batch: &mut [Write]) {
+        for buffer in partly_ready {
             self.queue_if_ready(buffer);
         }
         batch.sort_unstable_by_key(|w| w.nr);
-        batch
     }
 
     /// Makes the copy of a block to write, with the patches that are not ready rolled back.

@@ -1,18 +1,22 @@
 //! The journal policy under random operations and power cuts.
 //!
 //! The volume has eight metadata blocks, a few data blocks and, behind them, the log. An operation
-//! changes some metadata blocks, and may allocate, change or free a data block or turn a freed block
-//! into metadata. It runs between writes, or while blocks or a transaction are being written. After
-//! a cut at any flush, with any part of what was not flushed, recovery must leave exactly the volume
-//! after some number of whole operations, no fewer than were synced; data that is not journaled may
-//! be newer than that.
+//! changes some metadata blocks, and may allocate, change or free a data block or turn a freed
+//! block into metadata. It runs between writes, or while blocks or a transaction are being written,
+//! when other threads may also begin to sync: they share the next commit. After a cut at any flush,
+//! with any part of what was not flushed, recovery must leave exactly the volume after some number
+//! of whole operations, no fewer than were synced; data that is not journaled may be newer than
+//! that.
 
 use crate::device::Inspected;
 use crate::log::{log_in, make_log};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
 use weft_block::{BlockDevice, MemoryDevice, Rng};
 use weft_patch::jbd2::{Features, LogMap};
 use weft_patch::{BlockNr, Engine, JournalMode, Options, Owner, PatchId, Policy, recover};
+use weft_testing::yield_until;
 
 const BLOCK: usize = 1024;
 const SECTOR: usize = 512;
@@ -185,12 +189,24 @@ fn cut(seed: u64, mode: JournalMode, durable: &[u8], pending: &[(u64, Vec<u8>)],
     }
 }
 
+/// Syncs; what others did meanwhile is not promised.
+fn sync(engine: &Engine, model: &Mutex<Model>) {
+    let before = model.lock().unwrap().states.len() - 1;
+    engine.sync().unwrap();
+    let mut model = model.lock().unwrap();
+    model.synced = model.synced.max(before);
+}
+
 fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
     let model: Arc<Mutex<Model>> = Arc::default();
     let workload = Arc::new(Mutex::new(Workload::new(mode, seed)));
     let opened: Arc<Mutex<Weak<Engine>>> = Arc::default();
+    // The log was empty after so many transactions.
+    let emptied = Arc::new(AtomicU64::new(0));
+    let syncs: Arc<Mutex<Vec<JoinHandle<()>>>> = Arc::default();
     let hook = {
         let (model, workload) = (Arc::clone(&model), Arc::clone(&workload));
+        let (emptied, syncs) = (Arc::clone(&emptied), Arc::clone(&syncs));
         let (opened, during) = (Arc::clone(&opened), Mutex::new(Rng::new(!seed)));
         move |durable: &[u8], pending: &[(u64, Vec<u8>)]| {
             if model.lock().unwrap().states.is_empty() {
@@ -199,9 +215,19 @@ fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
             cut(seed, mode, durable, pending, &model.lock().unwrap());
             // Other threads work meanwhile. An operation that waits for this flush is none of them.
             let Some(engine) = opened.lock().unwrap().upgrade() else { return };
-            for _ in 0..during.lock().unwrap().index(3) {
-                let Ok(mut workload) = workload.try_lock() else { return };
-                workload.operation(&engine, &model);
+            let mut during = during.lock().unwrap();
+            for _ in 0..during.index(3) {
+                if let Ok(mut workload) = workload.try_lock() {
+                    workload.operation(&engine, &model);
+                }
+                let counters = engine.counters();
+                let has_room = counters.transactions - emptied.load(Ordering::Relaxed) <= 4;
+                if has_room && during.index(4) == 0 {
+                    let (other, model) = (Arc::clone(&engine), Arc::clone(&model));
+                    let sync = std::thread::spawn(move || sync(&other, &model));
+                    yield_until("it waits", || engine.counters().syncs > counters.syncs);
+                    syncs.lock().unwrap().push(sync);
+                }
             }
         }
     };
@@ -215,29 +241,29 @@ fn run(seed: u64, mode: JournalMode, features: Features) -> u64 {
     }
     model.lock().unwrap().states.push(workload.lock().unwrap().state.clone());
 
-    // Syncs; what others did meanwhile is not promised.
-    let sync = || {
-        let before = model.lock().unwrap().states.len() - 1;
-        engine.sync().unwrap();
-        model.lock().unwrap().synced = before;
+    let join_syncs = || {
+        // One that is joined may start others while it writes.
+        while let Some(other) = { syncs.lock().unwrap().pop() } {
+            other.join().unwrap();
+        }
     };
     let mut rng = Rng::stream(seed, 1);
-    let mut emptied = 0;
     *opened.lock().unwrap() = Arc::downgrade(&engine);
     for _ in 0..4 + rng.index(60) {
         workload.lock().unwrap().operation(&engine, &model);
         match rng.index(12) {
-            0 | 1 => sync(),
+            0 | 1 => sync(&engine, &model),
             // Write-back in place, as age would cause it.
             2 | 3 => engine.write_back().unwrap(),
             _ => {}
         }
+        join_syncs();
         // Room in the log for those that run during a flush.
-        if engine.counters().transactions - emptied > 4 {
+        if engine.counters().transactions - emptied.load(Ordering::Relaxed) > 4 {
             let others = std::mem::take(&mut *opened.lock().unwrap());
-            sync();
+            sync(&engine, &model);
             engine.write_back().unwrap();
-            emptied = engine.counters().transactions;
+            emptied.store(engine.counters().transactions, Ordering::Relaxed);
             *opened.lock().unwrap() = others;
         }
     }

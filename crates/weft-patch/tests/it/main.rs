@@ -3,6 +3,7 @@ mod cancelled;
 mod cold;
 mod device;
 mod faults;
+mod group;
 mod jbd2_tools;
 mod journal;
 mod log;

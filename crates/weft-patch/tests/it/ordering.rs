@@ -8,11 +8,16 @@
 //! This is judged for every image that can arise: each sector of each un-flushed write alone on top
 //! of what is durable, and all of them together. (Nothing in a sector of a round depends on another
 //! sector of it, so if each alone is legal, every subset is.)
+//!
+//! Now and then other threads begin to sync while a round is in its flush. What any sync has
+//! acknowledged must be durable when it returns.
 
 use crate::device::Inspected;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
 use weft_block::{Fault, FaultDevice, Request, Rng, Rule};
-use weft_patch::{BlockNr, Engine, Options, PatchId, Policy};
+use weft_patch::{BlockNr, Engine, Options, Owner, PatchId, Policy};
+use weft_testing::yield_until;
 
 const SECTOR: usize = 512;
 const BLOCK: usize = 2 * SECTOR;
@@ -63,12 +68,56 @@ fn judge(image: &[u8], log: &[Made], what: &str) {
     }
 }
 
+/// Syncs that other threads begin in the next flush.
+#[derive(Default)]
+struct Others {
+    engine: Weak<Engine>,
+    /// Each a change with its number, or `None`: everything.
+    wanted: Vec<Option<(PatchId, usize)>>,
+    begun: Vec<JoinHandle<()>>,
+}
+
+impl Others {
+    /// Begins the syncs; each waits when this returns. `acknowledged` is called with the number of
+    /// the change that a successful one was for.
+    fn begin(&mut self, acknowledged: &Arc<dyn Fn(usize) + Send + Sync>) {
+        let Some(engine) = self.engine.upgrade() else { return };
+        for wanted in self.wanted.drain(..) {
+            if wanted.is_some_and(|(id, _)| engine.begin(0).unwrap().is_durable(id)) {
+                continue;
+            }
+            let before = engine.counters().syncs;
+            let (other, acknowledged) = (Arc::clone(&engine), Arc::clone(acknowledged));
+            self.begun.push(std::thread::spawn(move || match wanted {
+                Some((id, number)) => {
+                    // The device may fail.
+                    if other.sync_owner(Owner::NONE, &[id]).is_ok() {
+                        acknowledged(number);
+                    }
+                }
+                None => drop(other.sync()),
+            }));
+            yield_until("the sync waits", || engine.counters().syncs > before);
+        }
+    }
+}
+
 fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usize) {
     let log: Arc<Mutex<Vec<Made>>> = Arc::default();
-    let seen = Arc::clone(&log);
+    let others: Arc<Mutex<Others>> = Arc::default();
+    let (seen, at_flush) = (Arc::clone(&log), Arc::clone(&others));
+    let inspected: Arc<Mutex<Weak<Inspected>>> = Arc::default();
+    let (device, made) = (Arc::clone(&inspected), Arc::clone(&log));
+    let acknowledged: Arc<dyn Fn(usize) + Send + Sync> = Arc::new(move |index| {
+        let durable = device.lock().unwrap().upgrade().unwrap().durable();
+        let shown = made.lock().unwrap()[index].shown(&durable, index as u32 + 1, true);
+        assert!(shown, "seed {seed}: change {} was acknowledged and is not durable", index + 1);
+    });
+    let check = Arc::clone(&acknowledged);
     let device = Arc::new(Inspected::new(
         BLOCK * BLOCKS,
         Box::new(move |durable, pending| {
+            at_flush.lock().unwrap().begin(&acknowledged);
             let log = seen.lock().unwrap();
             let mut all = durable.to_vec();
             for (offset, bytes) in pending {
@@ -88,7 +137,11 @@ fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usi
     let engine =
         Engine::new(faulty.clone(), BLOCK as u32, Options { background: false, ..options.clone() })
             .expect("engine");
+    *inspected.lock().unwrap() = Arc::downgrade(&device);
+    others.lock().unwrap().engine = Arc::downgrade(&engine);
     let mut rng = Rng::new(seed);
+    // Of its own stream, so that the changes of a seed stay what they were.
+    let mut company = Rng::stream(seed, 1);
     let mut ids: Vec<PatchId> = Vec::new();
     let mut model = vec![0_u32; SLOTS * BLOCKS];
     let changes = 1 + rng.index(60);
@@ -130,6 +183,12 @@ fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usi
         };
         ids.push(id);
         drop(op);
+        let others_wanted = if company.index(6) == 0 { company.index(4) } else { 0 };
+        for _ in 0..others_wanted {
+            let index = company.index(ids.len());
+            let wanted = (company.index(5) > 0).then_some((ids[index], index));
+            others.lock().unwrap().wanted.push(wanted);
+        }
         match rng.index(30) {
             0 => engine.sync().unwrap(),
             3..=6 if faults => {
@@ -142,13 +201,19 @@ fn run(seed: u64, options: &Options, faults: bool) -> (weft_patch::Counters, usi
                 faulty.clear();
             }
             1 | 2 => {
-                let some = ids[rng.index(ids.len())];
-                engine.sync_owner(weft_patch::Owner::NONE, &[some]).unwrap();
-                assert!(engine.begin(0).unwrap().is_durable(some), "synced means durable");
+                let index = rng.index(ids.len());
+                engine.sync_owner(Owner::NONE, &[ids[index]]).unwrap();
+                assert!(engine.begin(0).unwrap().is_durable(ids[index]), "synced means durable");
+                check(index);
             }
             _ => {}
         }
+        let begun = std::mem::take(&mut others.lock().unwrap().begun);
+        for other in begun {
+            other.join().unwrap();
+        }
     }
+    others.lock().unwrap().wanted.clear();
     engine.sync().unwrap();
     let durable = device.durable();
     for (index, &expected) in model.iter().enumerate() {

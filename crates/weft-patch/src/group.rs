@@ -1,0 +1,375 @@
+//! Group commit: callers that sync at the same time share rounds, commits and their flushes.
+//!
+//! A caller joins the group of those that wait, with what it wants to be durable. If no thread
+//! leads the group, it leads: it runs *steps* until its own wish has come true, then wakes another
+//! of those that wait to lead on. A step is one round of writes for all of them, or under a journal
+//! one commit with the file data that they wait for. Those that come during a step share the next
+//! one; a caller that is alone waits for nobody.
+//!
+//! Invariants:
+//! - The patches that a caller needs are chosen by the leader, under `io`: nothing is in flight then
+//!   but failed writes, so none is missed.
+//! - Every caller advances in every step: the step writes something that it needs. Otherwise callers
+//!   that come with ready blocks could for ever be in front of one that needs a part of a block.
+//! - A caller returns when all that it needs is durable, or with the error of a write that it needs.
+//!   An error of another caller's block is not told to it.
+//! - Whenever no thread leads and a caller waits, one of those that wait has been woken.
+
+use crate::batch::Write;
+use crate::engine::Shared;
+use crate::graph::{Kind, NONE};
+use crate::journal::Prepared;
+use crate::state::State;
+use crate::writeback::Goal;
+use crate::{Error, Owner, PatchId, Result};
+use hashbrown::HashSet;
+use std::thread::Thread;
+
+/// What a caller wants to be durable.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    /// All changes.
+    All,
+    /// The dirty blocks of an owner, these patches, and all they depend on.
+    Owner(Owner, Vec<PatchId>),
+    /// These patches.
+    Patches(Vec<PatchId>),
+    /// The transactions that are not committed yet.
+    Commits,
+}
+
+/// A caller that waits.
+#[derive(Debug)]
+struct Waiter {
+    ticket: u64,
+    thread: Thread,
+    /// What it wants, until a leader has chosen the patches.
+    wanted: Option<Wanted>,
+    /// Whether all blocks are written for it, not only those that it needs.
+    all: bool,
+    /// The patches it waits for that are not durable, once they are chosen.
+    roots: Vec<PatchId>,
+    outcome: Option<Result<()>>,
+}
+
+impl Waiter {
+    /// Returns true if the next writes are for this one too.
+    fn is_admitted(&self) -> bool {
+        self.wanted.is_none() && self.outcome.is_none()
+    }
+
+    fn settle(&mut self, outcome: Result<()>) {
+        self.outcome = Some(outcome);
+        self.thread.unpark();
+    }
+}
+
+/// The callers that wait, in the order in which they came.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    waiters: Vec<Waiter>,
+    /// Whether a thread leads.
+    led: bool,
+    tickets: u64,
+}
+
+impl Group {
+    /// Returns the number of callers that ever waited.
+    pub fn tickets(&self) -> u64 {
+        self.tickets
+    }
+
+    fn join(&mut self, wanted: Wanted) -> u64 {
+        self.tickets += 1;
+        self.waiters.push(Waiter {
+            ticket: self.tickets,
+            thread: std::thread::current(),
+            wanted: Some(wanted),
+            all: false,
+            roots: Vec::new(),
+            outcome: None,
+        });
+        self.tickets
+    }
+
+    /// Returns the outcome for a caller, which leaves the group with it; `None` while it is open.
+    fn leave(&mut self, ticket: u64) -> Option<Result<()>> {
+        let at = self.waiters.iter().position(|w| w.ticket == ticket && w.outcome.is_some())?;
+        self.waiters.remove(at).outcome
+    }
+
+    fn is_open(&self, ticket: u64) -> bool {
+        self.waiters.iter().any(|w| w.ticket == ticket && w.outcome.is_none())
+    }
+
+    fn admitted(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiters.iter().filter(|w| w.is_admitted())
+    }
+}
+
+/// The leadership of the group; given up on drop, also by a panic.
+struct Lead<'a> {
+    shared: &'a Shared,
+    /// The caller that leads.
+    ticket: u64,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        let group = &mut state.group;
+        group.led = false;
+        // If its outcome is open, it returns by an error or a panic of its own.
+        group.waiters.retain(|w| w.ticket != self.ticket || w.outcome.is_some());
+        if let Some(next) = group.waiters.iter().find(|w| w.outcome.is_none()) {
+            next.thread.unpark();
+        }
+    }
+}
+
+/// The writes of one step.
+struct Step {
+    batch: Vec<Write>,
+    /// The transaction that is committed with them, and the file data that it waits for.
+    commit: Option<Prepared>,
+}
+
+/// What a step writes, as far as the patches do not show it.
+struct Written {
+    /// The buffers whose failed writes are repeated: later changes of them have to wait.
+    repeated: HashSet<u32>,
+    runs: HashSet<u32>,
+}
+
+impl Shared {
+    /// Makes durable what is wanted, together with what other callers want.
+    ///
+    /// # Errors
+    /// That of a write or a commit that it needs.
+    pub fn reach(&self, wanted: Wanted) -> Result<()> {
+        let mut state = self.lock();
+        if state.is_reached(&wanted) {
+            return Ok(());
+        }
+        let ticket = state.group.join(wanted);
+        loop {
+            if let Some(outcome) = state.group.leave(ticket) {
+                return outcome;
+            }
+            if state.group.led {
+                drop(state);
+                std::thread::park();
+                state = self.lock();
+                continue;
+            }
+            state.group.led = true;
+            drop(state);
+            let lead = Lead { shared: self, ticket };
+            self.lead(ticket)?;
+            drop(lead);
+            state = self.lock();
+        }
+    }
+
+    /// Runs steps until the outcome for this caller is known.
+    fn lead(&self, ticket: u64) -> Result<()> {
+        while self.lock().group.is_open(ticket) {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Runs a step for all that wait.
+    ///
+    /// # Errors
+    /// [`Error::Halted`]; every other error is noted for the callers that it concerns.
+    fn step(&self) -> Result<()> {
+        let _io = self.lock_io()?;
+        let Some(step) = self.lock().plan_step() else { return Ok(()) };
+        let committed = match step.commit {
+            Some(prepared) => self.write_commit(step.batch, &prepared),
+            None => {
+                // Those that it concerns find it among the failed writes.
+                let _ = self.write_planned(step.batch);
+                Ok(())
+            }
+        };
+        let mut state = self.lock();
+        state.note_reached();
+        state.note_failed();
+        if let Err(e) = committed {
+            state.fail_commits(&e);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Returns true if nothing has to be written, and nothing is being written, for an owner.
+    fn is_reached(&self, wanted: &Wanted) -> bool {
+        match wanted {
+            Wanted::Owner(owner, also) => {
+                self.cache.dirty_of(*owner).next().is_none()
+                    && also.iter().all(|&id| self.is_durable(id))
+            }
+            Wanted::All | Wanted::Patches(_) | Wanted::Commits => false,
+        }
+    }
+
+    /// Chooses what the next step writes, or returns `None` if that is nothing.
+    fn plan_step(&mut self) -> Option<Step> {
+        self.admit_waiters();
+        self.note_reached();
+        self.group.admitted().next()?;
+        let commit = self.prepare_wanted_commit();
+        let data = commit.as_ref().map_or(&[][..], |c| &c.data);
+        let batch = self.plan_for_group(data);
+        let commit = match commit {
+            Some(c) if self.is_in_flight(&c.data) => Some(c),
+            // Some of the data can be written in a later round only, and the commit after it.
+            _ => None,
+        };
+        if commit.is_none() && batch.is_empty() {
+            self.each_admitted(|_, _| Some(Err(cycle())));
+            return None;
+        }
+        Some(Step { batch, commit })
+    }
+
+    /// Chooses the patches for those that have come since the last step.
+    fn admit_waiters(&mut self) {
+        for at in 0..self.group.waiters.len() {
+            let Some(wanted) = self.group.waiters[at].wanted.take() else { continue };
+            let all = matches!(wanted, Wanted::All);
+            let commits = matches!(wanted, Wanted::Commits);
+            let mut roots = match wanted {
+                Wanted::All => self.seal_all(),
+                Wanted::Owner(owner, also) => self.roots_of(owner, &also),
+                Wanted::Patches(roots) => roots,
+                Wanted::Commits => Vec::new(),
+            };
+            let journaled = self.journal.is_some();
+            if journaled {
+                self.put_commits_into(&mut roots, all || commits);
+            }
+            let waiter = &mut self.group.waiters[at];
+            // With a journal, what is committed need not be in place.
+            (waiter.roots, waiter.all) = (roots, all && !journaled);
+        }
+    }
+
+    /// Takes the writes of the next round for all that wait, and for a transaction's data.
+    fn plan_for_group(&mut self, data: &[PatchId]) -> Vec<Write> {
+        let goal = if self.group.admitted().any(|w| w.all) {
+            Goal::All
+        } else {
+            let roots: Vec<PatchId> =
+                self.group.admitted().flat_map(|w| &w.roots).chain(data).copied().collect();
+            Goal::Marked(self.mark_needed(&roots))
+        };
+        let repeated: HashSet<u32> = self.failed.iter().map(|w| w.buffer).collect();
+        let (mut batch, partly_ready) = self.plan_whole(goal);
+        let runs: HashSet<u32> = batch.iter().map(|w| w.run).filter(|&run| run != NONE).collect();
+        let written = Written { repeated, runs };
+        let mut advance = |state: &mut Self, roots: &[PatchId]| {
+            if state.advances(roots, &written) {
+                return true;
+            }
+            let mark = state.mark_needed(roots);
+            let parts: Vec<u32> = partly_ready
+                .iter()
+                .copied()
+                .filter(|&b| state.cache[b].mark == mark && !state.cache[b].in_flight)
+                .collect();
+            state.take_parts(&parts, &mut batch);
+            state.advances(roots, &written)
+        };
+        self.each_admitted(|state, roots| (!advance(state, roots)).then(|| Err(cycle())));
+        if !advance(self, data) {
+            self.fail_commits(&cycle());
+        }
+        self.end_plan(partly_ready, &mut batch);
+        batch
+    }
+
+    /// Returns true if the planned writes contain something that these patches need, or if they
+    /// wait for the commit of a transaction.
+    fn advances(&mut self, roots: &[PatchId], written: &Written) -> bool {
+        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
+        let cache = &self.cache;
+        from.is_empty()
+            || self.graph.reaches(
+                &from,
+                usize::MAX,
+                |buffer| cache[buffer].hard,
+                |index, patch| match patch.kind {
+                    Kind::InFlight => true,
+                    Kind::Run => written.runs.contains(&index),
+                    Kind::Empty => patch.befores == NONE,
+                    _ => written.repeated.contains(&patch.buffer),
+                },
+            )
+    }
+
+    /// Notes an outcome for each caller whose patches are chosen, if `outcome` returns one for them.
+    fn each_admitted(
+        &mut self,
+        mut outcome: impl FnMut(&mut Self, &mut Vec<PatchId>) -> Option<Result<()>>,
+    ) {
+        for at in 0..self.group.waiters.len() {
+            if !self.group.waiters[at].is_admitted() {
+                continue;
+            }
+            let mut roots = std::mem::take(&mut self.group.waiters[at].roots);
+            let outcome = outcome(self, &mut roots);
+            let waiter = &mut self.group.waiters[at];
+            waiter.roots = roots;
+            if let Some(outcome) = outcome {
+                waiter.settle(outcome);
+            }
+        }
+    }
+
+    fn note_reached(&mut self) {
+        self.each_admitted(|state, roots| {
+            roots.retain(|&id| !state.is_durable(id));
+            roots.is_empty().then_some(Ok(()))
+        });
+    }
+
+    /// Tells the errors of a step to those that need the blocks.
+    fn note_failed(&mut self) {
+        if !self.failed.is_empty() {
+            self.each_admitted(|state, roots| state.failure_of(roots).map(Err));
+        }
+    }
+
+    /// Tells the error of a commit to those that wait for one: a transaction is committed only
+    /// after those before it.
+    fn fail_commits(&mut self, error: &Error) {
+        self.each_admitted(|state, roots| {
+            let waits = roots.iter().any(|&id| state.is_commit(id));
+            waits.then(|| Err(error.clone()))
+        });
+    }
+
+    /// Ends the running transaction if a caller waits for its commit, and returns the transaction
+    /// to commit next.
+    fn prepare_wanted_commit(&mut self) -> Option<Prepared> {
+        let wanted = self.group.admitted().flat_map(|w| &w.roots).any(|&id| self.is_commit(id));
+        if !wanted {
+            return None;
+        }
+        if let Err(e) = self.close_transaction() {
+            self.fail_commits(&e);
+            return None;
+        }
+        self.prepare_commit()
+    }
+}
+
+/// The error for callers for which nothing can be written: a bug of the engine.
+fn cycle() -> Error {
+    debug_assert!(false, "dirty patches and nothing to write: a cycle");
+    Error::Invalid("internal error: a cycle of dependent blocks cannot be written".into())
+}
