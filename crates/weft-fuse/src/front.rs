@@ -13,6 +13,7 @@ mod attribute_replies;
 mod commands;
 mod locks;
 mod overtaken;
+mod privileges;
 mod ranges;
 mod waits;
 mod xattrs;
@@ -22,7 +23,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
-use weft_vfs::access::without_privileges;
 use weft_vfs::{
     Caller, DirCursor, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Opened,
     RenameFlags, SetAttr, SetTime, Time,
@@ -413,17 +413,6 @@ impl Front {
         Ok(())
     }
 
-    /// The kernel leaves it to this process to remove file capabilities from a file that changes.
-    /// Few files have any: a check is cheaper than a change without effect.
-    fn drop_capabilities(&self, head: &Header, ino: Ino) -> Answered {
-        const CAPABILITIES: &[u8] = b"security.capability";
-        match self.fs.getxattr(ino, CAPABILITIES) {
-            Ok(_) => Ok(self.fs.removexattr(&Self::caller(head), ino, CAPABILITIES)?),
-            Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
-    }
-
     fn caller(head: &Header) -> Caller {
         Caller { uid: head.uid, gid: head.gid, pid: head.pid, ..Caller::ROOT }
     }
@@ -433,32 +422,6 @@ impl Front {
     fn maker(&self, head: &Header, umask: u32) -> Caller {
         let umask = if self.agreed.umask() { (umask & 0o777) as u16 } else { 0 };
         Caller { umask, ..Self::caller(head) }
-    }
-
-    /// Removes setuid and setgid from a file whose content an unprivileged caller changes; setgid
-    /// without group execution only if the caller is not in the group, as far as the request tells.
-    /// The kernel leaves this to the file system and continues to show its cached mode, so it is
-    /// notified at once: attributes alone can be announced while it waits for the reply.
-    fn drop_privileges(&self, head: &Header, ino: Ino) -> Answered {
-        const SETUID_SETGID: u16 = 0o6000;
-        const SETGID: u16 = 0o2000;
-        let attr = self.fs.getattr(ino)?;
-        if attr.perm & SETUID_SETGID == 0 {
-            return Ok(());
-        }
-        let mut perm = without_privileges(attr.perm);
-        if head.gid != attr.gid {
-            perm &= !SETGID;
-        }
-        if perm != attr.perm {
-            self.fs.setattr(
-                &Self::caller(head),
-                ino,
-                &SetAttr { perm: Some(perm), ..SetAttr::default() },
-            )?;
-            self.announce_attributes(head.node);
-        }
-        Ok(())
     }
 
     /// Tells the kernel to drop the cached attributes of an inode.

@@ -209,6 +209,19 @@ impl Drop for Fetch<'_> {
 }
 
 impl Shared {
+    /// Reads a run of blocks from the device, or fails if it must not wait for the device and would.
+    pub fn read_blocks(&self, nr: BlockNr, buf: &mut [u8]) -> Result<()> {
+        let offset = nr.0.saturating_mul(u64::from(self.block_bytes));
+        if about_to_wait().is_err() {
+            let is_read = self.device.read_at_nowait(buf, offset);
+            return match is_read.map_err(|e| Error::device(nr, &e))? {
+                true => Ok(()),
+                false => Err(Error::WouldWait),
+            };
+        }
+        self.device.read_at(buf, offset).map_err(|e| Error::device(nr, &e))
+    }
+
     /// Brings blocks into memory, without the lock; or waits for other threads that do.
     fn fetch(&self, missing: Missing) -> Result<()> {
         let first = missing.blocks[0];

@@ -12,6 +12,8 @@
 //! thread has served, at every [`TICK`]: `SCHED_IDLE` is only for a thread that serves many requests,
 //! and one that has stopped doing so gets its share back at once; if that was because another task
 //! took the CPU, it is left alone for longer each time.
+//!
+//! Setting a policy is a call of C, and so `unsafe`.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

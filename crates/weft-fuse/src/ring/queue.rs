@@ -7,6 +7,9 @@
 //! All commands are submitted by the thread that made the queue, as the kernel copies requests in
 //! the context of the thread that submitted their command, and cancels the commands of a thread that
 //! ends. Other threads give slots back by [`Returns`].
+//!
+//! Submitting commands is `unsafe`, as the kernel uses the memory that they point to until they
+//! complete.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -4,6 +4,9 @@
 //! `include/uapi/linux/fuse.h`, protocol 7.42: the header of the request, and later of the reply; the
 //! fixed part of an opcode's arguments; what the ring says of them; and, in a buffer of its own, all
 //! that follows in a request or a reply.
+//!
+//! Memory that the kernel writes by its address is `unsafe`: here it is mapped, and made a slice for
+//! whoever owns the slot.
 
 use std::io;
 use std::ops::Range;
