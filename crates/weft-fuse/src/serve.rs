@@ -242,6 +242,12 @@ fn takes_long(request: &[u8], locks: bool) -> bool {
     }
 }
 
+/// Returns true if the request is a command of `ioctl(2)`.
+pub(crate) fn is_command(request: &[u8]) -> bool {
+    let header = Header::split(request).map(|(header, _)| header);
+    header.is_some_and(|h| Opcode::from_number(h.opcode) == Some(Opcode::Ioctl))
+}
+
 /// Returns true if the request is made to wait for the disk, or does the work of many.
 pub(crate) fn is_for_disk(request: &[u8]) -> bool {
     let Some((header, mut body)) = Header::split(request) else { return false };

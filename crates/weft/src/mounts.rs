@@ -3,6 +3,7 @@
 use crate::directory_lock::is_free;
 use crate::source::{CELL_STORE, HOST_DIRECTORY, Source};
 use crate::{Error, Result};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
@@ -204,10 +205,20 @@ fn fusermount(mountpoint: &Path, lazy: bool) -> Result<()> {
     }
 }
 
-/// Returns true if the process behind the mount on `mountpoint` has died.
+/// Returns true if the process behind the mount on `mountpoint` has died. A process that lives is
+/// asked for an attribute, and may take its time.
 #[must_use]
 pub fn is_dead(mountpoint: &Path) -> bool {
-    matches!(rustix::fs::stat(mountpoint), Err(Errno::NOTCONN))
+    // The attributes that the kernel keeps do not tell: it ends the io_uring rings of a process that
+    // was killed, and with them the mount, after the process.
+    let asked =
+        rustix::fs::statx(CWD, mountpoint, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    asked.is_err_and(says_dead)
+}
+
+/// Returns true for the errors of a mount whose process has died, or is just being cleared away.
+fn says_dead(error: Errno) -> bool {
+    matches!(error, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
 }
 
 /// Detaches the mount on `mountpoint` if its server has died (a killed daemon leaves a mount that
@@ -217,7 +228,7 @@ pub fn is_dead(mountpoint: &Path) -> bool {
 /// Those of [`unmount`].
 pub fn clear_dead(mountpoint: &Path) -> Result<bool> {
     match rustix::fs::stat(mountpoint) {
-        Err(Errno::NOTCONN) => unmount(mountpoint, true).map(|()| true),
+        Err(e) if says_dead(e) => unmount(mountpoint, true).map(|()| true),
         _ => Ok(false),
     }
 }

@@ -25,7 +25,8 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
     }
     // Before the unmount: afterwards the owner of the mount is no longer known.
     let ending = Ending::of(&mounted);
-    let dead = mounts::is_dead(&args.mountpoint);
+    // A process that listens lives.
+    let dead = ending.is_none() && !args.lazy && mounts::is_dead(&args.mountpoint);
     mounts::unmount(&args.mountpoint, args.lazy)?;
     if mounts::is_mounted(&mounted)? {
         // The mount is still visible elsewhere (a bind mount): its server continues.
@@ -34,7 +35,7 @@ pub fn run(out: Output, args: &cli::Umount) -> Outcome {
     // The server continues until everything is on the disk. A lazy unmount does not wait for users,
     // and a read-only mount has nothing to write.
     let source = mounted.source.to_string_lossy();
-    if dead && !args.lazy && !mounted.read_only {
+    if dead && !mounted.read_only {
         return Err(Failure::new(format!(
             "unmounted, but the process of the mount had died: data not yet written to {source} \
             are lost; check it with weft fsck"

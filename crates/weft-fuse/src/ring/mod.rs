@@ -33,7 +33,7 @@ use self::queue::{Event, Queue, Returns};
 use self::slot::{Scratch, Slot};
 use self::workers::Workers;
 use crate::front::{Front, Outcome};
-use crate::serve::{is_for_disk, outcome};
+use crate::serve::{is_command, is_for_disk, outcome};
 use crate::wire::errno;
 
 /// The switch of the kernel's module.
@@ -66,8 +66,9 @@ struct Job {
     nr: usize,
     slot: Slot,
     returns: Arc<Returns>,
-    /// The volume was full when the request was tried.
-    was_full: bool,
+    /// The space of what was removed before must be free: the volume was full when the request was
+    /// tried, or it is one to discard free space.
+    after_forgotten: bool,
 }
 
 /// What all queues of a mount share.
@@ -229,7 +230,7 @@ impl Service {
         returns: &Arc<Returns>,
     ) -> Option<(usize, Slot)> {
         slot.counted = self.front.attribute_replies.add(slot.request());
-        let mut was_full = false;
+        let mut after_forgotten = is_command(slot.request());
         let waits = is_for_disk(slot.request()) || {
             let front = &self.front;
             let mut answered = Outcome::WouldWait;
@@ -238,8 +239,8 @@ impl Service {
                 let Some((slot, scratch)) = slot.take() else { return };
                 answered = slot.serve(scratch, |request, reply| {
                     let answered = outcome(front, request, reply);
-                    was_full = reply.errno() == errno::ENOSPC;
-                    if was_full { Outcome::WouldWait } else { answered }
+                    after_forgotten = reply.errno() == errno::ENOSPC;
+                    if after_forgotten { Outcome::WouldWait } else { answered }
                 });
             });
             answered == Outcome::WouldWait
@@ -248,7 +249,7 @@ impl Service {
             return Some((nr, slot));
         }
         let service = Arc::clone(self);
-        let job = Job { nr, slot, returns: Arc::clone(returns), was_full };
+        let job = Job { nr, slot, returns: Arc::clone(returns), after_forgotten };
         self.workers.run(job, move || {
             let mut scratch = Scratch::default();
             move |job| service.answer(job, &mut scratch)
@@ -273,8 +274,8 @@ impl Service {
     }
 
     /// Answers a request, however long it takes.
-    fn answer(&self, Job { nr, mut slot, returns, was_full }: Job, scratch: &mut Scratch) {
-        if was_full {
+    fn answer(&self, Job { nr, mut slot, returns, after_forgotten }: Job, scratch: &mut Scratch) {
+        if after_forgotten {
             self.wait_for_forgotten();
         }
         slot.serve(scratch, |request, reply| match outcome(&self.front, request, reply) {
