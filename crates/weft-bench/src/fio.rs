@@ -141,7 +141,7 @@ impl Job {
     }
 }
 
-/// What a job took, without the start of fio.
+/// The time of a fio job, without the time that fio takes to start.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Took {
     seconds: f64,

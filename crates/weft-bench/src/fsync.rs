@@ -63,7 +63,7 @@ impl Filter for SlowFlush {
     }
 }
 
-/// What each thread does between two fsyncs.
+/// The write that a thread makes before each fsync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     /// Writes blocks that the file has already.
@@ -86,7 +86,7 @@ impl Work {
     }
 }
 
-/// What a run of threads cost.
+/// The fsyncs, the time and the device requests of one run of several threads.
 struct Outcome {
     fsyncs: u64,
     seconds: f64,

@@ -234,7 +234,7 @@ pub struct Mounted<'a> {
     server: Option<Child>,
 }
 
-/// What is known of a server when it has ended.
+/// The work of a server, from its start to its end.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Served {
     /// CPU seconds in all.

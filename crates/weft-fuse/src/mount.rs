@@ -116,13 +116,12 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     } else {
         None
     };
-    let agreed_to = agreed.clone();
+    let queues = queues.filter(|_| agreed.io_uring());
     let front = front.with_passthrough(passthrough).agreed(agreed);
     let front = Arc::new(if kernel_knows_lengths { front } else { front.placing_appends() });
     let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;
     let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes);
     let service = Arc::new(service);
-    let queues = queues.filter(|_| agreed_to.io_uring());
     if queues.is_none() && options.io_uring == IoUring::On {
         return Err(Error::IoUring("the kernel does not offer them to this mount".into()));
     }
@@ -173,6 +172,7 @@ fn queues(fs: &dyn FileSystem, options: &MountOptions) -> Result<Option<Queues>>
     let why_not = match options.io_uring {
         IoUring::Off => return Ok(None),
         _ if !fs.without_waiting(&mut || {}) => "this file system may wait in any call".to_owned(),
+        _ if fs.has_locks() => "requests that wait for locks would fill the queues".to_owned(),
         _ if !ring::is_enabled() => {
             format!("the kernel's switch is off; to turn it on: echo Y > {}", ring::PARAMETER)
         }

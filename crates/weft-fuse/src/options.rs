@@ -58,7 +58,7 @@ pub struct MountOptions {
     /// Linux 6.9 on, and not with [`writeback_cache`](Self::writeback_cache); elsewhere it has no
     /// effect. Nothing can be mounted on such a mount by overlayfs more than one deep.
     pub passthrough: bool,
-    /// Whether requests come over io_uring. Default: [`IoUring::Auto`].
+    /// Whether the kernel sends requests over io_uring. Default: [`IoUring::Auto`].
     pub io_uring: IoUring,
     /// The longest write in one request, in bytes (the kernel has its own limit, mostly 1 MiB).
     pub max_write_bytes: u32,
@@ -66,12 +66,13 @@ pub struct MountOptions {
     pub max_readahead_bytes: u32,
 }
 
-/// Whether requests come over io_uring (Linux 6.14): a round trip then stays on the CPU that made
-/// the request, and wakes no other.
+/// Whether the kernel sends requests over io_uring (Linux 6.14): a round trip then stays on the CPU
+/// that made the request, and wakes no other. The mount has one thread for each CPU then, and
+/// [`MountOptions::threads`] has no effect.
 ///
 /// The kernel's switch is off by default, `/sys/module/fuse/parameters/enable_uring`; root turns it
 /// on, for mounts that are made afterwards. A file system that may wait in any call, as it has its
-/// data from other hosts or programs, is served over `/dev/fuse` in any case.
+/// data from other hosts or programs, or that has locks of its own, is served over `/dev/fuse` in any case.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IoUring {
     /// If the kernel, this process' limits and the file system allow it.

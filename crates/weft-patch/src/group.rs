@@ -295,20 +295,13 @@ impl State {
     /// Returns true if the planned writes contain something that these patches need, or if they
     /// wait for the commit of a transaction.
     fn advances(&mut self, roots: &[PatchId], written: &Written) -> bool {
-        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
-        let cache = &self.cache;
-        from.is_empty()
-            || self.graph.reaches(
-                &from,
-                usize::MAX,
-                |buffer| cache[buffer].hard,
-                |index, patch| match patch.kind {
-                    Kind::InFlight => true,
-                    Kind::Run => written.runs.contains(&index),
-                    Kind::Empty => patch.befores == NONE,
-                    _ => written.repeated.contains(&patch.buffer),
-                },
-            )
+        roots.iter().all(|&id| self.is_durable(id))
+            || self.needs(roots, |index, patch| match patch.kind {
+                Kind::InFlight => true,
+                Kind::Run => written.runs.contains(&index),
+                Kind::Empty => patch.befores == NONE,
+                _ => written.repeated.contains(&patch.buffer),
+            })
     }
 
     /// Notes an outcome for each caller whose patches are chosen, if `outcome` returns one for them.

@@ -466,20 +466,13 @@ impl State {
     /// the sync waits for all transactions.
     pub fn put_commits_into(&mut self, roots: &mut Vec<PatchId>, all: bool) {
         let commits = self.open_commits();
-        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
         let mut needed = [all; 2];
-        let cache = &self.cache;
-        self.graph.reaches(
-            &from,
-            usize::MAX,
-            |buffer| cache[buffer].hard,
-            |index, _| {
-                for (commit, needed) in commits.iter().zip(&mut needed) {
-                    *needed |= *commit == index;
-                }
-                needed == [true; 2]
-            },
-        );
+        self.needs(roots, |index, _| {
+            for (commit, needed) in commits.iter().zip(&mut needed) {
+                *needed |= *commit == index;
+            }
+            needed == [true; 2]
+        });
         roots.retain(|&id| self.is_unjournaled(id));
         for (commit, needed) in commits.into_iter().zip(needed) {
             if needed && commit != NONE {

@@ -4,7 +4,7 @@
 //! the volume is.
 
 use crate::buffer::Buffer;
-use crate::graph::{Kind, NONE};
+use crate::graph::{Kind, NONE, Patch};
 use crate::state::State;
 use crate::{Error, Owner, PatchId};
 use hashbrown::HashSet;
@@ -76,21 +76,22 @@ impl State {
         roots
     }
 
+    /// Walks the patches that must be durable for `roots` to be, these included, until `found` returns
+    /// true; returns true if it did.
+    pub fn needs(&mut self, roots: &[PatchId], found: impl FnMut(u32, &Patch) -> bool) -> bool {
+        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
+        let cache = &self.cache;
+        self.graph.reaches(&from, usize::MAX, |buffer| cache[buffer].hard, found)
+    }
+
     /// Marks the buffers that must be written for `roots` to be durable, those in flight included,
     /// and seals their patches, so that the sync ends however busy the volume is. Returns the mark.
     pub fn mark_needed(&mut self, roots: &[PatchId]) -> u64 {
-        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
         let mut met = Vec::new();
-        let cache = &self.cache;
-        self.graph.reaches(
-            &from,
-            usize::MAX,
-            |buffer| cache[buffer].hard,
-            |index, _| {
-                met.push(index);
-                false
-            },
-        );
+        self.needs(roots, |index, _| {
+            met.push(index);
+            false
+        });
         self.needed_mark += 1;
         let mark = self.needed_mark;
         for &index in &met {
@@ -125,17 +126,10 @@ impl State {
     /// Returns true if all of the patches are being written, with all that they need, or are
     /// durable.
     pub fn is_in_flight(&mut self, roots: &[PatchId]) -> bool {
-        let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
-        let cache = &self.cache;
-        !self.graph.reaches(
-            &from,
-            usize::MAX,
-            |buffer| cache[buffer].hard,
-            |_, patch| match patch.kind {
-                Kind::InFlight => false,
-                Kind::Run => patch.pieces != NONE,
-                _ => true,
-            },
-        )
+        !self.needs(roots, |_, patch| match patch.kind {
+            Kind::InFlight => false,
+            Kind::Run => patch.pieces != NONE,
+            _ => true,
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! What a change of a file's content takes from the file: capabilities, setuid and setgid.
+//! Removal of capabilities, setuid and setgid from a file whose content or owner changes.
 
 use weft_vfs::access::without_privileges;
 use weft_vfs::{Error, Ino, SetAttr};

@@ -42,13 +42,14 @@ pub(crate) const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 /// The CPUs that the kernel may ever have: each has a queue.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 
-/// Slots of one queue, as many requests of a CPU as can wait at a time; fewer where many CPUs would
-/// take much memory.
+/// The most and the fewest slots of one queue: that many requests of a CPU can wait at a time.
 const DEPTH_MAX: usize = 32;
 const DEPTH_MIN: usize = 4;
+/// The slots of all queues, which many CPUs share: each may take as much memory as a payload.
 const SLOTS: usize = 256;
 
-/// How often, and after which time, the kernel's list of forgotten inodes is looked at.
+/// The number of times that [`Service::wait_for_forgotten`] polls `/dev/fuse`, and the pause between
+/// two polls.
 const FORGOTTEN_TRIES: u32 = 1000;
 const FORGOTTEN_PAUSE: Duration = Duration::from_millis(1);
 
@@ -66,23 +67,23 @@ struct Job {
     nr: usize,
     slot: Slot,
     returns: Arc<Returns>,
-    /// The space of what was removed before must be free: the volume was full when the request was
-    /// tried, or it is one to discard free space.
+    /// The request must see the space of files that were removed before it: the volume was full when
+    /// it was tried, or it is a command such as `FITRIM`.
     after_forgotten: bool,
 }
 
-/// What all queues of a mount share.
+/// The state shared by all queues of a mount.
 struct Service {
     front: Arc<Front>,
     workers: Arc<Workers<Job>>,
-    /// Where this process may set scheduling policies.
+    /// Sets the scheduling policy of the queues' threads; `None` if this process may not.
     policy: Option<Policy>,
     device: OwnedFd,
     /// Something that came over `/dev/fuse` is being answered.
     busy: Arc<AtomicBool>,
 }
 
-/// What a queue's thread needs to start.
+/// The message that makes the thread of a queue start to serve a mount.
 struct Start {
     device: OwnedFd,
     service: Arc<Service>,
@@ -128,9 +129,9 @@ impl Queues {
         Ok(queues)
     }
 
-    /// Starts to serve a mount that has agreed to rings. `busy` says whether something that came over
-    /// `/dev/fuse` is being answered; `device` makes another descriptor of the mount. The threads that are returned end with it,
-    /// and with them those that they started.
+    /// Starts to serve a mount that has agreed to rings. `busy` tells whether a request that came
+    /// over `/dev/fuse` is being answered; `device` returns another descriptor of the mount. The
+    /// returned threads end with the mount, and with them the workers that they started.
     pub(crate) fn start(
         self,
         front: &Arc<Front>,
@@ -139,9 +140,8 @@ impl Queues {
     ) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
         let workers = Arc::new(Workers::new());
         let policy = policy::is_permitted().then(Policy::default);
-        let (front, device_of_service) = (Arc::clone(front), device()?);
-        let service = Service { front, workers, policy, device: device_of_service, busy };
-        let service = Arc::new(service);
+        let front = Arc::clone(front);
+        let service = Arc::new(Service { front, workers, policy, device: device()?, busy });
         let mut threads = self.threads;
         if service.policy.is_some() {
             let service = Arc::clone(&service);
@@ -181,6 +181,9 @@ fn possible_cpus() -> io::Result<usize> {
 /// Serves one queue until the mount ends.
 fn serve(mut queue: Queue, Start { device, service }: Start) -> io::Result<()> {
     let result = serve_until_end(&mut queue, device, &service);
+    if let Err(e) = &result {
+        tracing::error!("cannot serve the requests of a CPU any more: {e}");
+    }
     drop(queue);
     // What other threads still answer has lost its kernel, and must be done before the volume is
     // closed.
@@ -257,14 +260,14 @@ impl Service {
         None
     }
 
-    /// Waits until the inodes are forgotten, and so deleted, that the kernel had forgotten before
-    /// this call: it tells so by another way than requests come, and a volume may seem full that is
-    /// not.
+    /// Waits until the file system has dropped the inodes that the kernel had forgotten before this
+    /// call, and so deleted those without a name. Their FORGET requests come over `/dev/fuse`; without
+    /// this wait a later request could find the volume full that is not.
     fn wait_for_forgotten(&self) {
         for _ in 0..FORGOTTEN_TRIES {
             let mut device = [PollFd::new(&self.device, PollFlags::IN)];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // In this order: whoever takes one is busy before.
+            // In this order: `busy` is set before a request is read from the device.
             let none = poll(&mut device, Some(&now)) == Ok(0) && !self.busy.load(Ordering::SeqCst);
             if none {
                 return;

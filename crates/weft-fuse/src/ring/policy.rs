@@ -10,8 +10,8 @@
 //!
 //! But such a task has no share of a CPU that others want. So a watching thread looks at what each
 //! thread has served, at every [`TICK`]: `SCHED_IDLE` is only for a thread that serves many requests,
-//! and one that has stopped doing so gets its share back at once; if that was because another task
-//! took the CPU, it is left alone for longer each time.
+//! and one that has stopped doing so gets its share back at once; if another task had taken the CPU, a
+//! backoff follows, longer each time.
 //!
 //! Setting a policy is a call of C, and so `unsafe`.
 
@@ -28,9 +28,9 @@ const TICK: Duration = Duration::from_millis(4);
 /// Requests in a tick from which on they follow each other closely.
 const BUSY_REQUESTS: u64 = 16;
 
-/// The ticks for which a thread is left alone after it has stopped serving, at first and at most.
-const ALONE_TICKS: u32 = 4;
-const ALONE_TICKS_MAX: u32 = 1024;
+/// The backoff in ticks after a thread was found starved of its CPU, at first and at most.
+const BACKOFF_TICKS: u32 = 4;
+const BACKOFF_TICKS_MAX: u32 = 1024;
 
 /// The ticks without requests after which the watching thread rests.
 const QUIET_TICKS: u32 = 10;
@@ -51,29 +51,30 @@ pub(super) struct Policy {
     wake: Condvar,
 }
 
-/// What is known of one thread.
+/// The state of one thread, as of the last tick.
 #[derive(Debug, Default, Clone, Copy)]
 struct Seen {
     count: u64,
     is_idle: bool,
-    alone: u32,
-    alone_next: u32,
+    backoff_ticks: u32,
+    backoff_next_ticks: u32,
 }
 
 impl Seen {
     /// Takes note of the requests served so far, and returns true if the policy is to be
-    /// `SCHED_IDLE` until the next tick. `wants_cpu` says whether the thread waits for a CPU.
-    fn tick(&mut self, count: u64, wants_cpu: impl FnOnce() -> bool) -> bool {
+    /// `SCHED_IDLE` until the next tick. `is_runnable` says whether the thread waits for a CPU.
+    fn tick(&mut self, count: u64, is_runnable: impl FnOnce() -> bool) -> bool {
         let served = count - std::mem::replace(&mut self.count, count);
         let is_busy = served >= BUSY_REQUESTS;
-        if self.is_idle && !is_busy && wants_cpu() {
-            self.alone_next = (self.alone_next * 2).clamp(ALONE_TICKS, ALONE_TICKS_MAX);
-            self.alone = self.alone_next;
+        if self.is_idle && !is_busy && is_runnable() {
+            self.backoff_next_ticks =
+                (self.backoff_next_ticks * 2).clamp(BACKOFF_TICKS, BACKOFF_TICKS_MAX);
+            self.backoff_ticks = self.backoff_next_ticks;
         } else if self.is_idle && is_busy {
-            self.alone_next /= 2;
+            self.backoff_next_ticks /= 2;
         }
-        if self.alone > 0 {
-            self.alone -= 1;
+        if self.backoff_ticks > 0 {
+            self.backoff_ticks -= 1;
             self.is_idle = false;
         } else {
             self.is_idle = is_busy;
@@ -119,7 +120,7 @@ impl Policy {
             quiet += 1;
             for (thread, seen) in threads.iter().zip(&mut seen) {
                 let (before, count) = (*seen, thread.count.load(Ordering::Relaxed));
-                if seen.tick(count, || wants_cpu(thread.thread)) != before.is_idle
+                if seen.tick(count, || is_runnable(thread.thread)) != before.is_idle
                     && let Err(e) = set_policy(thread.thread, seen.is_idle)
                 {
                     // It was possible when the mount was made.
@@ -156,7 +157,7 @@ fn set_policy(thread: Pid, idle: bool) -> io::Result<()> {
 }
 
 /// Returns true if a thread would run if it had a CPU.
-fn wants_cpu(thread: Pid) -> bool {
+fn is_runnable(thread: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
     // The state follows the name, which is in parentheses.
     stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('R')))
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_loses_its_cpu_is_left_alone_for_longer_each_time() {
+    fn a_starved_thread_backs_off_for_longer_each_time() {
         let mut seen = Seen::default();
         let mut count = 0;
         let mut idle_ticks = Vec::new();
