@@ -251,7 +251,7 @@ pub struct Mount {
     pub forks: Option<Forks>,
     /// Options as in fstab: ro, allow_other, order=..., forks=..., uid=..., umask=..., noatime, ...
     ///
-    /// io_uring=auto|on|off: requests over io_uring cost less than half as much; auto uses them where
+    /// io_uring=auto|on|off: requests over io_uring wake no other CPU; auto uses them where
     /// root has turned the kernel's switch on (echo Y >/sys/module/fuse/parameters/enable_uring, or
     /// "options fuse enable_uring=1" in /etc/modprobe.d; Linux 6.14), on fails where it is off.
     ///
