@@ -4,6 +4,7 @@
 //! installed is skipped, and the section says so.
 
 mod cache;
+mod cold;
 mod comparison;
 mod engine;
 mod fio;
@@ -86,6 +87,12 @@ enum What {
     Metadata,
     /// fio on one large file through a mount, beside the kernel
     Fio,
+    /// Readers of files of which nothing is in memory, on a device that takes 5 ms for each read
+    Cold {
+        /// Print the figures to standard output, too
+        #[arg(long)]
+        json: bool,
+    },
     /// Memory of a mount's process with many files
     Memory,
     /// weft import beside tar on the kernel's ext3
@@ -307,7 +314,7 @@ fn main() -> Result<()> {
         _ => {}
     }
     let bench = Bench::new(&cli)?;
-    let all: [(&str, Measurement); 28] = [
+    let all: [(&str, Measurement); 29] = [
         ("limits", limits::limits),
         ("optimisations", engine::optimisations),
         ("blocks", engine::blocks),
@@ -321,6 +328,7 @@ fn main() -> Result<()> {
         ("mount", mounted::mounted),
         ("metadata", metadata::metadata),
         ("fio", fio::fio),
+        ("cold", |bench| cold::cold(bench, false)),
         ("memory", memory::memory),
         ("transform", transform::transform),
         ("cache-batching", cache::batching),
@@ -354,6 +362,7 @@ fn main() -> Result<()> {
         What::Mount => mounted::mounted(&bench),
         What::Metadata => metadata::metadata(&bench),
         What::Fio => fio::fio(&bench),
+        What::Cold { json } => cold::cold(&bench, json),
         What::Memory => memory::memory(&bench),
         What::Import => mounted::import(&bench),
         What::Sequential => sequential::sequential(&bench),

@@ -14,8 +14,10 @@
 //!   with attributes; writes of up to a mebibyte. A private mount of root (the default) spares the
 //!   permission check's look at the directory.
 //! - *Fewer wake-ups*: over io_uring (`ring`, [`MountOptions::io_uring`]) a request is answered on
-//!   the CPU that made it, by a thread that waits there; over `/dev/fuse` (`thread_pool`) one thread
-//!   reads requests and answers short ones itself.
+//!   the CPU that made it, by a thread that waits there; over `/dev/fuse` (`serve`, `thread_pool`)
+//!   one thread reads requests and answers short ones itself.
+//! - *No wait for another's wait*: on both ways a request is only tried (`attempt`), if the file
+//!   system can tell that it would wait, and is then answered by a thread of its own (`workers`).
 //! - *What remains* is the kernel's: two requests a file for `security.capability`, at its first
 //!   write and at `chown(2)` (none with [`MountOptions::xattrs`] off; `ls -l` asks for two attributes
 //!   of each file), a lookup before each creation, one request for each call that sets owner, mode
@@ -37,6 +39,7 @@
 
 #![warn(missing_docs)]
 
+mod attempt;
 mod error;
 mod front;
 mod handshake;
@@ -49,6 +52,7 @@ mod ring;
 mod serve;
 mod thread_pool;
 mod wire;
+mod workers;
 
 pub use error::{Error, Result};
 pub use mount::{Mount, Unmounter, mount};

@@ -18,7 +18,7 @@ use crate::passthrough::Passthrough;
 use crate::ring::{self, Queues};
 use crate::serve::Service;
 use crate::wire::Lifetimes;
-use crate::{Error, IoUring, MountOptions, Result, invalidate, mountpoint};
+use crate::{Error, IoUring, MountOptions, Result, attempt, invalidate, mountpoint};
 
 /// A mounted file system. Dropping it unmounts (also if it is in use) and waits.
 pub struct Mount {
@@ -171,7 +171,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
 fn queues(fs: &dyn FileSystem, options: &MountOptions) -> Result<Option<Queues>> {
     let why_not = match options.io_uring {
         IoUring::Off => return Ok(None),
-        _ if !fs.without_waiting(&mut || {}) => "this file system may wait in any call".to_owned(),
+        _ if !attempt::is_possible(fs) => "this file system may wait in any call".to_owned(),
         _ if fs.has_locks() => "requests that wait for locks would fill the queues".to_owned(),
         _ if !ring::is_enabled() => {
             format!("the kernel's switch is off; to turn it on: echo Y > {}", ring::PARAMETER)

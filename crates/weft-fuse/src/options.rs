@@ -32,7 +32,8 @@ pub struct MountOptions {
     pub no_exec: bool,
     /// The number of threads that answer requests. Default: one a CPU, at least 2 (one waits for
     /// the disk while another works) and at most 8 (the kernel has one queue for all of them).
-    /// Others are added while all of these wait.
+    /// Others are added while all of these wait. If the file system can tell that a request would
+    /// wait ([`without_waiting`](weft_vfs::FileSystem::without_waiting)), it gets a thread beside these.
     pub threads: usize,
     /// The time for which the kernel may trust names (also absent ones) and attributes. Default: a
     /// year, since only this mount changes the volume; the file system announces its own changes.

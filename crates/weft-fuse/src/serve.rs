@@ -1,8 +1,12 @@
 //! The threads that read requests and write answers.
+//!
+//! The leader of the pool answers what it reads. If the file system can tell, it only tries
+//! (`attempt`): a request that would wait goes to a worker, and the next is read at once. Otherwise it
+//! hands the leadership over before a request that is likely to take long, and loses it in one that
+//! turns out to. The latter also holds for requests that are not tried, as something ends with them.
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,15 +15,23 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::attempt::{self, argument, is_end, is_for_disk, only_reads, opcode_of, outcome, tried};
 use crate::front::{Front, Outcome};
 use crate::thread_pool::{ThreadPool, Turn};
-use crate::wire::{Header, O_DSYNC, Opcode, Reply, WRITE_OVERHEAD_BYTES, errno};
+use crate::wire::{Header, Opcode, Reply, WRITE_OVERHEAD_BYTES, errno};
+use crate::workers::Workers;
 
 /// The least buffer size that the kernel demands.
 const MIN_BUFFER_BYTES: usize = 8192;
 
 /// A request that carries or requests this much data is handed to a worker of its own.
 const LONG_BYTES: u32 = 64 << 10;
+
+/// Requests up to this length are copied for a worker; with a longer one it gets the buffer.
+const COPIED_MAX_BYTES: usize = 8192;
+
+/// The most buffers that are kept for such requests.
+const SPARE_BUFFERS: usize = 4;
 
 /// The state that the workers of one mount share.
 pub(crate) struct Service {
@@ -29,13 +41,34 @@ pub(crate) struct Service {
     buffer_bytes: usize,
     /// Workers that were added while the others waited.
     added: Mutex<Vec<JoinHandle<()>>>,
+    /// Requests can be tried.
+    tries: bool,
+    /// The threads that answer those that would wait.
+    waiting: Arc<Workers<Request>>,
+    spare: Mutex<Vec<Vec<u8>>>,
+}
+
+/// A request that a worker answers: so many bytes at the beginning of the buffer.
+struct Request {
+    buffer: Vec<u8>,
+    len: usize,
 }
 
 impl Service {
     pub(crate) fn new(front: Arc<Front>, fd: OwnedFd, max_write_bytes: u32) -> Self {
         let room = (max_write_bytes as usize + WRITE_OVERHEAD_BYTES).next_multiple_of(4096);
         let buffer_bytes = room.max(MIN_BUFFER_BYTES);
-        Self { front, fd, pool: ThreadPool::new(), buffer_bytes, added: Mutex::default() }
+        Self {
+            // As with rings: requests that wait for locks would keep the workers from others.
+            tries: attempt::is_possible(&*front.fs) && !front.locks,
+            front,
+            fd,
+            pool: ThreadPool::new(),
+            buffer_bytes,
+            added: Mutex::default(),
+            waiting: Arc::new(Workers::new()),
+            spare: Mutex::default(),
+        }
     }
 
     /// Watches the workers until the mount and all added workers have ended.
@@ -45,6 +78,7 @@ impl Service {
         for worker in std::mem::take(&mut *self.added()) {
             let _ = worker.join();
         }
+        self.waiting.end();
     }
 
     fn added(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
@@ -73,17 +107,18 @@ impl Service {
     }
 
     /// Answers requests until the mount ends.
-    pub(crate) fn work(&self) -> io::Result<()> {
+    pub(crate) fn work(self: &Arc<Self>) -> io::Result<()> {
         let result = self.work_until(ThreadPool::lead);
         self.pool.end();
+        // What this thread gave to others is answered, too.
+        self.waiting.end();
         result
     }
 
     /// Answers what comes beside rings, which is nothing that waits, until the mount ends. `busy` is
     /// set before something is taken from the kernel, until it is answered.
-    pub(crate) fn work_beside_rings(&self, busy: &AtomicBool) -> io::Result<()> {
-        let request = vec![0; self.buffer_bytes];
-        let mut worker = Worker { service: self, request, reply: Reply::default() };
+    pub(crate) fn work_beside_rings(self: &Arc<Self>, busy: &AtomicBool) -> io::Result<()> {
+        let mut worker = Worker::new(self);
         // The kernel may take back what it had announced; this thread must not wait for the next.
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
         rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
@@ -108,10 +143,63 @@ impl Service {
         }
     }
 
-    fn work_until(&self, lead: fn(&ThreadPool) -> Option<Turn>) -> io::Result<()> {
-        let request = vec![0; self.buffer_bytes];
-        let mut worker = Worker { service: self, request, reply: Reply::default() };
-        worker.run(lead)
+    fn work_until(self: &Arc<Self>, lead: fn(&ThreadPool) -> Option<Turn>) -> io::Result<()> {
+        Worker::new(self).run(lead)
+    }
+
+    /// Answers a request, and waits as long as the file system likes: "would wait" is no outcome.
+    /// Returns false after the kernel's last one (`DESTROY`).
+    fn answer(&self, request: &[u8], reply: &mut Reply<'_>) -> bool {
+        // Until the reply is written.
+        let _counted = self.front.attribute_replies.begin(request);
+        let outcome = outcome(&self.front, request, reply);
+        self.send(outcome, request, reply)
+    }
+
+    /// Answers a request as [`answer`](Self::answer) does, if that needs no wait.
+    fn try_answer(&self, request: &[u8], reply: &mut Reply<'_>) -> Option<bool> {
+        let _counted = self.front.attribute_replies.begin(request);
+        match tried(&self.front, request, reply) {
+            Outcome::WouldWait => None,
+            outcome => Some(self.send(outcome, request, reply)),
+        }
+    }
+
+    fn send(&self, outcome: Outcome, request: &[u8], reply: &mut Reply<'_>) -> bool {
+        if outcome != Outcome::Silent {
+            match rustix::io::write(&self.fd, reply.finish()) {
+                Ok(_) => {}
+                // The caller was killed meanwhile.
+                Err(Errno::NOENT) => self.front.take_back(request, reply),
+                Err(Errno::NODEV | Errno::CONNABORTED) => return false,
+                Err(e) => tracing::error!("the kernel did not take an answer: {e}"),
+            }
+        }
+        outcome != Outcome::Goodbye
+    }
+
+    /// Gives a request to a worker. Returns it if there is none.
+    fn give_away(self: &Arc<Self>, request: Request) -> Option<Request> {
+        let service = Arc::clone(self);
+        self.waiting.run(request, move || {
+            let mut reply = Reply::default();
+            move |request: Request| {
+                service.answer(&request.buffer[..request.len], &mut reply);
+                service.keep(request.buffer);
+            }
+        })
+    }
+
+    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a buffer for another request, if it has the full length.
+    fn keep(&self, buffer: Vec<u8>) {
+        let mut spare = self.spare();
+        if buffer.len() == self.buffer_bytes && spare.len() < SPARE_BUFFERS {
+            spare.push(buffer);
+        }
     }
 
     /// Reads the next request as the leader; returns 0 when the mount has ended.
@@ -130,22 +218,29 @@ impl Service {
 
 /// One worker: a buffer for requests and one for replies.
 struct Worker<'a> {
-    service: &'a Service,
+    service: &'a Arc<Service>,
     request: Vec<u8>,
     reply: Reply<'static>,
 }
 
-impl Worker<'_> {
+impl<'a> Worker<'a> {
+    fn new(service: &'a Arc<Service>) -> Self {
+        Self { service, request: vec![0; service.buffer_bytes], reply: Reply::default() }
+    }
+
     fn run(&mut self, lead: fn(&ThreadPool) -> Option<Turn>) -> io::Result<()> {
-        let pool = &self.service.pool;
+        let (service, pool) = (self.service, &self.service.pool);
         while let Some(mut turn) = lead(pool) {
             loop {
-                let len = self.service.receive(&mut self.request)?;
+                if service.tries {
+                    service.waiting.wait_for_room();
+                }
+                let len = service.receive(&mut self.request)?;
                 if len == 0 {
                     pool.end();
                     return Ok(());
                 }
-                if waits_for_lock(&self.request[..len]) {
+                if !service.tries && waits_for_lock(&self.request[..len]) {
                     pool.hand_over(turn);
                     if pool.park() {
                         self.answer(len);
@@ -155,13 +250,16 @@ impl Worker<'_> {
                     }
                     break;
                 }
-                if takes_long(&self.request[..len], self.service.front.locks) {
+                if !service.tries && takes_long(&self.request[..len], service.front.locks) {
                     pool.hand_over(turn);
                     self.answer(len);
                     break;
                 }
-                pool.begin();
-                if !self.answer(len) {
+                if !service.tries || !only_reads(&self.request[..len]) {
+                    pool.begin();
+                }
+                let goes_on = if service.tries { self.try_answer(len) } else { self.answer(len) };
+                if !goes_on {
                     pool.end();
                     return Ok(());
                 }
@@ -174,25 +272,37 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Answers a request. Returns false after the kernel's last one (`DESTROY`).
     fn answer(&mut self, len: usize) -> bool {
-        let service = self.service;
-        // Until the reply is written.
-        let _counted = service.front.attribute_replies.begin(&self.request[..len]);
-        let outcome = outcome(&service.front, &self.request[..len], &mut self.reply);
-        // A file system waits here as long as it likes: "would wait" is no outcome.
-        if outcome != Outcome::Silent {
-            match rustix::io::write(&self.service.fd, self.reply.finish()) {
-                Ok(_) => {}
-                // The caller was killed meanwhile.
-                Err(Errno::NOENT) => {
-                    self.service.front.take_back(&self.request[..len], &self.reply);
-                }
-                Err(Errno::NODEV | Errno::CONNABORTED) => return false,
-                Err(e) => tracing::error!("the kernel did not take an answer: {e}"),
-            }
+        self.service.answer(&self.request[..len], &mut self.reply)
+    }
+
+    /// Answers a request if that needs no wait; else a worker does. Returns false as
+    /// [`Service::answer`] does.
+    fn try_answer(&mut self, len: usize) -> bool {
+        let request = &self.request[..len];
+        if is_end(request) {
+            return self.answer(len);
         }
-        outcome != Outcome::Goodbye
+        if !is_long(request)
+            && let Some(goes_on) = self.service.try_answer(request, &mut self.reply)
+        {
+            return goes_on;
+        }
+        let request = self.take(len);
+        match self.service.give_away(request) {
+            None => true,
+            Some(Request { buffer, len }) => self.service.answer(&buffer[..len], &mut self.reply),
+        }
+    }
+
+    /// Takes the request that was read for a worker.
+    fn take(&mut self, len: usize) -> Request {
+        if len <= COPIED_MAX_BYTES {
+            return Request { buffer: self.request[..len].to_vec(), len };
+        }
+        let spare = self.service.spare().pop();
+        let spare = spare.unwrap_or_else(|| vec![0; self.service.buffer_bytes]);
+        Request { buffer: std::mem::replace(&mut self.request, spare), len }
     }
 
     /// Refuses a lock request, as too many wait already.
@@ -206,64 +316,21 @@ impl Worker<'_> {
     }
 }
 
-/// Answers a request. A panic in the file system fails that one request, not the mount.
-pub(crate) fn outcome(front: &Front, request: &[u8], reply: &mut Reply) -> Outcome {
-    let answer = AssertUnwindSafe(|| front.answer(request, reply));
-    catch_unwind(answer).unwrap_or_else(|_| {
-        tracing::error!("a request made the file system panic");
-        // The reply may be half-built; without a header there is no request to answer.
-        if reply.is_begun() {
-            reply.fail(errno::EIO);
-            return Outcome::Answer;
-        }
-        Outcome::Silent
-    })
-}
-
 /// Returns true if the request may wait for another caller's lock.
 fn waits_for_lock(request: &[u8]) -> bool {
-    let header = Header::split(request).map(|(header, _)| header);
-    header.is_some_and(|h| Opcode::from_number(h.opcode) == Some(Opcode::SetLkW))
+    opcode_of(request) == Some(Opcode::SetLkW)
 }
 
 /// Returns true if the request is likely to wait for the disk or to move many bytes. With `locks`
 /// of its own a file system receives a request for every closing, mostly without work.
 fn takes_long(request: &[u8], locks: bool) -> bool {
-    let Some((header, mut body)) = Header::split(request) else { return false };
-    match Opcode::from_number(header.opcode) {
-        Some(Opcode::Flush) => !locks,
-        // Handle, offset, size: the same in both.
-        Some(Opcode::Read | Opcode::Write)
-            if body.skip(16).and_then(|()| body.u32()).is_ok_and(|size| size >= LONG_BYTES) =>
-        {
-            true
-        }
-        _ => is_for_disk(request),
-    }
+    let closes = !locks && opcode_of(request) == Some(Opcode::Flush);
+    closes || is_long(request) || is_for_disk(request)
 }
 
-/// Returns true if the request is a command of `ioctl(2)`.
-pub(crate) fn is_command(request: &[u8]) -> bool {
-    let header = Header::split(request).map(|(header, _)| header);
-    header.is_some_and(|h| Opcode::from_number(h.opcode) == Some(Opcode::Ioctl))
-}
-
-/// Returns true if the request is made to wait for the disk, or does the work of many.
-pub(crate) fn is_for_disk(request: &[u8]) -> bool {
-    let Some((header, mut body)) = Header::split(request) else { return false };
-    match Opcode::from_number(header.opcode) {
-        Some(
-            Opcode::FSync
-            | Opcode::FSyncDir
-            | Opcode::SyncFs
-            | Opcode::FAllocate
-            | Opcode::Ioctl
-            | Opcode::CopyFileRange,
-        ) => true,
-        // The flags with which the file was opened.
-        Some(Opcode::Write) => {
-            body.skip(32).and_then(|()| body.u32()).is_ok_and(|flags| flags & O_DSYNC != 0)
-        }
-        _ => false,
-    }
+/// Returns true if the request moves many bytes.
+fn is_long(request: &[u8]) -> bool {
+    // Handle, offset, size: the same in both.
+    matches!(opcode_of(request), Some(Opcode::Read | Opcode::Write))
+        && argument(request, 16).is_some_and(|size| size >= LONG_BYTES)
 }

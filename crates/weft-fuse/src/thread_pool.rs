@@ -7,6 +7,10 @@
 //! *standby* thread notices and does so. Hence two rules: there is never more than one reader, and
 //! a slow request delays others by at most two [`WATCH_PERIOD`]s.
 //!
+//! If the file system can tell that a request would wait, the leader gives it away and goes on
+//! (`serve`). It is then watched only in requests that are not tried, and in those that change
+//! something: their first change may be followed by a wait.
+//!
 //! A request may wait for another request, in this mount or elsewhere: for a lock, or for a server
 //! whose start waits for a `close` here. So a mount never stands still because all its workers
 //! wait: if no worker has read requests for [`PATIENCE`], the standby adds a worker, up to

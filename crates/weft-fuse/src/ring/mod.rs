@@ -4,18 +4,16 @@
 //! on that CPU, which answers there: no other CPU is woken, and the reply is committed by the same
 //! system call that waits for the next request. This is most of what a round trip costs.
 //!
-//! While that thread answers, the other requests of its CPU wait. So it only tries, with
-//! [`FileSystem::without_waiting`](weft_vfs::FileSystem::without_waiting), and gives a request that
-//! would wait, for a cold block, a full memory, a sync, to another thread
-//! ([`Workers`](workers::Workers)), which gives the reply back. A file system that cannot be tried
-//! like that is served over `/dev/fuse`.
+//! While that thread answers, the other requests of its CPU wait. So it only tries (`attempt`), and
+//! gives a request that would wait, for a cold block, a full memory, a sync, to another thread
+//! ([`Workers`]), which gives the reply back. A file system that cannot be tried like that is served
+//! over `/dev/fuse`.
 //!
 //! The negotiation, forgotten inodes and interrupts come over `/dev/fuse` in any case.
 
 mod policy;
 mod queue;
 mod slot;
-mod workers;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,10 +29,10 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use self::policy::Policy;
 use self::queue::{Event, Queue, Returns};
 use self::slot::{Scratch, Slot};
-use self::workers::Workers;
+use crate::attempt::{is_command, outcome, tried};
 use crate::front::{Front, Outcome};
-use crate::serve::{is_command, is_for_disk, outcome};
 use crate::wire::errno;
+use crate::workers::Workers;
 
 /// The switch of the kernel's module.
 pub(crate) const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -234,29 +232,23 @@ impl Service {
     ) -> Option<(usize, Slot)> {
         slot.counted = self.front.attribute_replies.add(slot.request());
         let mut after_forgotten = is_command(slot.request());
-        let waits = is_for_disk(slot.request()) || {
-            let front = &self.front;
-            let mut answered = Outcome::WouldWait;
-            let mut slot = Some((&mut slot, scratch));
-            front.fs.without_waiting(&mut || {
-                let Some((slot, scratch)) = slot.take() else { return };
-                answered = slot.serve(scratch, |request, reply| {
-                    let answered = outcome(front, request, reply);
-                    after_forgotten = reply.errno() == errno::ENOSPC;
-                    if after_forgotten { Outcome::WouldWait } else { answered }
-                });
-            });
-            answered == Outcome::WouldWait
-        };
-        if !waits {
+        let answered = slot.serve(scratch, |request, reply| {
+            let answered = tried(&self.front, request, reply);
+            after_forgotten |= answered == Outcome::Answer && reply.errno() == errno::ENOSPC;
+            if after_forgotten { Outcome::WouldWait } else { answered }
+        });
+        if answered != Outcome::WouldWait {
             return Some((nr, slot));
         }
         let service = Arc::clone(self);
         let job = Job { nr, slot, returns: Arc::clone(returns), after_forgotten };
-        self.workers.run(job, move || {
+        let job = self.workers.run(job, move || {
             let mut scratch = Scratch::default();
             move |job| service.answer(job, &mut scratch)
         });
+        if let Some(job) = job {
+            self.answer(job, scratch);
+        }
         None
     }
 

@@ -140,24 +140,23 @@ impl Slot {
             return Outcome::Answer;
         };
         let Scratch { request: copy, reply: own } = scratch;
-        let (outcome, len);
-        if request.len() <= COPIED_MAX_BYTES {
+        let is_answered = |outcome| matches!(outcome, Outcome::Answer | Outcome::Goodbye);
+        let (outcome, len) = if request.len() <= COPIED_MAX_BYTES {
             copy.clear();
             copy.extend_from_slice(&self.bytes()[request.clone()]);
             let mut reply = Reply::within(&mut self.bytes()[REPLY_AT..]);
-            outcome = answer(copy, &mut reply);
-            len = reply.finish().len();
+            let outcome = answer(copy, &mut reply);
+            let len = if is_answered(outcome) { reply.finish().len() } else { 0 };
             if outcome == Outcome::WouldWait {
                 self.bytes()[request].copy_from_slice(copy);
             }
+            (outcome, len)
         } else {
-            outcome = answer(&self.bytes()[request], own);
-            let bytes = own.finish();
-            len = bytes.len();
-            if outcome != Outcome::WouldWait {
-                self.bytes()[REPLY_AT..REPLY_AT + len].copy_from_slice(bytes);
-            }
-        }
+            let outcome = answer(&self.bytes()[request], own);
+            let bytes = if is_answered(outcome) { own.finish() } else { &[] };
+            self.bytes()[REPLY_AT..REPLY_AT + bytes.len()].copy_from_slice(bytes);
+            (outcome, bytes.len())
+        };
         match outcome {
             Outcome::WouldWait => {}
             Outcome::Answer | Outcome::Goodbye => self.complete(len),

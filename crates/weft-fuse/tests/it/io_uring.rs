@@ -1,19 +1,19 @@
 //! Requests over io_uring. Where the kernel's switch is off each test says so and passes; `make test`
 //! runs all tests of this crate once more with the switch on.
 
-use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weft_fuse::{Error, IoUring, Mount, MountOptions};
 use weft_testing::wait_until;
-use weft_vfs::{FileSystem, Handle, Ino, Layer, MemFs, MemLimits, Result};
+use weft_vfs::{FileSystem, Layer, MemFs, MemLimits};
 
+use super::slow::{Slow, make_slow};
+use super::waits::check_data_of_every_length;
 use super::{options, unmount};
 
 /// Mounts over io_uring, or says why not.
@@ -33,55 +33,6 @@ fn mounted(fs: Arc<dyn FileSystem>, dir: &Path) -> Option<Mount> {
     }
 }
 
-thread_local! {
-    static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
-}
-
-/// A file system whose reads of files called `slow...` wait until they are let go.
-#[derive(Default)]
-struct Slow {
-    below: MemFs,
-    held: Mutex<u32>,
-    changed: Condvar,
-    goes_on: AtomicBool,
-}
-
-impl Slow {
-    fn release(&self) {
-        let _held = self.held.lock().expect("lock");
-        self.goes_on.store(true, Ordering::Release);
-        self.changed.notify_all();
-    }
-}
-
-impl Layer for Slow {
-    fn below(&self) -> &dyn FileSystem {
-        &self.below
-    }
-
-    fn without_waiting(&self, call: &mut dyn FnMut()) -> bool {
-        MAY_WAIT.set(false);
-        call();
-        MAY_WAIT.set(true);
-        true
-    }
-
-    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let slow = self.below.getattr(ino)?.perm & 0o001 != 0;
-        if slow && !self.goes_on.load(Ordering::Acquire) {
-            if !MAY_WAIT.get() {
-                return Err(weft_vfs::Error::WouldBlock);
-            }
-            let mut held = self.held.lock().expect("lock");
-            *held += 1;
-            while !self.goes_on.load(Ordering::Acquire) {
-                held = self.changed.wait(held).expect("lock");
-            }
-        }
-        self.below.read(ino, handle, offset, buf)
-    }
-}
-
 /// Makes this thread run on the first CPU only, so that its requests are in one queue.
 fn on_one_cpu() {
     let mut first = CpuSet::new();
@@ -89,15 +40,9 @@ fn on_one_cpu() {
     let _ = sched_setaffinity(None, &first);
 }
 
-fn make_slow(path: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    fs::write(path, "at last").expect("write");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o645)).expect("chmod");
-}
-
 #[test]
 fn requests_that_wait_hold_up_no_others_of_their_cpu() {
-    const READERS: u32 = 20;
+    const READERS: usize = 20;
     let dir = tempfile::tempdir().expect("directory");
     let slow = Arc::new(Slow::default());
     let Some(mut mount) = mounted(slow.clone(), dir.path()) else { return };
@@ -114,7 +59,7 @@ fn requests_that_wait_hold_up_no_others_of_their_cpu() {
                 })
             })
             .collect();
-        wait_until("all readers are held", || *slow.held.lock().expect("lock") == READERS);
+        wait_until("all readers are held", || slow.held().len() == READERS);
         let others = scope.spawn(|| {
             on_one_cpu();
             for nr in 0..100 {
@@ -125,7 +70,7 @@ fn requests_that_wait_hold_up_no_others_of_their_cpu() {
             }
         });
         others.join().expect("the others");
-        assert_eq!(*slow.held.lock().expect("lock"), READERS);
+        assert_eq!(slow.held().len(), READERS);
         slow.release();
         for reader in readers {
             assert_eq!(reader.join().expect("a reader"), "at last");
@@ -138,18 +83,7 @@ fn requests_that_wait_hold_up_no_others_of_their_cpu() {
 fn data_of_every_length_goes_through() {
     let dir = tempfile::tempdir().expect("directory");
     let Some(mut mount) = mounted(Arc::new(MemFs::new()), dir.path()) else { return };
-    for len in [0, 1, 4095, 4096, 4097, 100_000, (1 << 20) - 1, 1 << 20, (3 << 20) + 5] {
-        let content: Vec<u8> = (0..len).map(|n| (n * 7 % 251) as u8).collect();
-        let path = dir.path().join(format!("file{len}"));
-        fs::write(&path, &content).expect("write");
-        assert!(fs::read(&path).expect("read") == content, "{len} bytes");
-    }
-    let long = "n".repeat(255);
-    fs::create_dir(dir.path().join(&long)).expect("the longest name");
-    std::os::unix::fs::symlink("t".repeat(4095), dir.path().join("link")).expect("link");
-    let target = fs::read_link(dir.path().join("link")).expect("the longest target");
-    assert_eq!(target.as_os_str().len(), 4095);
-    assert_eq!(fs::read_dir(dir.path()).expect("list").count(), 11);
+    check_data_of_every_length(dir.path());
     unmount(&mut mount);
 }
 

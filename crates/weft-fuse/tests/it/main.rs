@@ -9,7 +9,9 @@ mod life;
 mod mapped;
 mod names;
 mod overtaken;
+mod slow;
 mod trees;
+mod waits;
 mod writing;
 
 use std::path::{Path, PathBuf};

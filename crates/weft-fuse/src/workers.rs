@@ -1,6 +1,7 @@
 //! Threads for requests that wait: as many as there are such requests, up to a bound.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,45 +16,65 @@ struct State<J> {
     /// Threads that wait for a job.
     idle: usize,
     threads: usize,
+    waits_for_room: bool,
     ended: bool,
 }
 
 /// The threads and their jobs.
-pub(super) struct Workers<J> {
+pub(crate) struct Workers<J> {
     state: Mutex<State<J>>,
     /// A job is there, or the end.
     call: Condvar,
+    /// Fewer jobs wait than there may be threads.
+    room: Condvar,
     /// A thread has ended.
     left: Condvar,
+    /// No thread can be started.
+    #[cfg(test)]
+    is_short: std::sync::atomic::AtomicBool,
 }
 
 impl<J: Send + 'static> Workers<J> {
-    pub(super) fn new() -> Self {
-        let state = State { jobs: VecDeque::new(), idle: 0, threads: 0, ended: false };
-        Self { state: Mutex::new(state), call: Condvar::new(), left: Condvar::new() }
+    pub(crate) fn new() -> Self {
+        let state = State {
+            jobs: VecDeque::new(),
+            idle: 0,
+            threads: 0,
+            waits_for_room: false,
+            ended: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            call: Condvar::new(),
+            room: Condvar::new(),
+            left: Condvar::new(),
+            #[cfg(test)]
+            is_short: false.into(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a job to a thread, which calls what `work` returns for each of its jobs.
-    pub(super) fn run<W: FnMut(J)>(
+    /// Gives a job to a thread, which calls what `work` returns for each of its jobs. Returns the job
+    /// if there is no thread and none can be started.
+    pub(crate) fn run<W: FnMut(J)>(
         self: &Arc<Self>,
         job: J,
         work: impl FnOnce() -> W + Send + 'static,
-    ) {
+    ) -> Option<J> {
         let mut state = self.lock();
         state.jobs.push_back(job);
         let needs_thread = state.jobs.len() > state.idle && state.threads < THREADS_MAX;
         state.threads += usize::from(needs_thread);
         drop(state);
         if !needs_thread {
-            return self.call.notify_one();
+            self.call.notify_one();
+            return None;
         }
         let workers = Arc::clone(self);
-        let name = "weft-fuse-worker".into();
-        let started = std::thread::Builder::new().name(name).spawn(move || {
+        let started = self.start(move || {
             let _left = Left(&workers);
             let mut work = work();
             while let Some(job) = workers.next() {
@@ -61,9 +82,32 @@ impl<J: Send + 'static> Workers<J> {
             }
         });
         if let Err(e) = started {
-            // Another thread takes the job when it has done its own.
             tracing::warn!("cannot start a thread: {e}");
-            self.lock().threads -= 1;
+            let mut state = self.lock();
+            state.threads -= 1;
+            if state.threads == 0 {
+                return state.jobs.pop_back();
+            }
+            // Another thread takes the job when it has done its own.
+        }
+        None
+    }
+
+    fn start(&self, thread: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        #[cfg(test)]
+        if self.is_short.load(std::sync::atomic::Ordering::Acquire) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        std::thread::Builder::new().name("weft-fuse-worker".into()).spawn(thread).map(|_| ())
+    }
+
+    /// Waits while as many jobs as there may be threads wait for one.
+    pub(crate) fn wait_for_room(&self) {
+        let is_full = |state: &mut State<J>| state.jobs.len() >= THREADS_MAX;
+        let mut state = self.lock();
+        if is_full(&mut state) {
+            state.waits_for_room = true;
+            drop(self.room.wait_while(state, is_full).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -71,6 +115,10 @@ impl<J: Send + 'static> Workers<J> {
         let mut state = self.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
+                if state.waits_for_room && state.jobs.len() < THREADS_MAX {
+                    state.waits_for_room = false;
+                    self.room.notify_all();
+                }
                 return Some(job);
             }
             if state.ended {
@@ -88,7 +136,7 @@ impl<J: Send + 'static> Workers<J> {
     }
 
     /// Waits until all jobs are done and all threads have ended.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
         self.call.notify_all();
@@ -130,6 +178,48 @@ mod tests {
         }
         workers.end();
         assert_eq!(done.load(Ordering::Acquire), JOBS);
+    }
+
+    #[test]
+    fn a_job_for_which_there_is_no_thread_comes_back() {
+        let workers = Arc::new(Workers::new());
+        workers.is_short.store(true, Ordering::Release);
+        assert_eq!(workers.run(5, || |_| unreachable!("there is no thread")), Some(5));
+        workers.end();
+    }
+
+    /// The thread that gives jobs waits for one to end, and not before there are as many as there may
+    /// be threads beside those that have one.
+    #[test]
+    fn jobs_beyond_the_room_are_waited_for() {
+        let workers = Arc::new(Workers::new());
+        let held = Arc::new(Barrier::new(THREADS_MAX + 1));
+        let run = || {
+            let held = Arc::clone(&held);
+            workers.wait_for_room();
+            workers.run((), move || {
+                move |()| {
+                    held.wait();
+                }
+            });
+        };
+        for _ in 0..2 * THREADS_MAX {
+            run();
+        }
+        assert!(workers.lock().jobs.len() <= THREADS_MAX);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                // The first half may have been begun meanwhile, but no more.
+                (0..THREADS_MAX).for_each(|_| run());
+            });
+            weft_testing::wait_until("the jobs are too many", || workers.lock().waits_for_room);
+            assert!(workers.lock().jobs.len() <= THREADS_MAX);
+            (0..3).for_each(|_| {
+                held.wait();
+            });
+            waits.join().expect("room");
+        });
+        workers.end();
     }
 
     #[test]

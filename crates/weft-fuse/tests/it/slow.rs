@@ -1,0 +1,99 @@
+//! A file system whose calls can be kept from waiting, and some of which wait.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::Path;
+use std::sync::{Condvar, Mutex};
+
+use weft_vfs::{FileSystem, Handle, Ino, Layer, MemFs, Result};
+
+thread_local! {
+    static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
+}
+
+#[derive(Default)]
+struct State {
+    /// The names of the threads that are held.
+    held: Vec<String>,
+    goes_on: bool,
+    /// Inodes were forgotten in calls that may wait, and in those that may not.
+    forgotten: (usize, usize),
+}
+
+/// A file system in which reads of a [slow file](make_slow) wait until they are let go.
+#[derive(Default)]
+pub(crate) struct Slow {
+    below: MemFs,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Slow {
+    /// The names of the threads that wait in a read.
+    pub(crate) fn held(&self) -> Vec<String> {
+        self.state.lock().expect("lock").held.clone()
+    }
+
+    /// Lets all reads go on.
+    pub(crate) fn release(&self) {
+        self.state.lock().expect("lock").goes_on = true;
+        self.changed.notify_all();
+    }
+
+    /// The numbers of times that inodes were forgotten in calls that may wait, and in others.
+    pub(crate) fn forgotten(&self) -> (usize, usize) {
+        self.state.lock().expect("lock").forgotten
+    }
+
+    fn forgets(&self) {
+        let mut state = self.state.lock().expect("lock");
+        let count = if MAY_WAIT.get() { &mut state.forgotten.0 } else { &mut state.forgotten.1 };
+        *count += 1;
+    }
+}
+
+impl Layer for Slow {
+    fn below(&self) -> &dyn FileSystem {
+        &self.below
+    }
+
+    fn without_waiting(&self, call: &mut dyn FnMut()) -> bool {
+        MAY_WAIT.set(false);
+        call();
+        MAY_WAIT.set(true);
+        true
+    }
+
+    fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let slow = self.below.getattr(ino)?.perm & 0o001 != 0;
+        let mut state = self.state.lock().expect("lock");
+        if slow && !state.goes_on {
+            if !MAY_WAIT.get() {
+                return Err(weft_vfs::Error::WouldBlock);
+            }
+            state.held.push(std::thread::current().name().unwrap_or_default().to_owned());
+            while !state.goes_on {
+                state = self.changed.wait(state).expect("lock");
+            }
+        }
+        drop(state);
+        self.below.read(ino, handle, offset, buf)
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        self.forgets();
+        self.below.forget(ino, count);
+    }
+
+    fn forget_many(&self, references: &[(Ino, u64)]) {
+        self.forgets();
+        self.below.forget_many(references);
+    }
+}
+
+/// Makes a file whose reads wait.
+pub(crate) fn make_slow(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(path, "at last").expect("write");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o645)).expect("chmod");
+}

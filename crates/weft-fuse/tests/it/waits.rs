@@ -1,0 +1,114 @@
+//! Requests that wait, over `/dev/fuse`, on a file system that can tell that they would.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use weft_fuse::{IoUring, Mount, MountOptions};
+use weft_testing::wait_until;
+use weft_vfs::{FileSystem, MemFs};
+
+use super::slow::{Slow, make_slow};
+use super::{options, unmount};
+
+/// Mounts over `/dev/fuse` with one thread that reads requests, or says why not.
+fn mounted(fs: Arc<dyn FileSystem>, dir: &Path) -> Option<Mount> {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: there is no /dev/fuse here");
+        return None;
+    }
+    let options = MountOptions { io_uring: IoUring::Off, threads: 1, ..options() };
+    Some(weft_fuse::mount(fs, dir, &options).expect("mount"))
+}
+
+/// The thread that reads requests is in none of those that wait.
+#[test]
+fn each_request_that_waits_has_a_worker() {
+    const READERS: usize = 20;
+    let dir = tempfile::tempdir().expect("directory");
+    let slow = Arc::new(Slow::default());
+    let Some(mut mount) = mounted(slow.clone(), dir.path()) else { return };
+    for nr in 0..READERS {
+        make_slow(&dir.path().join(format!("slow{nr}")));
+    }
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS)
+            .map(|nr| {
+                let path = dir.path().join(format!("slow{nr}"));
+                scope.spawn(move || fs::read_to_string(path).expect("read"))
+            })
+            .collect();
+        wait_until("all readers are held", || slow.held().len() == READERS);
+        for nr in 0..100 {
+            let path = dir.path().join(format!("quick{nr}"));
+            fs::write(&path, "soon").expect("write");
+            assert_eq!(fs::read_to_string(&path).expect("read"), "soon");
+            fs::remove_file(&path).expect("remove");
+        }
+        slow.release();
+        for reader in readers {
+            assert_eq!(reader.join().expect("a reader"), "at last");
+        }
+    });
+    assert_eq!(slow.held(), ["weft-fuse-worker"; READERS]);
+    unmount(&mut mount);
+}
+
+/// An inode without a name is deleted with its last reference, which may take a wait; a call that
+/// must not wait would leave it.
+#[test]
+fn inodes_are_forgotten_in_calls_that_may_wait() {
+    let dir = tempfile::tempdir().expect("directory");
+    let slow = Arc::new(Slow::default());
+    let Some(mut mount) = mounted(slow.clone(), dir.path()) else { return };
+    let path = dir.path().join("file");
+    fs::write(&path, "soon gone").expect("write");
+    fs::remove_file(&path).expect("remove");
+    wait_until("the inode is forgotten", || slow.forgotten() != (0, 0));
+    assert_eq!(slow.forgotten().1, 0);
+    unmount(&mut mount);
+}
+
+/// Demands that files of all kinds of lengths have what was written.
+pub(crate) fn check_data_of_every_length(dir: &Path) {
+    for len in [0, 1, 4095, 4096, 4097, 100_000, (1 << 20) - 1, 1 << 20, (3 << 20) + 5] {
+        let content: Vec<u8> = (0..len).map(|n| (n * 7 % 251) as u8).collect();
+        let path = dir.join(format!("file{len}"));
+        fs::write(&path, &content).expect("write");
+        assert!(fs::read(&path).expect("read") == content, "{len} bytes");
+    }
+    let long = "n".repeat(255);
+    fs::create_dir(dir.join(&long)).expect("the longest name");
+    std::os::unix::fs::symlink("t".repeat(4095), dir.join("link")).expect("link");
+    let target = fs::read_link(dir.join("link")).expect("the longest target");
+    assert_eq!(target.as_os_str().len(), 4095);
+    assert_eq!(fs::read_dir(dir).expect("list").count(), 11);
+}
+
+#[test]
+fn data_of_every_length_goes_through() {
+    let dir = tempfile::tempdir().expect("directory");
+    let Some(mut mount) = mounted(Arc::new(MemFs::new()), dir.path()) else { return };
+    check_data_of_every_length(dir.path());
+    unmount(&mut mount);
+}
+
+/// The buffers of long requests go from one thread to another and back.
+#[test]
+fn long_writes_at_a_time_do_not_mix() {
+    const WRITERS: u8 = 16;
+    const LEN: usize = 5 << 20;
+    let dir = tempfile::tempdir().expect("directory");
+    let Some(mut mount) = mounted(Arc::new(MemFs::new()), dir.path()) else { return };
+    std::thread::scope(|scope| {
+        for nr in 0..WRITERS {
+            let path = dir.path().join(format!("file{nr}"));
+            scope.spawn(move || fs::write(path, vec![nr; LEN]).expect("write"));
+        }
+    });
+    for nr in 0..WRITERS {
+        let content = fs::read(dir.path().join(format!("file{nr}"))).expect("read");
+        assert!(content == vec![nr; LEN], "file {nr}");
+    }
+    unmount(&mut mount);
+}
