@@ -27,6 +27,9 @@ const IOV_MAX: usize = 1024;
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
+/// `TMPFS_MAGIC` in `include/uapi/linux/magic.h`
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
 /// The access with which a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenMode {
@@ -61,6 +64,8 @@ pub struct FileDevice {
     /// The file system below has refused to punch holes or zero ranges; it is not asked again.
     no_punch: AtomicBool,
     no_zero_range: AtomicBool,
+    /// The file is in tmpfs: it cannot be read with `RWF_NOWAIT`, but reading it waits for no medium.
+    in_memory: bool,
 }
 
 impl FileDevice {
@@ -142,8 +147,11 @@ impl FileDevice {
         } else {
             (SECTOR_BYTES as u32, 4096)
         };
+        let in_memory = !block_special
+            && rustix::fs::fstatfs(&fd).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC);
         Ok(Self {
             fd,
+            in_memory,
             path: path.to_owned(),
             block_special,
             read_only: mode.read_only,
@@ -250,6 +258,9 @@ impl BlockDevice for FileDevice {
     }
 
     fn read_at_nowait(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        if self.in_memory {
+            return self.read_at(buf, offset).map(|()| true);
+        }
         let len_bytes = buf.len() as u64;
         self.check("read", offset, len_bytes)?;
         let mut done = 0;
