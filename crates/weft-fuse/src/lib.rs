@@ -48,6 +48,7 @@ mod mount;
 mod mountpoint;
 mod options;
 mod passthrough;
+mod policy;
 mod ring;
 mod serve;
 mod thread_pool;

@@ -1,9 +1,14 @@
 //! Threads for requests that wait: as many as there are such requests, up to a bound.
+//!
+//! They are started by threads that keep to one CPU, with the policy of idle tasks (`policy`), and must
+//! not inherit either.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use crate::policy::Ordinary;
 
 /// The most threads. More requests than that wait for one of them to end.
 const THREADS_MAX: usize = 128;
@@ -29,12 +34,14 @@ pub(crate) struct Workers<J> {
     room: Condvar,
     /// A thread has ended.
     left: Condvar,
+    ordinary: Ordinary,
     /// No thread can be started.
     #[cfg(test)]
     is_short: std::sync::atomic::AtomicBool,
 }
 
 impl<J: Send + 'static> Workers<J> {
+    /// To be called by a thread that is scheduled as the workers shall be.
     pub(crate) fn new() -> Self {
         let state = State {
             jobs: VecDeque::new(),
@@ -48,6 +55,7 @@ impl<J: Send + 'static> Workers<J> {
             call: Condvar::new(),
             room: Condvar::new(),
             left: Condvar::new(),
+            ordinary: Ordinary::of_this(),
             #[cfg(test)]
             is_short: false.into(),
         }
@@ -76,6 +84,7 @@ impl<J: Send + 'static> Workers<J> {
         let workers = Arc::clone(self);
         let started = self.start(move || {
             let _left = Left(&workers);
+            workers.ordinary.restore();
             let mut work = work();
             while let Some(job) = workers.next() {
                 work(job);
@@ -178,6 +187,34 @@ mod tests {
         }
         workers.end();
         assert_eq!(done.load(Ordering::Acquire), JOBS);
+    }
+
+    #[test]
+    fn a_worker_is_scheduled_as_others_are() {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+        let workers = Arc::new(Workers::new());
+        let all = sched_getaffinity(None).expect("the CPUs of this thread");
+        let starts = std::thread::scope(|scope| {
+            let bound = scope.spawn(|| {
+                let mut only = CpuSet::new();
+                only.set(sched_getcpu());
+                sched_setaffinity(None, &only).expect("a CPU that it may use");
+                if crate::policy::is_permitted() {
+                    crate::policy::become_idle();
+                }
+                let (seen, sees) = std::sync::mpsc::channel();
+                workers.run((), move || {
+                    move |()| {
+                        let cpus = sched_getaffinity(None).expect("the CPUs of a worker");
+                        seen.send((cpus, crate::policy::is_idle())).expect("a look");
+                    }
+                });
+                sees.recv().expect("a worker")
+            });
+            bound.join().expect("a job")
+        });
+        assert_eq!(starts, (all, false));
+        workers.end();
     }
 
     #[test]

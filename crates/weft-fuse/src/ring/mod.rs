@@ -11,7 +11,6 @@
 //!
 //! The negotiation, forgotten inodes and interrupts come over `/dev/fuse` in any case.
 
-mod policy;
 mod queue;
 mod slot;
 
@@ -26,11 +25,11 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use self::policy::Policy;
 use self::queue::{Event, Queue, Returns};
 use self::slot::{Scratch, Slot};
 use crate::attempt::{is_command, outcome, tried};
 use crate::front::{Front, Outcome};
+use crate::policy::{self, Policy};
 use crate::wire::errno;
 use crate::workers::Workers;
 

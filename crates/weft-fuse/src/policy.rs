@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::thread::{Pid, gettid};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
 /// The interval at which the threads are looked at: as long may a thread be without a share.
 const TICK: Duration = Duration::from_millis(4);
@@ -37,14 +37,17 @@ const QUIET_TICKS: u32 = 10;
 
 /// One thread of a queue.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(crate) struct Served {
     thread: Pid,
     count: AtomicU64,
+    is_idle: AtomicBool,
+    /// The CPUs on which the thread may run.
+    allowed: Option<CpuSet>,
 }
 
 /// The threads of a mount's queues.
 #[derive(Debug, Default)]
-pub(super) struct Policy {
+pub(crate) struct Policy {
     threads: Mutex<Vec<Arc<Served>>>,
     rests: AtomicBool,
     ended: AtomicBool,
@@ -85,33 +88,74 @@ impl Seen {
 
 impl Served {
     /// Counts one more request.
-    pub(super) fn add(&self, policy: &Policy) {
+    pub(crate) fn add(&self, policy: &Policy) {
         self.count.fetch_add(1, Ordering::Relaxed);
         if policy.rests.load(Ordering::Relaxed) {
             policy.rests.store(false, Ordering::Relaxed);
             policy.wake.notify_one();
         }
     }
+
+    /// Returns true while the policy is `SCHED_IDLE`.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_idle.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, idle: bool) {
+        // First, so that the thread does not bind itself to a CPU after it was released here.
+        self.is_idle.store(idle, Ordering::Relaxed);
+        // It was possible when the mount was made.
+        if let Err(e) = set_policy(self.thread, idle) {
+            tracing::warn!("cannot set a thread's scheduling policy: {e}");
+        }
+        if !idle {
+            self.release();
+        }
+    }
+
+    /// Lets the thread run on all its CPUs.
+    pub(crate) fn release(&self) {
+        if let Some(allowed) = &self.allowed
+            && let Err(e) = sched_setaffinity(Some(self.thread), allowed)
+        {
+            tracing::warn!("cannot set a thread's CPUs: {e}");
+        }
+    }
+
+    /// Keeps the calling thread on one CPU. Returns false if it may not run there.
+    pub(crate) fn bind(&self, cpu: usize) -> bool {
+        let is_allowed = |allowed: &CpuSet| cpu < CpuSet::MAX_CPU && allowed.is_set(cpu);
+        let mut only = CpuSet::new();
+        self.allowed.as_ref().is_some_and(is_allowed) && {
+            only.set(cpu);
+            sched_setaffinity(None, &only).is_ok()
+        }
+    }
 }
 
 impl Policy {
     /// Adds the calling thread.
-    pub(super) fn add_this(&self) -> Arc<Served> {
-        let served = Arc::new(Served { thread: gettid(), count: AtomicU64::new(0) });
+    pub(crate) fn add_this(&self) -> Arc<Served> {
+        let served = Arc::new(Served {
+            thread: gettid(),
+            count: AtomicU64::new(0),
+            is_idle: AtomicBool::new(false),
+            allowed: sched_getaffinity(None).ok(),
+        });
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.push(Arc::clone(&served));
         served
     }
 
     /// Ends [`watch`](Self::watch).
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         let _threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         self.wake.notify_all();
     }
 
     /// Sets the policies until the end.
-    pub(super) fn watch(&self) {
+    pub(crate) fn watch(&self) {
         let mut seen: Vec<Seen> = Vec::new();
         let mut quiet = 0;
         while !self.ended.load(Ordering::Relaxed) {
@@ -120,11 +164,8 @@ impl Policy {
             quiet += 1;
             for (thread, seen) in threads.iter().zip(&mut seen) {
                 let (before, count) = (*seen, thread.count.load(Ordering::Relaxed));
-                if seen.tick(count, || is_runnable(thread.thread)) != before.is_idle
-                    && let Err(e) = set_policy(thread.thread, seen.is_idle)
-                {
-                    // It was possible when the mount was made.
-                    tracing::warn!("cannot set a thread's scheduling policy: {e}");
+                if seen.tick(count, || is_runnable(thread.thread)) != before.is_idle {
+                    thread.set(seen.is_idle);
                 }
                 if seen.is_idle || count != before.count {
                     quiet = 0;
@@ -146,6 +187,37 @@ impl Policy {
     }
 }
 
+/// The CPUs of an ordinary thread of this process.
+pub(crate) struct Ordinary(Option<CpuSet>);
+
+impl Ordinary {
+    /// Takes those of the calling thread.
+    pub(crate) fn of_this() -> Self {
+        Self(sched_getaffinity(None).ok())
+    }
+
+    /// Gives the calling thread the CPUs and the policy of an ordinary one. A thread inherits both
+    /// from the one that starts it.
+    pub(crate) fn restore(&self) {
+        let cpus = self.0.as_ref().map_or(Ok(()), |cpus| sched_setaffinity(None, cpus));
+        let policy = if is_idle() { set_policy(gettid(), false) } else { Ok(()) };
+        if let Some(e) = cpus.map_err(io::Error::from).and(policy).err() {
+            tracing::warn!("cannot give a thread all CPUs: {e}");
+        }
+    }
+}
+
+/// Returns true if the calling thread has the policy `SCHED_IDLE`.
+pub(crate) fn is_idle() -> bool {
+    // SAFETY: no memory is involved.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_IDLE }
+}
+
+#[cfg(test)]
+pub(crate) fn become_idle() {
+    set_policy(gettid(), true).expect("permitted");
+}
+
 fn set_policy(thread: Pid, idle: bool) -> io::Result<()> {
     let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let no_priority = libc::sched_param { sched_priority: 0 };
@@ -165,7 +237,7 @@ fn is_runnable(thread: Pid) -> bool {
 
 /// Returns true if this process may change policies to and fro: ordinary users cannot leave
 /// `SCHED_IDLE` again.
-pub(super) fn is_permitted() -> bool {
+pub(crate) fn is_permitted() -> bool {
     let there_and_back =
         || set_policy(gettid(), true).and_then(|()| set_policy(gettid(), false)).is_ok();
     // In a thread that ends, as it may be stuck there.
