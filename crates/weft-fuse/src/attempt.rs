@@ -13,6 +13,9 @@ use weft_vfs::FileSystem;
 use crate::front::{Front, Outcome};
 use crate::wire::{Header, O_DSYNC, Opcode, Reply, errno};
 
+/// A read of this size is answered by another thread.
+const LONG_READ_BYTES: u32 = 128 << 10;
+
 /// Returns true if the calls of a file system can be kept from waiting.
 pub(crate) fn is_possible(fs: &dyn FileSystem) -> bool {
     fs.without_waiting(&mut || {})
@@ -21,7 +24,7 @@ pub(crate) fn is_possible(fs: &dyn FileSystem) -> bool {
 /// Answers a request if that needs no wait. [`Outcome::WouldWait`]: nothing was changed, and the
 /// request is to be answered where a wait is no harm.
 pub(crate) fn tried(front: &Front, request: &[u8], reply: &mut Reply<'_>) -> Outcome {
-    if is_for_disk(request) || is_end(request) {
+    if is_for_disk(request) || is_end(request) || is_long_read(request) {
         return Outcome::WouldWait;
     }
     let mut tried = Outcome::WouldWait;
@@ -69,6 +72,13 @@ pub(crate) fn only_reads(request: &[u8]) -> bool {
                 | Opcode::LSeek
         )
     )
+}
+
+/// Returns true if the request reads so much that another CPU should do so, while the caller copies
+/// what it has: the kernel reads ahead. A write's caller waits for it.
+fn is_long_read(request: &[u8]) -> bool {
+    opcode_of(request) == Some(Opcode::Read)
+        && argument(request, 16).is_some_and(|size| size >= LONG_READ_BYTES)
 }
 
 /// Returns true if the request is a command of `ioctl(2)`.

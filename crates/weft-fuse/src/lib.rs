@@ -41,6 +41,7 @@
 
 mod attempt;
 mod error;
+mod follow;
 mod front;
 mod handshake;
 mod invalidate;

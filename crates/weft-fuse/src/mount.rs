@@ -152,6 +152,12 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
             let work = move || service.work();
             mount.workers.push(thread(format!("weft-fuse-{nr}"), work).map_err(serve_error)?);
         }
+        let watched = Arc::clone(&service);
+        let watch = move || {
+            watched.watch();
+            Ok(())
+        };
+        mount.workers.push(thread("weft-fuse-watch".into(), watch).map_err(serve_error)?);
         let standby = move || {
             service.stand_by();
             Ok(())

@@ -16,8 +16,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::attempt::{self, argument, is_end, is_for_disk, only_reads, opcode_of, outcome, tried};
+use crate::follow::Follow;
 use crate::front::{Front, Outcome};
-use crate::thread_pool::{ThreadPool, Turn};
+use crate::policy::{self, Policy};
+use crate::thread_pool::{ThreadPool, Turn, WATCH_PERIOD, WATCH_PERIOD_RARE};
 use crate::wire::{Header, Opcode, Reply, WRITE_OVERHEAD_BYTES, errno};
 use crate::workers::Workers;
 
@@ -43,6 +45,8 @@ pub(crate) struct Service {
     added: Mutex<Vec<JoinHandle<()>>>,
     /// Requests can be tried.
     tries: bool,
+    /// Sets the scheduling policy of the threads that read; `None` if this process may not.
+    policy: Option<Policy>,
     /// The threads that answer those that would wait.
     waiting: Arc<Workers<Request>>,
     spare: Mutex<Vec<Vec<u8>>>,
@@ -65,6 +69,7 @@ impl Service {
             fd,
             pool: ThreadPool::new(),
             buffer_bytes,
+            policy: policy::is_permitted().then(Policy::default),
             added: Mutex::default(),
             waiting: Arc::new(Workers::new()),
             spare: Mutex::default(),
@@ -73,7 +78,8 @@ impl Service {
 
     /// Watches the workers until the mount and all added workers have ended.
     pub(crate) fn stand_by(self: &Arc<Self>) {
-        self.pool.stand_by(|| self.add_worker());
+        let period = if self.tries { WATCH_PERIOD_RARE } else { WATCH_PERIOD };
+        self.pool.stand_by(period, || self.add_worker());
         self.front.waits.end_all();
         for worker in std::mem::take(&mut *self.added()) {
             let _ = worker.join();
@@ -106,10 +112,18 @@ impl Service {
         true
     }
 
+    /// Sets the scheduling policies of the threads that read, until the mount ends.
+    pub(crate) fn watch(&self) {
+        self.policy.iter().for_each(Policy::watch);
+    }
+
     /// Answers requests until the mount ends.
     pub(crate) fn work(self: &Arc<Self>) -> io::Result<()> {
+        // The thread is to notice that it is about to sleep.
+        self.read_without_waiting()?;
         let result = self.work_until(ThreadPool::lead);
         self.pool.end();
+        self.policy.iter().for_each(Policy::end);
         // What this thread gave to others is answered, too.
         self.waiting.end();
         result
@@ -120,8 +134,7 @@ impl Service {
     pub(crate) fn work_beside_rings(self: &Arc<Self>, busy: &AtomicBool) -> io::Result<()> {
         let mut worker = Worker::new(self);
         // The kernel may take back what it had announced; this thread must not wait for the next.
-        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
-        rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?;
+        self.read_without_waiting()?;
         loop {
             let mut device = [PollFd::new(&self.fd, PollFlags::IN)];
             match rustix::event::poll(&mut device, None) {
@@ -141,6 +154,11 @@ impl Service {
             }
             busy.store(false, Ordering::SeqCst);
         }
+    }
+
+    fn read_without_waiting(&self) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        Ok(rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?)
     }
 
     fn work_until(self: &Arc<Self>, lead: fn(&ThreadPool) -> Option<Turn>) -> io::Result<()> {
@@ -203,12 +221,20 @@ impl Service {
     }
 
     /// Reads the next request as the leader; returns 0 when the mount has ended.
-    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+    fn receive(&self, buf: &mut [u8], follow: &mut Option<Follow<'_>>) -> io::Result<usize> {
         loop {
             match rustix::io::read(&self.fd, &mut *buf) {
                 Ok(len) => return Ok(len),
                 // NOENT: the request was interrupted before it was read.
-                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NOENT | Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    follow.iter_mut().for_each(Follow::sleep);
+                    let mut device = [PollFd::new(&self.fd, PollFlags::IN)];
+                    match rustix::event::poll(&mut device, None) {
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(e) => return Err(e.into()),
+                    }
+                }
                 Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(0),
                 Err(e) => return Err(e.into()),
             }
@@ -230,15 +256,21 @@ impl<'a> Worker<'a> {
 
     fn run(&mut self, lead: fn(&ThreadPool) -> Option<Turn>) -> io::Result<()> {
         let (service, pool) = (self.service, &self.service.pool);
+        let mut follow = service.policy.as_ref().map(Follow::new);
         while let Some(mut turn) = lead(pool) {
             loop {
                 if service.tries {
                     service.waiting.wait_for_room();
                 }
-                let len = service.receive(&mut self.request)?;
+                let len = service.receive(&mut self.request, &mut follow)?;
                 if len == 0 {
                     pool.end();
                     return Ok(());
+                }
+                if let (Some(follow), Some((header, _))) =
+                    (&mut follow, Header::split(&self.request[..len]))
+                {
+                    follow.request(header.pid);
                 }
                 if !service.tries && waits_for_lock(&self.request[..len]) {
                     pool.hand_over(turn);
@@ -283,9 +315,7 @@ impl<'a> Worker<'a> {
         if is_end(request) {
             return self.answer(len);
         }
-        if !is_long(request)
-            && let Some(goes_on) = self.service.try_answer(request, &mut self.reply)
-        {
+        if let Some(goes_on) = self.service.try_answer(request, &mut self.reply) {
             return goes_on;
         }
         let request = self.take(len);

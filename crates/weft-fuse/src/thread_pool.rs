@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 /// The interval at which the standby checks whether the leader is stuck.
 pub(crate) const WATCH_PERIOD: Duration = Duration::from_micros(250);
 
+/// The same if the leader gives away what would wait: hardly anything is left that takes long, and each
+/// look makes the scheduler move the leader away from its caller.
+pub(crate) const WATCH_PERIOD_RARE: Duration = Duration::from_millis(10);
+
 /// The number of periods in a row without a request after which the standby rests.
 const QUIET_PERIODS: u32 = 40;
 
@@ -200,9 +204,9 @@ impl ThreadPool {
         self.watch.notify_all();
     }
 
-    /// Watches the leaders until the end. `add` starts one more worker, and returns false if it
+    /// Watches the leaders until the end, at intervals of `period`. `add` starts one more worker, and returns false if it
     /// cannot.
-    pub(crate) fn stand_by(&self, mut add: impl FnMut() -> bool) {
+    pub(crate) fn stand_by(&self, period: Duration, mut add: impl FnMut() -> bool) {
         let (mut seen, mut quiet) = (0, 0);
         let mut short_since: Option<Instant> = None;
         let mut state = self.lock();
@@ -238,7 +242,7 @@ impl ThreadPool {
                 continue;
             }
             drop(state);
-            std::thread::sleep(WATCH_PERIOD);
+            std::thread::sleep(period);
             state = self.lock();
         }
     }
@@ -266,7 +270,7 @@ mod tests {
     fn standby_replaces_a_stuck_leader() {
         let pool = ThreadPool::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| pool.stand_by(|| false));
+            scope.spawn(|| pool.stand_by(WATCH_PERIOD, || false));
             let stuck = pool.lead().expect("first");
             pool.begin();
             // Blocks until the standby has noticed that the first worker is stuck.
@@ -291,7 +295,7 @@ mod tests {
             true
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| pool.stand_by(count));
+            scope.spawn(|| pool.stand_by(WATCH_PERIOD, count));
             let stuck = pool.lead().expect("first");
             pool.begin();
             // Only an added worker can take over: there is no other.
@@ -316,7 +320,7 @@ mod tests {
     fn a_leader_that_waits_for_requests_is_not_stuck() {
         let pool = ThreadPool::new();
         std::thread::scope(|scope| {
-            scope.spawn(|| pool.stand_by(|| false));
+            scope.spawn(|| pool.stand_by(WATCH_PERIOD, || false));
             let turn = pool.lead().expect("first");
             pool.begin();
             let turn = pool.done(turn).expect("kept");
