@@ -114,7 +114,7 @@ end_leftovers() {
   local process pid
   for process in /proc/[0-9]*; do
     pid=${process#/proc/}
-    [ "$pid" != $$ ] && [ "$(cat "$process/comm" 2>/dev/null)" != weft ] || continue
+    [ "$pid" != $$ ] && ! [ "$process/exe" -ef "$weft" ] || continue
     if tr '\0' '\n' 2>/dev/null <"$process/environ" | grep -qxF "WEFT_XFSTESTS_RUN=$dir"; then
       kill -KILL "$pid" 2>/dev/null || true
     fi

@@ -1,7 +1,9 @@
 //! The lifetime of a mount.
+//!
+//! Replacing a descriptor that belongs to `fuser` is a call of C, and so `unsafe`.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +32,8 @@ pub struct Mount {
     workers: Vec<JoinHandle<io::Result<()>>>,
     signals: std::sync::Mutex<Option<SignalHandle>>,
     at_rest: bool,
+    /// The kernel's number of the mount, if it is known.
+    id: Option<u64>,
 }
 
 impl std::fmt::Debug for Mount {
@@ -137,7 +141,9 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         workers: Vec::new(),
         signals: std::sync::Mutex::default(),
         at_rest: false,
+        id: None,
     };
+    mount.id = mountpoint::id(mount.mountpoint());
     if let Some(queues) = queues {
         let Some(session) = &mount.session else { return Ok(mount) };
         let busy = Arc::new(AtomicBool::new(false));
@@ -236,9 +242,35 @@ impl Mount {
         }
         self.unmounter.ended.store(true, Ordering::Release);
         tracing::debug!(requests = ?self.requests(), "unmounted");
-        self.session = None;
+        self.end_session();
         self.bring_to_rest()?;
         served
+    }
+
+    /// Drops the session of a mount that has ended.
+    ///
+    /// If the mount was aborted, `fuser` unmounts it. If it was unmounted, the path may be that of
+    /// another mount by now, but `fuser` unmounts all the same: it takes a descriptor on which
+    /// poll(2) reports an error for that of a live mount, and one that hung up for that of a dead
+    /// one. So it gets such a one.
+    fn end_session(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        if self.id.is_some() && mountpoint::id(self.mountpoint()) == self.id {
+            return;
+        }
+        let replaced =
+            rustix::pipe::pipe().map_err(io::Error::from).and_then(|(hung_up, writer)| {
+                drop(writer);
+                let (from, to) = (hung_up.as_raw_fd(), session.as_fd().as_raw_fd());
+                // SAFETY: no memory is involved; `session` has the descriptor and keeps it open.
+                match unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } {
+                    -1 => Err(io::Error::last_os_error()),
+                    _ => Ok(()),
+                }
+            });
+        if let Err(e) = replaced {
+            tracing::warn!("a later mount at the same path may be unmounted: {e}");
+        }
     }
 
     /// Repeats the unmounting of the file system, after [`wait`](Self::wait) has failed: unwritten

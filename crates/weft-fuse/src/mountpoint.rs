@@ -5,12 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::{Error, Result};
 
 const DEVICE: &str = "/dev/fuse";
+/// `STATX_MNT_ID_UNIQUE` (Linux 6.8)
+const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// The most dead mounts on one directory that are cleared away.
 const DEAD_MAX: usize = 16;
 const HELPER: &str = "fusermount3";
@@ -98,6 +101,15 @@ pub(crate) fn read_ahead(mountpoint: &Path, len_bytes: u32) {
     if let Err(e) = set() {
         tracing::debug!("the kernel reads ahead as it likes: {e}");
     }
+}
+
+/// Returns the number of the mount at a path, which no other mount ever has; `None` if that is
+/// unknown. No file system is asked.
+pub(crate) fn id(path: &Path) -> Option<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let found = statx(CWD, path, flags, UNIQUE_ID).ok()?;
+    let is_known = StatxFlags::from_bits_retain(found.stx_mask).contains(UNIQUE_ID);
+    is_known.then_some(found.stx_mnt_id)
 }
 
 /// Unmounts if no file there is in use.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -74,6 +75,40 @@ fn unmounted_from_outside() {
     });
     mount.join().expect("join");
     assert_eq!(weft_vfs::Walker::new(&*m.fs).read_file(b"/file").expect("read"), b"kept");
+}
+
+/// Between the end of a mount and its `join`, another may begin at the same path.
+#[test]
+fn a_later_mount_at_the_same_path_stays() {
+    let Some(mut m) = mounted() else { return };
+    let mount = m.mount.take().expect("mounted");
+    wait_until("umount succeeds", || {
+        Command::new("umount").arg(m.path()).status().expect("umount").success()
+    });
+    let later = weft_fuse::mount(Arc::new(MemFs::new()), m.path(), &MountOptions::default());
+    let mut later = later.expect("mount");
+    mount.join().expect("join");
+    assert!(is_mounted(m.path()), "the later mount was unmounted");
+    fs::write(m.at("file"), b"x").expect("write");
+    crate::unmount(&mut later);
+}
+
+/// The kernel ends a mount that is aborted, and leaves its path in the tree.
+#[test]
+fn an_aborted_mount_leaves_the_tree() {
+    let Some(mut m) = mounted() else { return };
+    let control = tempfile::tempdir().expect("temporary directory");
+    let run = |command: &mut Command| command.status().expect("run").success();
+    if !run(Command::new("mount").args(["-t", "fusectl", "none"]).arg(control.path())) {
+        eprintln!("skipped: only root may abort a mount");
+        return;
+    }
+    let device = fs::metadata(m.path()).expect("metadata").dev();
+    let connection = control.path().join(rustix::fs::minor(device).to_string());
+    fs::write(connection.join("abort"), b"1").expect("abort");
+    assert!(run(Command::new("umount").arg("--lazy").arg(control.path())));
+    m.mount.take().expect("mounted").join().expect("join");
+    assert!(!is_mounted(m.path()));
 }
 
 #[test]
