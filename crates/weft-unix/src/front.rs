@@ -95,6 +95,11 @@ impl<F: Format> UnixFs<F> {
         Ok(fs)
     }
 
+    /// Keeps at most `max` inodes in memory, and those that are open or wait to be written.
+    pub fn keep_inodes(&self, max: usize) {
+        self.lock().nodes.set_max(max.max(1));
+    }
+
     /// The engine under the volume: counters, policy.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
@@ -135,7 +140,12 @@ impl<F: Format> UnixFs<F> {
     /// # Errors
     /// Those of `f` and of the engine.
     pub fn look<R>(&self, mut f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>) -> Result<R> {
-        self.engine.look(|op| f(&mut self.lock(), op))?
+        self.engine.look(|op| {
+            let mut st = self.lock();
+            let result = f(&mut st, op);
+            st.trim(op);
+            result
+        })?
     }
 
     /// Runs `f` as one operation of at most `max_blocks` changed blocks, which reads what `needs`
@@ -224,6 +234,7 @@ impl<F: Format> UnixFs<F> {
         };
         let result = f(&mut st, &mut op);
         let finished = st.format.finish(&mut op);
+        st.trim(&op);
         let (blocks, inodes) = st.format.at_once();
         let waits = st.format.has_pending() || !st.nameless.is_empty();
         let tight = waits && (blocks < TIGHT_BLOCKS || inodes < TIGHT_INODES);
