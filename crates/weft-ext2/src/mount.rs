@@ -228,6 +228,12 @@ impl Ext2 {
         self.healing.wait();
     }
 
+    /// Returns the number of inodes in memory.
+    #[must_use]
+    pub fn inodes_in_memory(&self) -> usize {
+        self.front.lock().nodes.len()
+    }
+
     /// The engine under the volume: counters, policy.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {

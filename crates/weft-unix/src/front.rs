@@ -36,7 +36,7 @@ pub enum Atime {
 pub struct UnixFs<F: Format> {
     pub(crate) engine: Arc<Engine>,
     pub(crate) device: Arc<dyn BlockDevice>,
-    state: Mutex<State<F>>,
+    state: Arc<Mutex<State<F>>>,
     pub(crate) block_bytes: u32,
     pub(crate) file_max_bytes: u64,
     read_only: AtomicBool,
@@ -50,6 +50,12 @@ pub struct UnixFs<F: Format> {
     pub(crate) atime: Atime,
     /// Held while free space is out of use to be discarded.
     pub(crate) trimming: Mutex<()>,
+}
+
+fn locked<F: Format>(state: &Mutex<State<F>>) -> MutexGuard<'_, State<F>> {
+    // A panic elsewhere leaves the state as it was between two micro-operations, each of which is a
+    // whole change.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<F: Format> fmt::Debug for UnixFs<F> {
@@ -75,8 +81,11 @@ impl<F: Format> UnixFs<F> {
         atime: Atime,
     ) -> Result<Self> {
         let limits = format.limits();
+        let state = Arc::new(Mutex::new(State::new(format, engine.policy())));
+        let idle = Arc::clone(&state);
+        engine.when_idle(move |op| locked(&idle).tidy(op));
         let fs = Self {
-            state: Mutex::new(State::new(format, engine.policy())),
+            state,
             engine,
             device,
             block_bytes: limits.block_bytes,
@@ -128,9 +137,7 @@ impl<F: Format> UnixFs<F> {
 
     /// Locks the state and returns it.
     pub fn lock(&self) -> MutexGuard<'_, State<F>> {
-        // A panic elsewhere leaves the state as it was between two micro-operations, each of
-        // which is a whole change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Runs `f` with an operation that changes nothing, and runs it again when blocks that it reads

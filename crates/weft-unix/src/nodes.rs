@@ -142,9 +142,11 @@ impl<F: Inodes> Nodes<F> {
         }
     }
 
-    /// Reports whether there are more inodes than there should be.
-    pub(crate) fn is_over(&self) -> bool {
-        self.all.len() > self.max
+    /// Returns the number of inodes in memory.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "the root is always there")]
+    pub fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// Takes `count` references off an inode that is not in memory.

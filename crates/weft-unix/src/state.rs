@@ -14,6 +14,8 @@ use weft_vfs::{Error as FsError, FileKind, HandleTable, Ino, OpenFlags, Time};
 const MAX_NODES: usize = 8192;
 /// Inodes that may be dropped at the end of an operation, beside those that take the place of others.
 const TRIM_MORE: usize = 4;
+/// The same at a time when there is nothing to write: some milliseconds of work.
+const TIDY_MORE: usize = 32_768;
 
 /// Inodes with access times to write that one operation writes.
 pub(crate) const LAZY_BATCH: usize = 32;
@@ -186,6 +188,18 @@ impl<F: Format> State<F> {
         for ino in dropped {
             self.format.release_reserved(ino);
         }
+    }
+
+    /// Drops from memory what is needed no more, while the engine has nothing to write. Returns about
+    /// how many bytes that was.
+    pub(crate) fn tidy(&mut self, op: &Op<'_>) -> usize {
+        let before = self.nodes.len();
+        if self.format.has_pending() {
+            self.format.settle(op);
+        }
+        self.trim_more(op, TIDY_MORE);
+        self.nodes.shrink();
+        (before - self.nodes.len()) * size_of::<Node<F>>()
     }
 
     /// Writes an inode, with everything that has changed of it.

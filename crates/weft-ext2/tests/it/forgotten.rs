@@ -5,12 +5,14 @@ use crate::tools::have_e2fsprogs;
 use crate::volumes::{KINDS, Kind, Mounted, empty};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use weft_block::{Image, Rng};
 use weft_ext2::{Atime, Ext2, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
+use weft_testing::wait_until;
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Error, FileFlags, FileKind, FileSystem, Handle, Ino,
-    OpenFlags, RenameFlags, SetAttr, Time, XattrSet,
+    OpenFlags, RenameFlags, SetAttr, SetTime, Time, XattrSet,
 };
 
 const CALLER: Caller = Caller::ROOT;
@@ -464,4 +466,91 @@ fn random_steps_without_order() {
 fn random_steps_with_a_journal() {
     hardly_any_and_all(&KINDS[3], Policy::Journal(JournalMode::Ordered), 0..20);
     hardly_any_and_all(&KINDS[3], Policy::Journal(JournalMode::Full), 20..30);
+}
+
+/// A durable file in a directory of which the one above was renamed since, not durably. Both were
+/// dropped from memory: an fsync of the file nevertheless makes its new path durable.
+#[test]
+fn an_fsync_of_a_file_reaches_the_directories_above_it() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    for remembered in [true, false] {
+        let mounted = open(&empty(&KINDS[0]), Policy::Soft, 1);
+        let fs = &mounted.fs;
+        let above = fs.mkdir(&CALLER, fs.root(), b"above", 0o755).unwrap().attr.ino;
+        let dir = fs.mkdir(&CALLER, above, b"dir", 0o755).unwrap().attr.ino;
+        let file = fs.mknod(&CALLER, dir, b"file", FileKind::Regular, 0o644, 0).unwrap().attr.ino;
+        fs.sync().unwrap();
+        if !remembered {
+            fs.forget(dir, 1);
+            fs.forget(above, 1);
+        }
+        fs.rename(&CALLER, fs.root(), b"above", fs.root(), b"moved", RenameFlags::empty()).unwrap();
+        // The others are not durable in memory, and these are not in memory at all.
+        assert_eq!(fs.getattr(fs.root()).unwrap().nlink, 4);
+        fs.write(&CALLER, file, Handle::NONE, 0, b"content").unwrap();
+        fs.fsync(&CALLER, file, false).unwrap();
+        let after = open(&mounted.device.snapshot(), Policy::Soft, 1).fs;
+        let path = [b"moved".to_vec(), b"dir".to_vec(), b"file".to_vec()];
+        assert_eq!(resolve(&after, &path).ok(), Some(file), "remembered: {remembered}");
+    }
+}
+
+/// The access time of an inode waits in memory to be written, and is not lost with it.
+#[test]
+fn an_access_time_is_not_dropped() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let engine = Options { background: false, ..Options::default() };
+    let mounted = Mounted::open_with(&empty(&KINDS[0]), |options| OpenOptions {
+        engine,
+        inodes_in_memory: Some(1),
+        ..options
+    });
+    let fs = &mounted.fs;
+    let make = |name: &[u8]| {
+        fs.mknod(&CALLER, fs.root(), name, FileKind::Regular, 0o644, 0).unwrap().attr.ino
+    };
+    let (read, other) = (make(b"read"), make(b"other"));
+    fs.write(&CALLER, read, Handle::NONE, 0, b"content").unwrap();
+    let old = SetTime::At(Time { secs: 1_000_000, nanos: 0 });
+    let set = SetAttr { atime: Some(old), ..SetAttr::default() };
+    fs.setattr(&CALLER, read, &set).unwrap();
+    fs.sync().unwrap();
+    fs.read(read, Handle::NONE, 0, &mut [0; 7]).unwrap();
+    let atime = fs.getattr(read).unwrap().atime;
+    assert!(atime.secs > 1_000_000, "it was read");
+    for again in 0..20 {
+        fs.getattr(other).unwrap();
+        fs.lookup(fs.root(), b"other").unwrap();
+        if again == 10 {
+            assert_eq!(fs.getattr(read).unwrap().atime, atime, "in memory");
+            fs.sync().unwrap();
+        }
+    }
+    assert_eq!(fs.getattr(read).unwrap().atime, atime, "read again");
+    mounted.check("access times");
+}
+
+/// The engine's thread drops inodes as soon as nothing is written: also without another call.
+#[test]
+fn an_idle_mount_drops_inodes() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let engine = Options { max_age: Duration::from_millis(10), ..Options::default() };
+    let mounted = Mounted::open_with(&empty(&KINDS[0]), |options| OpenOptions {
+        engine,
+        inodes_in_memory: Some(10),
+        ..options
+    });
+    let fs = &mounted.fs;
+    for number in 0..1000 {
+        let name = format!("file {number}");
+        fs.mknod(&CALLER, fs.root(), name.as_bytes(), FileKind::Regular, 0o644, 0).unwrap();
+    }
+    wait_until("inodes are dropped", || fs.inodes_in_memory() <= 10);
+    mounted.check("an idle mount");
 }
