@@ -140,20 +140,25 @@ impl Cache {
         Some(content)
     }
 
-    /// Takes from the pool what it can spare: a half of what was not used since this was called last,
-    /// so that a pause between two bursts costs the second one little.
+    /// Takes from the pool what it can spare: all of it when nothing waits to be written, else a half
+    /// of what was not used since this was called last.
     pub fn take_spare(&mut self) -> Vec<Arc<[u8]>> {
-        let spare = if self.pool_unused <= KEPT { self.pool_unused } else { self.pool_unused / 2 };
+        let idle = self.dirty_blocks() == 0;
+        let spare = if idle { self.pool.len() } else { self.pool_unused / 2 };
         let taken = self.pool.split_off(self.pool.len() - spare);
         self.pool_unused = self.pool.len();
         self.pool.shrink_to(2 * self.pool.len());
         taken
     }
 
-    /// Moves the buffers together that are in use, if they are few. Returns the size in bytes of the
-    /// memory that is given back.
+    /// Drops the clean blocks that are too many, which a write-back of many blocks leaves, and moves
+    /// the buffers together that are in use, if they are few. Returns the size in bytes of the memory
+    /// of buffers that is given back; that of blocks goes to the pool.
     pub fn shrink(&mut self) -> usize {
         let before = self.buffers.capacity();
+        for _ in self.max_clean..self.clean {
+            self.evict();
+        }
         self.by_nr.shrink();
         if self.buffers.len() > KEPT && self.by_nr.len() < self.buffers.len() / 2 {
             // The first ones are taken first.
@@ -221,8 +226,11 @@ impl Cache {
         {
             *overtaken = true;
         }
-        if self.clean >= self.max_clean {
-            self.evict();
+        // One more than it takes, where many dirty blocks have become clean at once.
+        for _ in 0..2 {
+            if self.clean >= self.max_clean {
+                self.evict();
+            }
         }
         self.clean += 1;
         let buffer = Buffer {

@@ -18,8 +18,8 @@ use crate::undo::{Change, Pieces, UndoArena};
 /// "No patch", "no edge", "no piece", "no buffer".
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Entries for which an arena keeps memory whatever happens.
-pub(crate) const KEPT: usize = 1024;
+/// Entries for which an arena keeps memory whatever happens; few in tests, so that they shrink it.
+pub(crate) const KEPT: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// The kind of a patch, and its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

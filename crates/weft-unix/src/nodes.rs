@@ -39,6 +39,8 @@ pub struct Nodes<F: Inodes> {
     hand: usize,
     /// Those added since the hand moved last.
     added: usize,
+    /// Whether the next [`trim`](Self::trim) passes each inode once only.
+    hurried: bool,
     /// Those ever added.
     loads: u64,
     max: usize,
@@ -52,6 +54,7 @@ impl<F: Inodes> Nodes<F> {
             dropped: HashMap::new(),
             hand: 0,
             added: 0,
+            hurried: false,
             loads: 0,
             max,
         }
@@ -120,6 +123,7 @@ impl<F: Inodes> Nodes<F> {
         mut dropped: impl FnMut(Ino),
     ) {
         let added = std::mem::take(&mut self.added);
+        let hurried = std::mem::take(&mut self.hurried);
         if self.all.len() <= self.max {
             return;
         }
@@ -130,7 +134,8 @@ impl<F: Inodes> Nodes<F> {
             }
             self.hand = if self.hand + 1 < self.all.len() { self.hand + 1 } else { 0 };
             let node = &mut self.all[self.hand];
-            if std::mem::take(&mut node.recent) || node.opens > 0 || !may_drop(node) {
+            let recent = std::mem::take(&mut node.recent) && !hurried;
+            if recent || node.opens > 0 || !may_drop(node) {
                 continue;
             }
             let (ino, refs, parent) = (node.ino, node.refs, node.parent);
@@ -140,6 +145,11 @@ impl<F: Inodes> Nodes<F> {
             }
             dropped(ino);
         }
+    }
+
+    /// Has the next [`trim`](Self::trim) drop recently used inodes too: after a burst nearly all are.
+    pub(crate) fn hurry(&mut self) {
+        self.hurried = true;
     }
 
     /// Returns the number of inodes in memory.

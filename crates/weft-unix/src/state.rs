@@ -14,8 +14,8 @@ use weft_vfs::{Error as FsError, FileKind, HandleTable, Ino, OpenFlags, Time};
 const MAX_NODES: usize = 8192;
 /// Inodes that may be dropped at the end of an operation, beside those that take the place of others.
 const TRIM_MORE: usize = 4;
-/// The same at a time when there is nothing to write: some milliseconds of work.
-const TIDY_MORE: usize = 32_768;
+/// The same at a time when there is nothing to write: a millisecond of work.
+const TIDY_MORE: usize = 8192;
 
 /// Inodes with access times to write that one operation writes.
 pub(crate) const LAZY_BATCH: usize = 32;
@@ -197,6 +197,7 @@ impl<F: Format> State<F> {
         if self.format.has_pending() {
             self.format.settle(op);
         }
+        self.nodes.hurry();
         self.trim_more(op, TIDY_MORE);
         self.nodes.shrink();
         (before - self.nodes.len()) * size_of::<Node<F>>()
