@@ -19,6 +19,7 @@ pub struct Ext2Target {
     inode_bytes: u32,
     len_blocks: u32,
     engine: Options,
+    inodes_in_memory: Option<usize>,
     image: Option<Image>,
 }
 
@@ -31,7 +32,15 @@ impl Ext2Target {
         let engine = Options { policy, background: false, ..Options::default() };
         // A journal has the minimum size of JBD2, 1024 blocks.
         let len_blocks = if matches!(policy, Policy::Journal(_)) { 3072 } else { 1536 };
-        Self { policy, block_bytes: 1024, inode_bytes: 256, len_blocks, engine, image: None }
+        Self {
+            policy,
+            block_bytes: 1024,
+            inode_bytes: 256,
+            len_blocks,
+            engine,
+            inodes_in_memory: None,
+            image: None,
+        }
     }
 
     /// Sets the block size: 1024, 2048 or 4096 bytes.
@@ -62,6 +71,13 @@ impl Ext2Target {
         self
     }
 
+    /// Keeps at most so many inodes in memory that need not stay.
+    #[must_use]
+    pub fn inodes_in_memory(mut self, max: usize) -> Self {
+        self.inodes_in_memory = Some(max);
+        self
+    }
+
     /// Makes every workload begin with a copy of this volume instead of a fresh one.
     #[must_use]
     pub fn on_image(mut self, image: Image) -> Self {
@@ -70,8 +86,9 @@ impl Ext2Target {
     }
 
     fn open(&self, device: Arc<dyn BlockDevice>, no_healing: bool) -> Result<Arc<Ext2>> {
-        let engine = self.engine.clone();
-        let options = OpenOptions { engine, no_healing, ..OpenOptions::default() };
+        let Self { engine, inodes_in_memory, .. } = self.clone();
+        let options =
+            OpenOptions { engine, inodes_in_memory, no_healing, ..OpenOptions::default() };
         Ext2::open(device, options).map_err(told("mount"))
     }
 

@@ -45,6 +45,8 @@ pub struct OpenOptions {
     pub engine: EngineOptions,
     /// The condition under which reading changes access times.
     pub atime: Atime,
+    /// Inodes kept in memory, if not as many as [`weft_unix`] keeps by default.
+    pub inodes_in_memory: Option<usize>,
     /// Do not look in the background for blocks and inodes that a crash has leaked.
     pub no_healing: bool,
     /// The mount point, written to the superblock for people to read.
@@ -59,6 +61,7 @@ impl fmt::Debug for OpenOptions {
             .field("read_only", &self.read_only)
             .field("engine", &self.engine)
             .field("atime", &self.atime)
+            .field("inodes_in_memory", &self.inodes_in_memory)
             .field("mount_point", &self.mount_point)
             .field("journal", &self.journal.is_some())
             .finish()
@@ -105,6 +108,9 @@ impl Ext2 {
         };
         let vol = Volume::load(&mut engine.begin(0)?, sb, device_bytes)?;
         let front = UnixFs::new(engine, Arc::clone(&device), vol, read_only, options.atime)?;
+        if let Some(max) = options.inodes_in_memory {
+            front.keep_inodes(max);
+        }
         let (front, clean) = (Arc::new(front), Arc::new(AtomicBool::new(was_clean)));
         let fs = Self { front, device, healing: Healing::default(), clean };
         if !read_only {
@@ -220,6 +226,12 @@ impl Ext2 {
     /// Waits until the background check that follows a crash is done, if there is one.
     pub fn finish_healing(&self) {
         self.healing.wait();
+    }
+
+    /// Returns the number of inodes in memory.
+    #[must_use]
+    pub fn inodes_in_memory(&self) -> usize {
+        self.front.lock().nodes.len()
     }
 
     /// The engine under the volume: counters, policy.

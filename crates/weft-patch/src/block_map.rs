@@ -2,7 +2,7 @@
 //! in a row: a map with an entry a block was a tenth of the time of writing a file.
 
 use crate::BlockNr;
-use crate::graph::NONE;
+use crate::graph::{KEPT, NONE};
 use hashbrown::HashMap;
 
 /// Number of blocks of an entry: its slots fill a line of the processor's cache.
@@ -57,6 +57,22 @@ impl BlockMap {
         self.len -= 1;
         if entry.used == 0 {
             self.entries.remove(&key);
+        }
+    }
+
+    /// Changes the buffer of a block that is in the map.
+    pub fn replace(&mut self, nr: BlockNr, index: u32) {
+        let (key, slot) = place(nr);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            debug_assert!(entry.slots[slot] != NONE && index != NONE, "{nr:?} is not there");
+            entry.slots[slot] = index;
+        }
+    }
+
+    /// Gives back memory that is far more than the map needs.
+    pub fn shrink(&mut self) {
+        if self.entries.capacity() > KEPT && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(2 * self.entries.len());
         }
     }
 

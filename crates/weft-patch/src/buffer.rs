@@ -7,7 +7,7 @@
 //! further one drops the oldest. They are evicted before all blocks that are in use.
 
 use crate::block_map::BlockMap;
-use crate::graph::NONE;
+use crate::graph::{KEPT, NONE};
 use crate::{BlockNr, Owner};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -51,8 +51,6 @@ pub(crate) struct Buffer {
     pub in_flight: bool,
     /// Whether it is on the ready list.
     pub queued: bool,
-    /// Whether it is on the list of all dirty buffers.
-    pub listed: bool,
     /// Whether it was read since the eviction hand last passed.
     referenced: bool,
     /// Whether it holds file data: dropped when durable, not journaled unless the journal is full.
@@ -100,6 +98,8 @@ pub(crate) struct Cache {
     /// thirds of the time of an untar.
     pool: Vec<Arc<[u8]>>,
     max_pool: usize,
+    /// The least length of the pool since spare memory was last taken from it.
+    pool_unused: usize,
 }
 
 impl std::ops::Index<u32> for Cache {
@@ -130,17 +130,72 @@ impl Cache {
             max_clean: (clean_bytes / block_bytes).max(16),
             pool: Vec::new(),
             max_pool: pool_bytes / block_bytes,
+            pool_unused: 0,
         }
+    }
+
+    fn pooled(&mut self) -> Option<Arc<[u8]>> {
+        let content = self.pool.pop()?;
+        self.pool_unused = self.pool_unused.min(self.pool.len());
+        Some(content)
+    }
+
+    /// Takes from the pool what it can spare: all of it when nothing waits to be written, else a half
+    /// of what was not used since this was called last.
+    pub fn take_spare(&mut self) -> Vec<Arc<[u8]>> {
+        let idle = self.dirty_blocks() == 0;
+        let spare = if idle { self.pool.len() } else { self.pool_unused / 2 };
+        let taken = self.pool.split_off(self.pool.len() - spare);
+        self.pool_unused = self.pool.len();
+        self.pool.shrink_to(2 * self.pool.len());
+        taken
+    }
+
+    /// Drops the clean blocks that are too many, which a write-back of many blocks leaves, and moves
+    /// the buffers together that are in use, if they are few. Returns the size in bytes of the memory
+    /// of buffers that is given back; that of blocks goes to the pool.
+    pub fn shrink(&mut self) -> usize {
+        let before = self.buffers.capacity();
+        for _ in self.max_clean..self.clean {
+            self.evict();
+        }
+        self.by_nr.shrink();
+        if self.buffers.len() > KEPT && self.by_nr.len() < self.buffers.len() / 2 {
+            // The first ones are taken first.
+            self.free.sort_unstable_by(|a, b| b.cmp(a));
+            while let Some(last) = self.buffers.last()
+                && !last.queued
+                && !last.is_dirty()
+            {
+                if last.used {
+                    let at = self.buffers.len() - 1;
+                    let Some(free) = self.free.pop_if(|free| (*free as usize) < at) else { break };
+                    let mut moved = self.buffers.swap_remove(at);
+                    let to = &mut self.buffers[free as usize];
+                    // It may still be on a list of the planner.
+                    moved.queued = to.queued;
+                    self.by_nr.replace(moved.nr, free);
+                    *to = moved;
+                } else {
+                    self.buffers.pop();
+                }
+            }
+            let len = self.buffers.len();
+            self.free.retain(|&index| (index as usize) < len);
+            self.buffers.shrink_to(len + len / 8);
+            self.free.shrink_to(KEPT);
+        }
+        (before - self.buffers.capacity()) * size_of::<Buffer>()
     }
 
     /// Returns memory for one block, with any content.
     pub fn memory(&mut self) -> Arc<[u8]> {
-        self.pool.pop().unwrap_or_else(|| std::iter::repeat_n(0, self.block_bytes).collect())
+        self.pooled().unwrap_or_else(|| std::iter::repeat_n(0, self.block_bytes).collect())
     }
 
     /// Returns a block with these bytes.
     pub fn filled(&mut self, bytes: &[u8]) -> Arc<[u8]> {
-        let Some(mut content) = self.pool.pop() else { return Arc::from(bytes) };
+        let Some(mut content) = self.pooled() else { return Arc::from(bytes) };
         Arc::get_mut(&mut content).expect("pooled memory is not shared").copy_from_slice(bytes);
         content
     }
@@ -171,8 +226,11 @@ impl Cache {
         {
             *overtaken = true;
         }
-        if self.clean >= self.max_clean {
-            self.evict();
+        // One more than it takes, where many dirty blocks have become clean at once.
+        for _ in 0..2 {
+            if self.clean >= self.max_clean {
+                self.evict();
+            }
         }
         self.clean += 1;
         let buffer = Buffer {
@@ -195,7 +253,6 @@ impl Cache {
             dirty_since_ms: 0,
             in_flight: false,
             queued: false,
-            listed: false,
             referenced: true,
             data,
             transaction: 0,
@@ -204,9 +261,9 @@ impl Cache {
         };
         let index = if let Some(index) = self.free.pop() {
             // A buffer that was released while it was on a list of the planner is still on it.
-            let (queued, listed) = (self[index].queued, self[index].listed);
+            let queued = self[index].queued;
             self[index] = buffer;
-            (self[index].queued, self[index].listed) = (queued, listed);
+            self[index].queued = queued;
             index
         } else {
             self.buffers.push(buffer);

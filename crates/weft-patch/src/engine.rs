@@ -6,7 +6,8 @@ use crate::group::Wanted;
 use crate::jbd2::{Log, LogMap};
 use crate::nowait::about_to_wait;
 use crate::reads::Reads;
-use crate::state::{Missing, State};
+use crate::spare::Spare;
+use crate::state::State;
 use crate::transactions::{Journal, open_log};
 use crate::writeback::Goal;
 use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Policy, Result};
@@ -57,6 +58,7 @@ pub(crate) struct Shared {
     pub room: Condvar,
     /// Wakes the threads that wait for blocks that others read.
     pub fetched: Condvar,
+    pub spare: Spare,
 }
 
 /// Interval at which the write-back thread looks for old blocks.
@@ -140,6 +142,7 @@ impl Engine {
             work: Condvar::new(),
             room: Condvar::new(),
             fetched: Condvar::new(),
+            spare: Spare::default(),
         });
         let thread = if shared.background {
             let shared = Arc::clone(&shared);
@@ -173,10 +176,7 @@ impl Engine {
             state = shared.wait_for_room(state, max_blocks)?;
         }
         state.counters.operations += 1;
-        state.changed_ms = state.now_ms();
-        state.missing = Missing::default();
-        let log_blocks_max = state.running_len_blocks(max_blocks as usize);
-        Ok(Op { shared, state, log_blocks_max, reads: Reads::default() })
+        Ok(shared.op(max_blocks, state))
     }
 
     /// Makes all changes durable.
@@ -427,6 +427,9 @@ impl Shared {
                 Ok(wrote) => {
                     failures = 0;
                     busy = wrote;
+                    if !wrote {
+                        self.give_memory_back();
+                    }
                 }
                 Err(Error::Halted) => return,
                 Err(e) => {
@@ -500,10 +503,10 @@ impl Shared {
 ///
 /// Dropping it ends the operation; it cannot be aborted, and its changes stay.
 pub struct Op<'a> {
-    shared: &'a Shared,
+    pub(crate) shared: &'a Shared,
     pub(crate) state: MutexGuard<'a, State>,
     /// Maximum number of log blocks of the running transaction when the operation ends.
-    log_blocks_max: u32,
+    pub(crate) log_blocks_max: u32,
     pub(crate) reads: Reads,
 }
 

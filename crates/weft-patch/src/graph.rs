@@ -7,6 +7,8 @@
 //! Invariants:
 //! - An edge exists only between two live patches; making a patch durable removes its edges.
 //! - `waits` of a patch is the number of its befores that are not on its own block.
+//! - A patch of the arena never has the generation of an older one at its index, also if the arena
+//!   was shorter in between.
 //! - Befores on the same block ("internal") are always older on that block's list.
 
 use crate::PatchId;
@@ -15,6 +17,9 @@ use crate::undo::{Change, Pieces, UndoArena};
 
 /// "No patch", "no edge", "no piece", "no buffer".
 pub(crate) const NONE: u32 = u32::MAX;
+
+/// Entries for which an arena keeps memory whatever happens; few in tests, so that they shrink it.
+pub(crate) const KEPT: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// The kind of a patch, and its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +87,8 @@ pub(crate) struct Graph {
     undo: UndoArena,
     mark: u32,
     stack: Vec<u32>,
+    /// The generation of patches that are added to the arena: none had it that was there before.
+    first_generation: u32,
     /// Number of live patches.
     pub live: usize,
 }
@@ -110,7 +117,7 @@ impl Graph {
         }
         let index = u32::try_from(self.patches.len()).expect("fewer than 2^32 patches in memory");
         self.patches.push(Patch {
-            generation: 0,
+            generation: self.first_generation,
             buffer,
             older: NONE,
             newer: NONE,
@@ -154,6 +161,35 @@ impl Graph {
             chosen: false,
         };
         self.free_patches.push(index);
+    }
+
+    /// Gives back the memory of the arenas that a burst has left. Returns its size in bytes.
+    pub fn shrink(&mut self) -> usize {
+        let before = self.arena_bytes();
+        if self.patches.len() > KEPT && self.live < self.patches.len() / 2 {
+            while let Some(last) = self.patches.last()
+                && last.kind == Kind::Free
+            {
+                self.first_generation = self.first_generation.max(last.generation);
+                self.patches.pop();
+            }
+            let len = self.patches.len();
+            self.free_patches.retain(|&index| (index as usize) < len);
+            self.patches.shrink_to(KEPT);
+            self.free_patches.shrink_to(KEPT);
+        }
+        if self.edges.len() > KEPT && self.dependencies() == 0 {
+            (self.edges, self.free_edges) = Default::default();
+        }
+        self.undo.shrink();
+        before - self.arena_bytes()
+    }
+
+    fn arena_bytes(&self) -> usize {
+        self.patches.capacity() * size_of::<Patch>()
+            + self.edges.capacity() * size_of::<Edge>()
+            + (self.free_patches.capacity() + self.free_edges.capacity()) * size_of::<u32>()
+            + self.undo.arena_bytes()
     }
 
     /// Returns the id of a patch that is not a change of one block.

@@ -44,6 +44,7 @@
 //! | `pending` | freed numbers that may not be reused yet |
 //! | `fetch` | blocks that an operation needs, read without the lock before it |
 //! | `reads` | the bytes that an operation has read in blocks that it changes: checked in debug builds |
+//! | `spare` | memory that a burst has left, given back while there is nothing to write |
 //! | `explain`, `counters` | why a block is not written yet, the graph as Graphviz; counters |
 //!
 //! ```
@@ -83,6 +84,7 @@ mod nowait;
 mod options;
 mod pending;
 mod reads;
+mod spare;
 mod state;
 mod sync;
 mod transactions;

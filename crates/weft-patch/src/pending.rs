@@ -54,6 +54,7 @@ impl Pending {
             }
             waits
         });
+        self.runs.shrink_to(2 * self.runs.len());
         durable
     }
 }

@@ -3,6 +3,7 @@
 //! A patch keeps its pieces sorted and disjoint. A block that many operations change before it is
 //! written, a bitmap or a directory, has hundreds of them, and every change searches them.
 
+use crate::graph::KEPT;
 use std::ops::Range;
 
 /// Maximum size of undo data that needs no allocation: half of it is this small.
@@ -250,8 +251,22 @@ impl UndoArena {
         let pieces = &mut self.lists[list as usize];
         self.len_bytes -= pieces.len_bytes();
         pieces.0.clear();
-        pieces.0.shrink_to(Self::KEEP);
+        pieces.0.shrink_to(if self.free.len() < KEPT { Self::KEEP } else { 0 });
         self.free.push(list);
+    }
+}
+
+impl UndoArena {
+    /// Gives the memory of the arena back if no list is in use.
+    pub fn shrink(&mut self) {
+        if self.lists.len() > KEPT && self.free.len() == self.lists.len() {
+            (self.lists, self.free) = Default::default();
+        }
+    }
+
+    /// Returns the size of the arena, without the undo data.
+    pub fn arena_bytes(&self) -> usize {
+        self.lists.capacity() * size_of::<Pieces>() + self.free.capacity() * size_of::<u32>()
     }
 }
 

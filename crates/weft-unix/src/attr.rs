@@ -57,9 +57,11 @@ impl<F: Format> State<F> {
 
 impl<F: Format> UnixFs<F> {
     pub(crate) fn do_getattr(&self, ino: Ino) -> Result<Attr> {
-        if let Some(node) = self.lock().nodes.get(&ino) {
-            return Ok(node.attr(self.block_bytes));
+        let mut st = self.lock();
+        if st.nodes.touch(ino) {
+            return Ok(st.node(ino)?.attr(self.block_bytes));
         }
+        drop(st);
         self.look(|st, op| Ok(st.load(op, ino)?.attr(self.block_bytes)))
     }
 

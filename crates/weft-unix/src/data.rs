@@ -286,17 +286,17 @@ impl<F: Format> UnixFs<F> {
         self.relieve_lazy()?;
         for _ in 0..OPTIMISTIC_READS {
             let mut misses = SmallVec::new();
-            let (len, epoch) = self.look(|st, op| {
+            let (len, version) = self.look(|st, op| {
                 misses.clear();
                 let len = st.read_cached(op, ino, offset, buf, &mut misses)?;
                 self.note_access(st, ino);
-                Ok((len, st.node(ino)?.epoch))
+                Ok((len, st.node(ino)?.version()))
             })?;
             if misses.is_empty() {
                 return Ok(len);
             }
             self.read_misses(&misses, buf)?;
-            let same = self.lock().nodes.get(&ino).is_some_and(|node| node.epoch == epoch);
+            let same = self.lock().nodes.get(ino).is_some_and(|node| node.version() == version);
             if same {
                 return Ok(len);
             }
@@ -333,7 +333,7 @@ impl<F: Format> UnixFs<F> {
                 _ => u32::try_from(step_bytes).unwrap_or(0) / self.block_bytes,
             };
             if placement == Placement::Append && done == 0 {
-                at = self.lock().nodes.get(&ino).map_or(at, |node| node.inode.size_bytes);
+                at = self.lock().nodes.get(ino).map_or(at, |node| node.inode.size_bytes);
             }
             let end = at.saturating_add((source.len() - done).min(step_bytes) as u64);
             let needs = [Need::Range(ino, at, end)];

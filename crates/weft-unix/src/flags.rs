@@ -1,11 +1,11 @@
 //! The flags of inodes that users set: the changes that they forbid, and the syncs that they
 //! demand.
 
-use crate::Result;
 use crate::format::Format;
 use crate::front::UnixFs;
 use crate::needs::Need;
 use crate::state::State;
+use crate::{Error, Result};
 use weft_patch::Op;
 use weft_vfs::{Error as FsError, FileFlags, FileKind, Ino, SetAttr, SetTime};
 
@@ -61,10 +61,6 @@ impl<F: Format> State<F> {
             _ => Err(FsError::UnknownCommand.into()),
         }
     }
-
-    fn has_flag(&self, ino: Ino, flags: FileFlags) -> bool {
-        self.nodes.get(&ino).is_some_and(|node| node.inode.flags.intersects(flags))
-    }
 }
 
 impl<F: Format> UnixFs<F> {
@@ -93,16 +89,31 @@ impl<F: Format> UnixFs<F> {
         })
     }
 
+    /// Reports whether an inode that was changed just now has one of these flags. It may have been
+    /// dropped from memory since, or be gone.
+    fn has_flag(&self, ino: Ino, flags: FileFlags) -> Result<bool> {
+        if let Some(node) = self.lock().nodes.get(ino) {
+            return Ok(node.inode.flags.intersects(flags));
+        }
+        match self.look(|st, op| Ok(st.load(op, ino)?.inode.flags)) {
+            Ok(set) => Ok(set.intersects(flags)),
+            Err(Error::Vfs(FsError::Stale(_))) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Makes a file durable whose flags ask for that at each change.
     pub(crate) fn sync_if_flagged(&self, ino: Ino) -> Result<()> {
-        if self.lock().has_flag(ino, FileFlags::SYNC) { self.do_fsync(ino, false) } else { Ok(()) }
+        if self.has_flag(ino, FileFlags::SYNC)? { self.do_fsync(ino, false) } else { Ok(()) }
     }
 
     /// Makes directories durable whose flags ask for that at each change of their names, and with
     /// them the inode that got a name there.
     pub(crate) fn sync_names_if_flagged(&self, dirs: &[Ino], named: Option<Ino>) -> Result<()> {
-        let asks = |dir: &&Ino| self.lock().has_flag(**dir, FileFlags::SYNC | DIRSYNC);
-        for &dir in dirs.iter().filter(asks) {
+        for &dir in dirs {
+            if !self.has_flag(dir, FileFlags::SYNC | DIRSYNC)? {
+                continue;
+            }
             self.do_fsync(dir, false)?;
             if let Some(ino) = named {
                 self.do_fsync(ino, false)?;

@@ -36,7 +36,7 @@ pub enum Atime {
 pub struct UnixFs<F: Format> {
     pub(crate) engine: Arc<Engine>,
     pub(crate) device: Arc<dyn BlockDevice>,
-    state: Mutex<State<F>>,
+    state: Arc<Mutex<State<F>>>,
     pub(crate) block_bytes: u32,
     pub(crate) file_max_bytes: u64,
     read_only: AtomicBool,
@@ -50,6 +50,12 @@ pub struct UnixFs<F: Format> {
     pub(crate) atime: Atime,
     /// Held while free space is out of use to be discarded.
     pub(crate) trimming: Mutex<()>,
+}
+
+fn locked<F: Format>(state: &Mutex<State<F>>) -> MutexGuard<'_, State<F>> {
+    // A panic elsewhere leaves the state as it was between two micro-operations, each of which is a
+    // whole change.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<F: Format> fmt::Debug for UnixFs<F> {
@@ -75,8 +81,11 @@ impl<F: Format> UnixFs<F> {
         atime: Atime,
     ) -> Result<Self> {
         let limits = format.limits();
+        let state = Arc::new(Mutex::new(State::new(format, engine.policy())));
+        let idle = Arc::clone(&state);
+        engine.when_idle(move |op| locked(&idle).tidy(op));
         let fs = Self {
-            state: Mutex::new(State::new(format, engine.policy())),
+            state,
             engine,
             device,
             block_bytes: limits.block_bytes,
@@ -93,6 +102,11 @@ impl<F: Format> UnixFs<F> {
             Ok(())
         })?;
         Ok(fs)
+    }
+
+    /// Keeps at most `max` inodes in memory, and those that are open or wait to be written.
+    pub fn keep_inodes(&self, max: usize) {
+        self.lock().nodes.set_max(max.max(1));
     }
 
     /// The engine under the volume: counters, policy.
@@ -123,9 +137,7 @@ impl<F: Format> UnixFs<F> {
 
     /// Locks the state and returns it.
     pub fn lock(&self) -> MutexGuard<'_, State<F>> {
-        // A panic elsewhere leaves the state as it was between two micro-operations, each of
-        // which is a whole change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Runs `f` with an operation that changes nothing, and runs it again when blocks that it reads
@@ -135,7 +147,12 @@ impl<F: Format> UnixFs<F> {
     /// # Errors
     /// Those of `f` and of the engine.
     pub fn look<R>(&self, mut f: impl FnMut(&mut State<F>, &mut Op<'_>) -> Result<R>) -> Result<R> {
-        self.engine.look(|op| f(&mut self.lock(), op))?
+        self.engine.look(|op| {
+            let mut st = self.lock();
+            let result = f(&mut st, op);
+            st.trim(op);
+            result
+        })?
     }
 
     /// Runs `f` as one operation of at most `max_blocks` changed blocks, which reads what `needs`
@@ -224,6 +241,7 @@ impl<F: Format> UnixFs<F> {
         };
         let result = f(&mut st, &mut op);
         let finished = st.format.finish(&mut op);
+        st.trim(&op);
         let (blocks, inodes) = st.format.at_once();
         let waits = st.format.has_pending() || !st.nameless.is_empty();
         let tight = waits && (blocks < TIGHT_BLOCKS || inodes < TIGHT_INODES);

@@ -58,6 +58,7 @@ mod moved;
 mod names;
 mod needs;
 mod node;
+mod nodes;
 mod plug;
 mod readdir;
 mod rename;
@@ -74,4 +75,5 @@ pub use format::{
 pub use front::{Atime, UnixFs};
 pub use needs::Need;
 pub use node::{Attribute, Inode, Node, Patches, push_patch};
-pub use state::{Nodes, State};
+pub use nodes::Nodes;
+pub use state::State;

@@ -59,7 +59,7 @@ impl<F: Format> State<F> {
             self.nameless.insert(ino);
             self.doomed.push(ino);
         }
-        self.nodes.insert(ino, node);
+        self.nodes.insert(node);
     }
 
     /// Deletes an inode that has lost its last name, unless it is used.
@@ -82,7 +82,7 @@ impl<F: Format> State<F> {
     /// and the kernel may send its FORGET after a STATFS. A program that removed a file counts on
     /// its space at once. (FreeBSD's soft updates count these as `fs_pendingblocks`.)
     pub(crate) fn being_deleted(&self) -> (u64, u64) {
-        let nodes = self.nameless.iter().filter_map(|ino| self.nodes.get(ino));
+        let nodes = self.nameless.iter().filter_map(|ino| self.nodes.get(*ino));
         nodes
             .filter(|node| node.opens == 0 && (node.refs == 0 || !node.unnamed))
             .fold((0, 0), |(inodes, blocks), node| {
@@ -110,7 +110,7 @@ impl<F: Format> State<F> {
         let cleared = self.apply_cut(op, ino, cut, &[unlinked])?;
         let (format, node) = self.with_node(ino)?;
         format.free_inode(op, node, cleared)?;
-        self.nodes.remove(&ino);
+        self.nodes.remove(ino);
         self.lazy.remove(&ino);
         Ok(Some(cleared))
     }
@@ -205,7 +205,7 @@ impl<F: Format> UnixFs<F> {
             let needs = [Need::Cut(ino, 0)];
             let result = self.change_without_room(CUT_META_BLOCKS, &needs, |st, op| {
                 // It may have been found again meanwhile (a stale reference).
-                match st.nodes.get(&ino) {
+                match st.nodes.get(ino) {
                     Some(node) if !node.is_used() && node.inode.links == 0 => {}
                     _ => return Ok(true),
                 }
@@ -217,7 +217,7 @@ impl<F: Format> UnixFs<F> {
                 Err(e) => {
                     // Its space leaks until a check.
                     let mut st = self.lock();
-                    st.nodes.remove(&ino);
+                    st.nodes.remove(ino);
                     st.nameless.remove(&ino);
                     st.format.note_damage(format!("inode {} could not be deleted: {e}", ino.0));
                 }

@@ -122,7 +122,7 @@ impl<F: Format> State<F> {
         }
         // The inode follows its bit in the bitmap (which may over-count, never under-count) and
         // its content, the name follows the inode.
-        let mut born_after = std::mem::take(&mut node.born_after);
+        let mut born_after = Patches::from_vec(std::mem::take(&mut node.born_after));
         befores.iter().for_each(|bit| push_patch(&mut born_after, *bit));
         dir.modified(format);
         if kind == FileKind::Directory {
@@ -138,7 +138,7 @@ impl<F: Format> State<F> {
         dir.epoch += 1;
         node.names.push((parent, named));
         node.parent = parent;
-        self.nodes.insert(ino, node);
+        self.nodes.insert(node);
         Ok(ino)
     }
 
@@ -324,7 +324,7 @@ impl<F: Format> State<F> {
             return Err(e);
         }
         befores.extend(std::mem::take(&mut node.born_after));
-        self.nodes.insert(ino, node);
+        self.nodes.insert(node);
         self.mark_nameless(op, ino)?;
         let (format, node) = self.with_node(ino)?;
         node.patch = format.init_inode(op, node, &befores)?;

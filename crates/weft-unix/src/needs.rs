@@ -20,6 +20,8 @@ pub enum Need<'a> {
     Name(Ino, &'a [u8]),
     /// A name that is taken away from its inode, which may end with it.
     Removal(Ino, &'a [u8]),
+    /// The directories above a directory that gets a name moved into it.
+    Way(Ino),
     /// The place of a new inode of this kind in a directory.
     NewInode(Ino, FileKind),
     /// The map of a file from the first byte to the one behind the last, and the blocks of which
@@ -48,6 +50,10 @@ impl<F: Format> State<F> {
                 let node = self.node(ino)?;
                 let ends = node.inode.links <= 1 && !node.is_used();
                 if ends { self.bring_one(op, Need::Cut(ino, 0)) } else { Ok(()) }
+            }
+            Need::Way(dir) => {
+                self.way_to(op, dir);
+                Ok(())
             }
             Need::NewInode(dir, kind) => {
                 self.load_dir(op, dir)?;

@@ -87,8 +87,10 @@ pub struct Node<F: Inodes> {
     pub(crate) refs: u64,
     /// Open handles.
     pub(crate) opens: u32,
-    /// A counter of the changes of content or map, which a read without the lock checks.
+    /// A counter of the changes of content or map.
     pub epoch: u64,
+    /// The number of the load that brought it into memory.
+    pub(crate) load: u64,
     /// The directory that `..` names; for another file, the directory where it was seen last.
     pub parent: Ino,
     /// All changes that gave a directory the blocks it grew by, pointers included.
@@ -98,7 +100,7 @@ pub struct Node<F: Inodes> {
     /// Changes of names of this inode that may not be durable, each with its directory.
     pub(crate) names: SmallVec<[(Ino, PatchId); 2]>,
     /// The patches that the first write of a new inode must follow.
-    pub born_after: Patches,
+    pub born_after: Vec<PatchId>,
     /// The change that removed the last name.
     pub(crate) unlinked: PatchId,
     /// The changes that moved inodes out of the directory.
@@ -107,8 +109,8 @@ pub struct Node<F: Inodes> {
     pub(crate) unnamed: bool,
     /// Set if a field changed that is not worth a write by itself (the access time).
     pub(crate) lazy: bool,
-    /// Set if it is on the list of idle inodes.
-    pub(crate) idle: bool,
+    /// Set if it was used since the hand of the clock passed it.
+    pub(crate) recent: bool,
 }
 
 impl<F: Inodes> Node<F> {
@@ -123,16 +125,17 @@ impl<F: Inodes> Node<F> {
             refs: 0,
             opens: 0,
             epoch: 0,
+            load: 0,
             parent: Ino(0),
             grown: PatchId::DURABLE,
             patch: PatchId::DURABLE,
             names: SmallVec::new(),
-            born_after: Patches::new(),
+            born_after: Vec::new(),
             unlinked: PatchId::DURABLE,
             moved_out: MovedOut::default(),
             unnamed: false,
             lazy: false,
-            idle: false,
+            recent: false,
         }
     }
 
@@ -190,8 +193,20 @@ impl<F: Inodes> Node<F> {
         self.kind == FileKind::Directory && self.inode.links > 2
     }
 
+    /// Returns a value that is another one after a change of content or map, which a read without
+    /// the lock checks.
+    pub(crate) fn version(&self) -> (u64, u64) {
+        (self.load, self.epoch)
+    }
+
+    /// Reports whether the volume has all of the inode, so that it may be dropped from memory and
+    /// read again: nothing of it waits to be written or to be durable, and it can be found by its
+    /// number. What a sync would have to wait for is durable then, too.
     pub(crate) fn is_settled(&self, op: &Op<'_>, format: &F) -> bool {
-        op.is_durable(self.patch)
+        self.inode.links > 0
+            && !self.lazy
+            && self.born_after.is_empty()
+            && op.is_durable(self.patch)
             && op.is_durable(self.grown)
             && format.is_settled(op, self)
             && self.moved_out.is_settled(op)

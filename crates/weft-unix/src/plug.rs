@@ -19,7 +19,10 @@ impl<F: Format> UnixFs<F> {
         let doomed = {
             let mut st = self.lock();
             let root = st.root;
-            let Some(node) = st.nodes.get_mut(&ino) else { return };
+            let Some(node) = st.nodes.get_mut(ino) else {
+                st.nodes.forget_dropped(ino, count);
+                return;
+            };
             node.refs = node.refs.saturating_sub(count);
             if ino == root {
                 node.refs = node.refs.max(1);
@@ -76,7 +79,7 @@ impl<F: Format> UnixFs<F> {
         {
             let mut st = self.lock();
             let open = st.handles.close(handle).map_err(FsError::from)?;
-            if let Some(node) = st.nodes.get_mut(&open.ino) {
+            if let Some(node) = st.nodes.get_mut(open.ino) {
                 node.opens = node.opens.saturating_sub(1);
             }
             st.released(open.ino);
@@ -185,7 +188,8 @@ impl<F: Format> FileSystem for UnixFs<F> {
         let (from, to) = (parent, new_parent);
         let policy = self.policy();
         let blocks = NAME_BLOCKS + CUT_META_BLOCKS;
-        let needs = [Need::Name(from, name), Need::Removal(to, new_name)];
+        let needs =
+            [Need::Name(from, name), Need::Removal(to, new_name), Need::Way(from), Need::Way(to)];
         self.change(blocks, &needs, |st, op| {
             st.rename(op, policy, (from, name), (to, new_name), flags)
         })?;

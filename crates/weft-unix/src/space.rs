@@ -103,6 +103,7 @@ impl<F: Format> UnixFs<F> {
             // as it is open.
             let past = (end - size).div_ceil(u64::from(self.block_bytes));
             self.look(|st, op| {
+                st.load(op, ino)?;
                 let (format, node) = st.with_node(ino)?;
                 format.reserve_blocks(op, node, past)
             })?;

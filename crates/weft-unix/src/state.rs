@@ -2,20 +2,23 @@
 
 use crate::format::Format;
 use crate::node::Node;
+use crate::nodes::Nodes;
 use crate::{Error, Result};
-use hashbrown::{HashMap, HashSet};
-use std::collections::VecDeque;
+use hashbrown::HashSet;
+use smallvec::SmallVec;
 use weft_patch::{Op, PatchId, Policy};
 use weft_vfs::{Error as FsError, FileKind, HandleTable, Ino, OpenFlags, Time};
 
-/// Inodes without references kept in memory.
-const MAX_IDLE: usize = 16_384;
+/// Inodes in memory by default: some 4 MiB. A larger number would save reading inodes from the engine's
+/// cache, which takes much less time than a call of the kernel.
+const MAX_NODES: usize = 8192;
+/// Inodes that may be dropped at the end of an operation, beside those that take the place of others.
+const TRIM_MORE: usize = 4;
+/// The same at a time when there is nothing to write: a millisecond of work.
+const TIDY_MORE: usize = 8192;
 
 /// Inodes with access times to write that one operation writes.
 pub(crate) const LAZY_BATCH: usize = 32;
-
-/// The inodes in memory.
-pub type Nodes<F> = HashMap<Ino, Node<F>>;
 
 /// An open file.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +35,6 @@ pub struct State<F: Format> {
     /// The inodes in memory.
     pub nodes: Nodes<F>,
     pub(crate) handles: HandleTable<OpenFile>,
-    idle: VecDeque<Ino>,
     /// Inodes with [`Node::lazy`] changes.
     pub(crate) lazy: HashSet<Ino>,
     /// Inodes without names, references and handles, waiting to be deleted.
@@ -53,9 +55,8 @@ impl<F: Format> State<F> {
         let limits = format.limits();
         Self {
             format,
-            nodes: HashMap::new(),
+            nodes: Nodes::new(MAX_NODES),
             handles: HandleTable::default(),
-            idle: VecDeque::new(),
             lazy: HashSet::new(),
             doomed: Vec::new(),
             nameless: HashSet::new(),
@@ -80,7 +81,7 @@ impl<F: Format> State<F> {
     /// # Errors
     /// [`FsError::Stale`], [`Error::Corrupt`].
     pub fn load(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<&mut Node<F>> {
-        if !self.nodes.contains_key(&ino) {
+        if !self.nodes.touch(ino) {
             if !self.format.can_hold(ino) {
                 return Err(FsError::Stale(ino.0).into());
             }
@@ -88,11 +89,7 @@ impl<F: Format> State<F> {
             let Some(kind) = inode.kind().filter(|_| inode.links > 0) else {
                 return Err(FsError::Stale(ino.0).into());
             };
-            self.trim(op);
-            let mut node = Node::new(ino, kind, inode, own);
-            node.idle = true;
-            self.idle.push_back(ino);
-            self.nodes.insert(ino, node);
+            self.nodes.insert(Node::new(ino, kind, inode, own));
         }
         self.node(ino)
     }
@@ -139,7 +136,7 @@ impl<F: Format> State<F> {
     /// # Errors
     /// [`FsError::Stale`] if it is not in memory.
     pub fn node(&mut self, ino: Ino) -> Result<&mut Node<F>> {
-        self.nodes.get_mut(&ino).ok_or_else(|| FsError::Stale(ino.0).into())
+        self.nodes.get_mut(ino).ok_or_else(|| FsError::Stale(ino.0).into())
     }
 
     /// Returns the format, and an inode in memory.
@@ -147,13 +144,13 @@ impl<F: Format> State<F> {
     /// # Errors
     /// [`FsError::Stale`] if the inode is not in memory.
     pub fn with_node(&mut self, ino: Ino) -> Result<(&mut F, &mut Node<F>)> {
-        let node = self.nodes.get_mut(&ino).ok_or(FsError::Stale(ino.0))?;
+        let node = self.nodes.get_mut(ino).ok_or(FsError::Stale(ino.0))?;
         Ok((&mut self.format, node))
     }
 
     /// Notes that an inode lost a reference or a handle.
     pub(crate) fn released(&mut self, ino: Ino) {
-        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        let Some(node) = self.nodes.get_mut(ino) else { return };
         if node.opens > 0 {
             return;
         }
@@ -163,47 +160,47 @@ impl<F: Format> State<F> {
         }
         if node.inode.links == 0 {
             self.doomed.push(ino);
-        } else if !node.idle {
-            node.idle = true;
-            self.idle.push_back(ino);
         }
     }
 
     /// Releases all references and handles: the inodes that only these kept alive will be deleted.
     pub(crate) fn give_up_references(&mut self) {
         self.handles.clear();
-        let all: Vec<Ino> = self.nodes.keys().copied().collect();
-        for ino in all {
-            if let Some(node) = self.nodes.get_mut(&ino) {
-                let used = node.is_used();
-                node.refs = 0;
-                node.opens = 0;
-                if used {
-                    self.released(ino);
-                }
-            }
+        for ino in self.nodes.forget_all() {
+            self.released(ino);
         }
     }
 
-    /// Drops unused inodes from memory when there are many. Keeps those that a sync may still need.
-    fn trim(&mut self, op: &Op<'_>) {
-        let mut tries = if self.idle.len() > MAX_IDLE { 4 } else { 0 };
-        while tries > 0 {
-            tries -= 1;
-            let Some(ino) = self.idle.pop_front() else { break };
-            let Some(node) = self.nodes.get_mut(&ino) else { continue };
-            node.idle = false;
-            if node.is_used() || ino == self.root {
-                continue;
-            }
-            if node.lazy || !node.is_settled(op, &self.format) || node.inode.links == 0 {
-                node.idle = true;
-                self.idle.push_back(ino);
-                continue;
-            }
+    /// Drops inodes from memory if there are too many: at the end of each operation.
+    pub(crate) fn trim(&mut self, op: &Op<'_>) {
+        self.trim_more(op, TRIM_MORE);
+    }
+
+    /// Does as [`trim`](Self::trim) and looks at `more` inodes besides.
+    pub(crate) fn trim_more(&mut self, op: &Op<'_>, more: usize) {
+        let Self { nodes, format, root, .. } = self;
+        let mut dropped = SmallVec::<[Ino; 16]>::new();
+        nodes.trim(
+            more,
+            |node| node.ino != *root && node.is_settled(op, format),
+            |ino| dropped.push(ino),
+        );
+        for ino in dropped {
             self.format.release_reserved(ino);
-            self.nodes.remove(&ino);
         }
+    }
+
+    /// Drops from memory what is needed no more, while the engine has nothing to write. Returns about
+    /// how many bytes that was.
+    pub(crate) fn tidy(&mut self, op: &Op<'_>) -> usize {
+        let before = self.nodes.len();
+        if self.format.has_pending() {
+            self.format.settle(op);
+        }
+        self.nodes.hurry();
+        self.trim_more(op, TIDY_MORE);
+        self.nodes.shrink();
+        (before - self.nodes.len()) * size_of::<Node<F>>()
     }
 
     /// Writes an inode, with everything that has changed of it.
@@ -230,7 +227,7 @@ impl<F: Format> State<F> {
     pub(crate) fn write_lazy(&mut self, op: &mut Op<'_>) -> Result<()> {
         let some: Vec<Ino> = self.lazy.iter().take(LAZY_BATCH).copied().collect();
         for ino in some {
-            if self.nodes.contains_key(&ino) {
+            if self.nodes.get(ino).is_some() {
                 self.write_node(op, ino, &[])?;
             }
             self.lazy.remove(&ino);

@@ -4,62 +4,64 @@
 //! and those of the directories above it: a file in a new directory, or in one that was moved, is
 //! found after a crash only if all of the path is there.
 
-use crate::Result;
 use crate::format::Format;
 use crate::front::UnixFs;
 use crate::needs::Need;
-use crate::node::Node;
 use crate::state::{LAZY_BATCH, State};
+use crate::{Error, Result};
 use hashbrown::HashSet;
 use weft_patch::{Op, Owner, PatchId};
-use weft_vfs::{FileKind, Ino};
+use weft_vfs::{Error as FsError, Ino};
 
 impl<F: Format> State<F> {
+    /// Returns the directory above an inode, if it is known or can be read. One that was dropped from
+    /// memory is durable itself, and those above it may not be.
+    fn above(&mut self, op: &mut Op<'_>, ino: Ino) -> Option<Ino> {
+        if ino == self.root {
+            return None;
+        }
+        let in_memory = self.nodes.get(ino).map(|node| node.parent);
+        let known = in_memory.filter(|parent| *parent != Ino(0));
+        let known = known.or_else(|| self.nodes.parent_of_dropped(ino));
+        known.or_else(|| self.parent_of(op, ino).ok())
+    }
+
     /// Returns the patches that must be durable with inode `ino`, beside the blocks it owns.
-    fn sync_set(&self, op: &Op<'_>, ino: Ino) -> Vec<PatchId> {
+    fn sync_set(&mut self, op: &mut Op<'_>, ino: Ino) -> Vec<PatchId> {
         let mut patches = Vec::new();
         let mut seen = HashSet::new();
         let mut todo = vec![ino];
         while let Some(at) = todo.pop() {
-            let Some(node) = self.nodes.get(&at) else { continue };
             if !seen.insert(at) {
                 continue;
             }
-            let mut add = |patch: PatchId| {
-                if !op.is_durable(patch) {
-                    patches.push(patch);
-                }
-            };
-            add(node.patch);
-            add(node.grown);
-            for &(dir, patch) in &node.names {
-                add(patch);
-                todo.push(dir);
+            if let Some(node) = self.nodes.get(at) {
+                let names = node.names.iter().map(|(_, patch)| *patch);
+                let all = names.chain([node.patch, node.grown]);
+                patches.extend(all.filter(|patch| !op.is_durable(*patch)));
+                todo.extend(node.names.iter().map(|(dir, _)| *dir));
             }
-            if at != self.root {
-                todo.push(node.parent);
-            }
+            todo.extend(self.above(op, at));
         }
         patches
     }
-}
 
-impl<F: Format> State<F> {
     /// Returns the patches that must be durable for names in directory `dir` to be found from the
     /// root: those of the blocks it grew by, of its own name, and the same for the directories
     /// above it.
-    pub(crate) fn way_to(&self, op: &Op<'_>, dir: Ino) -> Vec<PatchId> {
+    pub(crate) fn way_to(&mut self, op: &mut Op<'_>, dir: Ino) -> Vec<PatchId> {
         let mut patches = Vec::new();
         let mut at = dir;
         // A loop on the disk must not become one here.
         for _ in 0..=self.format.limits().inodes_max {
-            let Some(node) = self.nodes.get(&at) else { break };
-            let changes = node.names.iter().map(|(_, patch)| *patch).chain([node.grown]);
-            patches.extend(changes.filter(|patch| !op.is_durable(*patch)));
-            if at == self.root {
-                break;
+            if let Some(node) = self.nodes.get(at) {
+                let changes = node.names.iter().map(|(_, patch)| *patch).chain([node.grown]);
+                patches.extend(changes.filter(|patch| !op.is_durable(*patch)));
             }
-            at = node.parent;
+            match self.above(op, at) {
+                Some(above) => at = above,
+                None => break,
+            }
         }
         patches
     }
@@ -72,16 +74,16 @@ impl<F: Format> UnixFs<F> {
         }
         if !data_only && self.lock().lazy.contains(&ino) {
             self.change_only(1, &[Need::Inode(ino)], |st, op| {
-                st.write_node(op, ino, &[])?;
+                if st.lazy.contains(&ino) {
+                    st.write_node(op, ino, &[])?;
+                }
                 Ok(())
             })?;
         }
-        let also = self.look(|st, op| {
-            let named = |node: &Node<F>| node.kind == FileKind::Directory && node.inode.links > 0;
-            if st.nodes.get(&ino).is_some_and(named) {
-                st.parent_of(op, ino)?;
-            }
-            Ok(st.sync_set(op, ino))
+        let also = self.look(|st, op| match st.load(op, ino) {
+            // One without a name that is gone has nothing to be found by.
+            Ok(_) | Err(Error::Vfs(FsError::Stale(_))) => Ok(st.sync_set(op, ino)),
+            Err(e) => Err(e),
         })?;
         self.engine.sync_owner(Owner(ino.0), &also)?;
         // Where nothing was dirty, nobody has looked.

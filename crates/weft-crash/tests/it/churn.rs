@@ -181,6 +181,7 @@ fn churn(target: Arc<dyn Target>, seed: u64, images: u64) {
 fn a_busy_directory_under_soft_updates() {
     churn(Arc::new(Ext2Target::new(Policy::Soft)), 1, 8000);
     churn(Arc::new(Ext2Target::new(Policy::Soft).block_bytes(4096)), 2, 1500);
+    churn(Arc::new(Ext2Target::new(Policy::Soft).inodes_in_memory(1)), 7, 1500);
 }
 
 /// From a number of pending patches on, a block's changes follow one another.

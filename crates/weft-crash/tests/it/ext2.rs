@@ -88,6 +88,12 @@ fn soft_updates_under_memory_pressure() {
     short(Ext2Target::new(Policy::Soft).engine(&tight), 1000);
 }
 
+/// An inode is dropped from memory as soon as it is durable, and read again.
+#[test]
+fn soft_updates_with_hardly_any_inode_in_memory() {
+    short(Ext2Target::new(Policy::Soft).inodes_in_memory(1), 2000);
+}
+
 /// Long enough to go round the journal, so that old transactions are in the way of new ones.
 #[test]
 fn a_journal_that_wraps_is_recovered() {

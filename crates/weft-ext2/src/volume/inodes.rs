@@ -159,6 +159,8 @@ impl Inodes for Volume {
         op.is_durable(node.own.unindexed)
             && op.is_durable(node.own.spanning)
             && node.own.dir.as_deref().is_none_or(|index| index.is_settled(op))
+            // Its neighbours in the list of orphaned inodes change it where it is.
+            && (node.own.dtime == 0 || !self.orphans.contains(&node.ino))
     }
 }
 

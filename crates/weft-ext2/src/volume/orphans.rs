@@ -21,7 +21,7 @@ impl Orphans for Volume {
         ino: Ino,
         policy: Policy,
     ) -> Result<()> {
-        let node = nodes.get_mut(&ino).ok_or(FsError::Stale(ino.0))?;
+        let node = nodes.get_mut(ino).ok_or(FsError::Stale(ino.0))?;
         if matches!(policy, Policy::Journal(_)) {
             node.own.dtime = std::mem::replace(&mut self.sb.last_orphan, number(ino));
             self.write_last_orphan(op)?;
@@ -33,7 +33,7 @@ impl Orphans for Volume {
     }
 
     fn remove_orphan(&mut self, op: &mut Op<'_>, nodes: &mut Nodes<Self>, ino: Ino) -> Result<()> {
-        if let Some(node) = nodes.get_mut(&ino)
+        if let Some(node) = nodes.get_mut(ino)
             && node.inode.links > 0
         {
             node.own.dtime = 0;
@@ -49,7 +49,7 @@ impl Orphans for Volume {
                 self.write_last_orphan(op)?;
             }
             Some(previous) => {
-                if let Some(node) = nodes.get_mut(&previous) {
+                if let Some(node) = nodes.get_mut(previous) {
                     node.own.dtime = next;
                     node.patch = self.write_inode(op, node, &[])?;
                 }

@@ -5,9 +5,10 @@ use crate::volumes::{KINDS, Kind, Mounted, empty, load, mke2fs, plain};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use weft_block::Image;
-use weft_ext2::Ext2;
 use weft_ext2::layout::Superblock;
+use weft_ext2::{Ext2, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
 use weft_vfs::conformance::tried::Tried;
 use weft_vfs::conformance::{self, Limits};
@@ -113,6 +114,24 @@ fn conformance_with_hardly_any_cache() {
         (&KINDS[3], Policy::Journal(JournalMode::Ordered)),
     ] {
         conform(kind, &Options { policy, clean_cache_bytes: 0, ..Options::default() });
+    }
+}
+
+/// Hardly any inode is in memory that is not open or waits to be written.
+#[test]
+fn conformance_with_hardly_any_inodes() {
+    for (inodes, kind, policy) in [
+        (1, &KINDS[0], Policy::Soft),
+        (2, &KINDS[1], Policy::Async),
+        (3, &KINDS[3], Policy::Journal(JournalMode::Ordered)),
+    ] {
+        // Inodes can be dropped once they are durable.
+        let engine = Options { policy, max_age: Duration::from_millis(1), ..Options::default() };
+        let inodes_in_memory = Some(inodes);
+        let open = |image: &Image, engine| {
+            Mounted::open_with(image, |o| OpenOptions { engine, inodes_in_memory, ..o })
+        };
+        conform_as(kind, &engine, open, |fs| fs);
     }
 }
 

@@ -4,6 +4,7 @@ mod cold_reads;
 mod damage;
 mod external_journal;
 mod flags;
+mod forgotten;
 mod fs;
 mod fsck;
 mod healing;

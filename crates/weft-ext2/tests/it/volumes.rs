@@ -103,8 +103,13 @@ pub fn options(engine: Options) -> OpenOptions {
 
 impl Mounted {
     pub fn open(image: &Image, engine: Options) -> Self {
+        Self::open_with(image, |_| options(engine))
+    }
+
+    /// As [`open`](Self::open), with other options than the usual ones.
+    pub fn open_with(image: &Image, change: impl FnOnce(OpenOptions) -> OpenOptions) -> Self {
         let device = Arc::new(MemoryDevice::from_image(image.clone()));
-        let fs = Ext2::open(device.clone(), options(engine)).unwrap();
+        let fs = Ext2::open(device.clone(), change(OpenOptions::default())).unwrap();
         Self { fs, device }
     }
 
