@@ -11,7 +11,8 @@ use crate::tree::run;
 use crate::{Bench, machine};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt;
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -231,7 +232,7 @@ impl Drop for Volume {
 pub struct Mounted<'a> {
     volume: &'a Volume,
     dir: PathBuf,
-    server: Option<Child>,
+    server: Option<Server>,
 }
 
 /// The work of a server, from its start to its end.
@@ -345,7 +346,7 @@ impl Mounted<'_> {
 
     /// The process of the server, if there is one.
     pub fn server_id(&self) -> Option<u32> {
-        self.server.as_ref().map(Child::id)
+        self.server.as_ref().map(|server| server.child.id())
     }
 
     fn loop_mount(&mut self, kind: &str) -> Result<()> {
@@ -357,18 +358,21 @@ impl Mounted<'_> {
     /// Starts a server, whose last argument is the mount point, and waits until it has mounted.
     fn serve(&mut self, mut command: Command) -> Result<()> {
         command.arg(&self.dir);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("run {command:?}"))?;
+        // Not a pipe: a server that says much would wait until it is read, which is at the end.
+        let log = tempfile::tempfile()?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?);
+        let child = command.spawn().with_context(|| format!("run {command:?}"))?;
+        let mut server = Server { child, log };
         let deadline = Instant::now() + PATIENCE;
         while mounts::mounted_at(&self.dir)?.is_none() {
-            if let Some(status) = child.try_wait()? {
-                let said = rest_of_stderr(&mut child)?;
+            if let Some(status) = server.child.try_wait()? {
+                let said = server.said()?;
                 bail!("{} ended with {status}: {}", self.volume.peer, said.trim());
             }
             ensure!(Instant::now() < deadline, "{} does not mount", self.volume.peer);
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.server = Some(child);
+        self.server = Some(server);
         Ok(())
     }
 
@@ -377,9 +381,9 @@ impl Mounted<'_> {
         mounts::unmount(&self.dir, false)?;
         let mut served = Served::default();
         if let Some(mut server) = self.server.take() {
-            let said = rest_of_stderr(&mut server)?;
             let before = machine::family_cpu_seconds();
-            let status = server.wait()?;
+            let status = server.child.wait()?;
+            let said = server.said()?;
             ensure!(status.success(), "{} ended with {status}: {}", self.volume.peer, said.trim());
             served.cpu_seconds = machine::family_cpu_seconds() - before;
             served.requests = requests_in(&said);
@@ -395,19 +399,27 @@ impl Drop for Mounted<'_> {
             let _ = mounts::unmount(&self.dir, true);
         }
         if let Some(mut server) = self.server.take() {
-            let _ = server.kill();
-            let _ = server.wait();
+            let _ = server.child.kill();
+            let _ = server.child.wait();
         }
     }
 }
 
-/// Reads standard error until the process closes it, which it does when it ends.
-fn rest_of_stderr(child: &mut Child) -> Result<String> {
-    let mut said = Vec::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_end(&mut said)?;
+/// A server in a process of its own, and what it says on standard error.
+#[derive(Debug)]
+struct Server {
+    child: Child,
+    log: File,
+}
+
+impl Server {
+    /// Returns what it has said so far.
+    fn said(&mut self) -> Result<String> {
+        let mut said = Vec::new();
+        self.log.rewind()?;
+        self.log.read_to_end(&mut said)?;
+        Ok(String::from_utf8_lossy(&said).into_owned())
     }
-    Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
 /// The sum of the counts in weft's last line: `unmounted requests=[("lookup", 12), ("read", 3)]`.
