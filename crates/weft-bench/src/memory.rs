@@ -184,8 +184,9 @@ fn one_run(
 /// Waits until the server has nothing left to write.
 fn write_back(mounted: &Mounted<'_>, max_age: Duration) -> Result<()> {
     // The kernel passes no syncfs(2) to a FUSE server without a block device, so all that remains
-    // is the age at which everything is written; a block that changes without pause is at twice it.
-    std::thread::sleep(max_age * 2);
+    // is the age at which everything is written; a block that changes without pause is at twice it,
+    // and under soft updates what waits for that block comes to its own age later.
+    std::thread::sleep(max_age * 6);
     loop {
         let before = mounted.server_cpu();
         std::thread::sleep(Duration::from_secs(1));
