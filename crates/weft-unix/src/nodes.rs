@@ -83,11 +83,15 @@ impl<F: Inodes> Nodes<F> {
         })
     }
 
-    /// Adds an inode that is not in memory. It has the references that were taken when it was there
-    /// last.
+    /// Adds an inode. It has the references that were taken when it was in memory last. It is not
+    /// there now, but on a damaged volume: a new inode may get the number of one that is in use, if the
+    /// bitmap calls that free. Then it takes its place.
     pub(crate) fn insert(&mut self, mut node: Node<F>) {
         let ino = node.ino;
-        debug_assert!(!self.by_ino.contains_key(&ino), "inode {} is in memory twice", ino.0);
+        if let Some(replaced) = self.remove(ino) {
+            node.refs += replaced.refs;
+            node.opens += replaced.opens;
+        }
         if let Some(dropped) = self.dropped.remove(&ino) {
             node.refs += dropped.refs;
             if node.parent == Ino(0) {
