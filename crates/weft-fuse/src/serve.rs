@@ -8,14 +8,17 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::attempt::{self, argument, is_end, is_for_disk, only_reads, opcode_of, outcome, tried};
+use crate::attempt::{
+    self, argument, is_command, is_end, is_for_disk, only_reads, opcode_of, outcome, tried,
+};
 use crate::follow::Follow;
 use crate::front::{Front, Outcome};
 use crate::policy::{self, Policy};
@@ -35,6 +38,9 @@ const COPIED_MAX_BYTES: usize = 8192;
 /// The most buffers that are kept for such requests.
 const SPARE_BUFFERS: usize = 4;
 
+/// The time that a command waits for what was to end before it.
+const ENDS_PATIENCE: Duration = Duration::from_secs(10);
+
 /// The state that the workers of one mount share.
 pub(crate) struct Service {
     front: Arc<Front>,
@@ -50,6 +56,40 @@ pub(crate) struct Service {
     /// The threads that answer those that would wait.
     waiting: Arc<Workers<Request>>,
     spare: Mutex<Vec<Vec<u8>>>,
+    ends: Ends,
+}
+
+/// The requests with which something ends and that are being answered. The kernel sends those of a
+/// `close(2)` without a wait for the answer, so that a command could overtake them: it would find a file
+/// open that is closed, or not find the space of one that was removed.
+#[derive(Default)]
+struct Ends {
+    count: Mutex<usize>,
+    fewer: Condvar,
+}
+
+impl Ends {
+    /// To be called by the thread that reads requests, before another may read the next.
+    fn begin(&self) -> End<'_> {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        End(self)
+    }
+
+    /// Waits until there is none, for [`ENDS_PATIENCE`] at most.
+    fn wait(&self) {
+        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let _none = self.fewer.wait_timeout_while(count, ENDS_PATIENCE, |count| *count > 0);
+    }
+}
+
+/// One of them.
+struct End<'a>(&'a Ends);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.0.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.fewer.notify_all();
+    }
 }
 
 /// A request that a worker answers: so many bytes at the beginning of the buffer.
@@ -73,6 +113,7 @@ impl Service {
             added: Mutex::default(),
             waiting: Arc::new(Workers::new()),
             spare: Mutex::default(),
+            ends: Ends::default(),
         }
     }
 
@@ -168,6 +209,9 @@ impl Service {
     /// Answers a request, and waits as long as the file system likes: "would wait" is no outcome.
     /// Returns false after the kernel's last one (`DESTROY`).
     fn answer(&self, request: &[u8], reply: &mut Reply<'_>) -> bool {
+        if is_command(request) {
+            self.ends.wait();
+        }
         // Until the reply is written.
         let _counted = self.front.attribute_replies.begin(request);
         let outcome = outcome(&self.front, request, reply);
@@ -287,6 +331,7 @@ impl<'a> Worker<'a> {
                     self.answer(len);
                     break;
                 }
+                let _end = is_end(&self.request[..len]).then(|| service.ends.begin());
                 if !service.tries || !only_reads(&self.request[..len]) {
                     pool.begin();
                 }

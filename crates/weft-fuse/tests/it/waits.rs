@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use weft_fuse::{IoUring, Mount, MountOptions};
 use weft_testing::wait_until;
-use weft_vfs::{FileSystem, MemFs};
+use weft_vfs::{FileFlags, FileSystem, Handle, Ino, Layer, MemFs};
 
 use super::slow::{Slow, make_slow};
 use super::{options, unmount};
@@ -110,5 +111,58 @@ fn long_writes_at_a_time_do_not_mix() {
         let content = fs::read(dir.path().join(format!("file{nr}"))).expect("read");
         assert!(content == vec![nr; LEN], "file {nr}");
     }
+    unmount(&mut mount);
+}
+
+/// A file system that is told of each closing, which takes it a while.
+#[derive(Default)]
+struct Closing {
+    below: MemFs,
+    log: Mutex<Vec<&'static str>>,
+}
+
+impl Layer for Closing {
+    fn below(&self) -> &dyn FileSystem {
+        &self.below
+    }
+
+    fn is_stateful(&self) -> bool {
+        true
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) -> weft_vfs::Result<()> {
+        std::thread::sleep(Duration::from_millis(100));
+        self.log.lock().expect("lock").push("closed");
+        self.below.release(ino, handle)
+    }
+
+    fn file_flags(&self, _ino: Ino) -> weft_vfs::Result<FileFlags> {
+        self.log.lock().expect("lock").push("command");
+        Ok(FileFlags::empty())
+    }
+}
+
+/// The kernel does not wait for the answer to a closing; what a command finds must be after it.
+#[test]
+fn a_command_does_not_overtake_a_closing() {
+    let dir = tempfile::tempdir().expect("directory");
+    let fs = Arc::new(Closing::default());
+    let Some(mut mount) = mounted(fs.clone(), dir.path()) else { return };
+    let path = dir.path().join("file");
+    fs::write(&path, "").expect("write");
+    let open = || fs::File::open(&path).expect("open");
+    wait_until("the writer is closed", || !fs.log.lock().expect("lock").is_empty());
+    fs.log.lock().expect("lock").clear();
+    let stays = open();
+    for _ in 0..3 {
+        drop(open());
+        let flags = rustix::fs::ioctl_getflags(&stays).expect("flags");
+        assert!(flags.is_empty());
+    }
+    // The kernel opens a file for each such command, and closes it after that.
+    let log = fs.log.lock().expect("lock").clone();
+    let expected = "closed command closed closed command closed closed command";
+    assert_eq!(log[..8].join(" "), expected);
+    drop(stays);
     unmount(&mut mount);
 }
