@@ -10,18 +10,16 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
-use crate::policy::{Policy, Served};
+use crate::policy::{Policy, Watched};
 
 /// Enough for the line of `/proc/TID/stat`.
 const STAT_MAX_BYTES: usize = 1024;
 
-/// What a thread that reads requests knows of its callers.
+/// A thread that reads requests, and the caller that it follows.
 #[derive(Debug)]
 pub(crate) struct Follow<'a> {
-    policy: &'a Policy,
-    served: Arc<Served>,
+    this: Watched<'a>,
     /// This thread has slept since the last request. On one CPU with its caller it hardly ever does:
     /// it loses the CPU to the caller at each reply, and has it back with the next request.
     slept: bool,
@@ -35,16 +33,15 @@ pub(crate) struct Follow<'a> {
 impl<'a> Follow<'a> {
     /// For the calling thread.
     pub(crate) fn new(policy: &'a Policy) -> Self {
-        let served = policy.add_this();
-        Self { policy, served, slept: false, caller: 0, stat: None, cpu: None }
+        Self { this: policy.add_this(), slept: false, caller: 0, stat: None, cpu: None }
     }
 
     /// Takes note of a request, made by the thread `caller`.
     pub(crate) fn request(&mut self, caller: u32) {
-        self.served.add(self.policy);
-        if !self.served.is_idle() {
+        self.this.count();
+        if !self.this.is_idle() {
             if self.cpu.take().is_some() {
-                self.served.release();
+                self.this.release();
             }
             return;
         }
@@ -70,7 +67,7 @@ impl<'a> Follow<'a> {
         }
         let cpu = self.stat.as_ref().and_then(cpu_of);
         if cpu.is_some() && cpu != self.cpu {
-            self.cpu = cpu.filter(|cpu| self.served.bind(*cpu));
+            self.cpu = cpu.filter(|cpu| self.this.bind(*cpu));
         }
     }
 }
@@ -134,13 +131,13 @@ mod tests {
                 with_caller_on(cpu, |caller, only| {
                     let after = after_sleep(&mut follow, caller);
                     assert_eq!(after, all, "requests do not follow closely");
-                    follow.served.set(true);
+                    follow.this.set(true);
                     let after = after_sleep(&mut follow, caller);
                     assert_eq!(after, all, "it may be the only request");
                     assert_eq!(after_sleep(&mut follow, caller), only);
                     follow.request(caller);
                     assert_eq!(own_cpus(), only, "it did not sleep");
-                    follow.served.set(false);
+                    follow.this.set(false);
                     assert_eq!(own_cpus(), all);
                     assert_eq!(after_sleep(&mut follow, caller), all);
                 });
@@ -154,12 +151,12 @@ mod tests {
     fn a_caller_that_has_ended_is_not_followed() {
         let policy = Policy::default();
         let mut follow = Follow::new(&policy);
-        follow.served.set(is_permitted());
+        follow.this.set(is_permitted());
         for _ in 0..3 {
             follow.sleep();
             follow.request(u32::MAX);
         }
         assert_eq!(follow.cpu, None);
-        follow.served.set(false);
+        follow.this.set(false);
     }
 }

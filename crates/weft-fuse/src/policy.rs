@@ -1,9 +1,9 @@
-//! The scheduling policy of the queues' threads: that of an idle task while requests follow each
-//! other closely.
+//! The CPUs and the scheduling policy of the threads that answer requests: the policy of an idle task
+//! while requests follow each other closely.
 //!
-//! When a queue's thread has answered, the kernel wakes the caller. It sees the CPU taken by this
-//! thread, which is about to wait, looks for an idle CPU, and moves the caller there; the next request
-//! then goes to the other CPU's queue, and so on. Each move wakes a halted CPU, which costs more than
+//! When such a thread has answered, the kernel wakes the caller. It sees the CPU taken by this thread,
+//! which is about to wait, looks for an idle CPU, and moves the caller there; the next request then
+//! comes from that CPU, and so on. Each move wakes a halted CPU, which costs more than
 //! the request, above all on a virtual machine (untar of 25,000 files on two idle CPUs: 4.5 s so, 2.8 s
 //! without the moves). A CPU with nothing but tasks of the policy `SCHED_IDLE` counts as idle: the
 //! caller is woken where it was.
@@ -17,7 +17,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
@@ -35,23 +35,30 @@ const BACKOFF_TICKS_MAX: u32 = 1024;
 /// The ticks without requests after which the watching thread rests.
 const QUIET_TICKS: u32 = 10;
 
-/// One thread of a queue.
-#[derive(Debug)]
-pub(crate) struct Served {
-    thread: Pid,
-    count: AtomicU64,
-    is_idle: AtomicBool,
-    /// The CPUs on which the thread may run.
-    allowed: Option<CpuSet>,
-}
-
-/// The threads of a mount's queues.
+/// The watched threads of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
-    threads: Mutex<Vec<Arc<Served>>>,
+    threads: Mutex<Vec<(Arc<Thread>, Seen)>>,
     rests: AtomicBool,
     ended: AtomicBool,
     wake: Condvar,
+}
+
+/// A thread that answers requests.
+#[derive(Debug)]
+struct Thread {
+    id: Pid,
+    /// Requests that it has answered.
+    count: AtomicU64,
+    is_idle: AtomicBool,
+    cpus: Cpus,
+}
+
+/// The calling thread, which is watched until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watched<'a> {
+    policy: &'a Policy,
+    thread: Arc<Thread>,
 }
 
 /// The state of one thread, as of the last tick.
@@ -86,85 +93,96 @@ impl Seen {
     }
 }
 
-impl Served {
+impl Thread {
+    fn set(&self, idle: bool) {
+        // First, so that the thread does not bind itself to a CPU after it was released here.
+        self.is_idle.store(idle, Ordering::Relaxed);
+        // It was possible when the mount was made.
+        if let Err(e) = set_policy(self.id, idle) {
+            tracing::warn!("cannot set a thread's scheduling policy: {e}");
+        }
+        if !idle {
+            self.cpus.release(self.id);
+        }
+    }
+}
+
+impl Watched<'_> {
     /// Counts one more request.
-    pub(crate) fn add(&self, policy: &Policy) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        if policy.rests.load(Ordering::Relaxed) {
-            policy.rests.store(false, Ordering::Relaxed);
-            policy.wake.notify_one();
+    pub(crate) fn count(&self) {
+        self.thread.count.fetch_add(1, Ordering::Relaxed);
+        if self.policy.rests.load(Ordering::Relaxed) {
+            self.policy.rests.store(false, Ordering::Relaxed);
+            self.policy.wake.notify_one();
         }
     }
 
     /// Returns true while the policy is `SCHED_IDLE`.
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_idle.load(Ordering::Relaxed)
+        self.thread.is_idle.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set(&self, idle: bool) {
-        // First, so that the thread does not bind itself to a CPU after it was released here.
-        self.is_idle.store(idle, Ordering::Relaxed);
-        // It was possible when the mount was made.
-        if let Err(e) = set_policy(self.thread, idle) {
-            tracing::warn!("cannot set a thread's scheduling policy: {e}");
-        }
-        if !idle {
-            self.release();
-        }
-    }
-
-    /// Lets the thread run on all its CPUs.
-    pub(crate) fn release(&self) {
-        if let Some(allowed) = &self.allowed
-            && let Err(e) = sched_setaffinity(Some(self.thread), allowed)
-        {
-            tracing::warn!("cannot set a thread's CPUs: {e}");
-        }
-    }
-
-    /// Keeps the calling thread on one CPU. Returns false if it may not run there.
+    /// Keeps this thread on one CPU. Returns false if it may not run there.
     pub(crate) fn bind(&self, cpu: usize) -> bool {
-        let is_allowed = |allowed: &CpuSet| cpu < CpuSet::MAX_CPU && allowed.is_set(cpu);
-        let mut only = CpuSet::new();
-        self.allowed.as_ref().is_some_and(is_allowed) && {
-            only.set(cpu);
-            sched_setaffinity(None, &only).is_ok()
+        self.thread.cpus.bind(cpu)
+    }
+
+    /// Lets this thread run on all its CPUs.
+    pub(crate) fn release(&self) {
+        self.thread.cpus.release(self.thread.id);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set(&self, idle: bool) {
+        self.thread.set(idle);
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        // The watching thread sets nothing for a thread that is not on the list: its number may be
+        // another's by then.
+        let mut threads = self.policy.lock();
+        threads.retain(|(thread, _)| !Arc::ptr_eq(thread, &self.thread));
+        if self.is_idle() {
+            self.thread.set(false);
         }
     }
 }
 
 impl Policy {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<Thread>, Seen)>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds the calling thread.
-    pub(crate) fn add_this(&self) -> Arc<Served> {
-        let served = Arc::new(Served {
-            thread: gettid(),
+    pub(crate) fn add_this(&self) -> Watched<'_> {
+        let thread = Arc::new(Thread {
+            id: gettid(),
             count: AtomicU64::new(0),
             is_idle: AtomicBool::new(false),
-            allowed: sched_getaffinity(None).ok(),
+            cpus: Cpus::of_this(),
         });
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.push(Arc::clone(&served));
-        served
+        self.lock().push((Arc::clone(&thread), Seen::default()));
+        Watched { policy: self, thread }
     }
 
     /// Ends [`watch`](Self::watch).
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        let _threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let _threads = self.lock();
         self.wake.notify_all();
     }
 
     /// Sets the policies until the end.
     pub(crate) fn watch(&self) {
-        let mut seen: Vec<Seen> = Vec::new();
         let mut quiet = 0;
         while !self.ended.load(Ordering::Relaxed) {
-            let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.resize_with(threads.len(), Seen::default);
+            let mut threads = self.lock();
             quiet += 1;
-            for (thread, seen) in threads.iter().zip(&mut seen) {
+            for (thread, seen) in threads.iter_mut() {
                 let (before, count) = (*seen, thread.count.load(Ordering::Relaxed));
-                if seen.tick(count, || is_runnable(thread.thread)) != before.is_idle {
+                if seen.tick(count, || is_runnable(thread.id)) != before.is_idle {
                     thread.set(seen.is_idle);
                 }
                 if seen.is_idle || count != before.count {
@@ -187,22 +205,46 @@ impl Policy {
     }
 }
 
-/// The CPUs of an ordinary thread of this process.
-pub(crate) struct Ordinary(Option<CpuSet>);
+/// The CPUs on which a thread may run, if they are known.
+#[derive(Debug)]
+pub(crate) struct Cpus(Option<CpuSet>);
 
-impl Ordinary {
-    /// Takes those of the calling thread.
+impl Cpus {
+    /// Returns those of the calling thread.
     pub(crate) fn of_this() -> Self {
         Self(sched_getaffinity(None).ok())
     }
 
-    /// Gives the calling thread the CPUs and the policy of an ordinary one. A thread inherits both
+    /// Keeps the calling thread on one of them. Returns false if `cpu` is none of them.
+    pub(crate) fn bind(&self, cpu: usize) -> bool {
+        let is_allowed = |cpus: &CpuSet| cpu < CpuSet::MAX_CPU && cpus.is_set(cpu);
+        if !self.0.as_ref().is_some_and(is_allowed) {
+            return false;
+        }
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        sched_setaffinity(None, &only)
+            .inspect_err(|e| tracing::debug!("cannot stay on CPU {cpu}: {e}"))
+            .is_ok()
+    }
+
+    /// Lets a thread run on all of them.
+    fn release(&self, thread: Pid) {
+        if let Some(cpus) = &self.0
+            && let Err(e) = sched_setaffinity(Some(thread), cpus)
+        {
+            tracing::warn!("cannot set a thread's CPUs: {e}");
+        }
+    }
+
+    /// Lets the calling thread run on all of them, with the ordinary policy. A thread inherits both
     /// from the one that starts it.
-    pub(crate) fn restore(&self) {
-        let cpus = self.0.as_ref().map_or(Ok(()), |cpus| sched_setaffinity(None, cpus));
-        let policy = if is_idle() { set_policy(gettid(), false) } else { Ok(()) };
-        if let Some(e) = cpus.map_err(io::Error::from).and(policy).err() {
-            tracing::warn!("cannot give a thread all CPUs: {e}");
+    pub(crate) fn make_ordinary(&self) {
+        self.release(gettid());
+        if is_idle()
+            && let Err(e) = set_policy(gettid(), false)
+        {
+            tracing::warn!("cannot set a thread's scheduling policy: {e}");
         }
     }
 }
@@ -283,21 +325,28 @@ mod tests {
         if !is_permitted() {
             return;
         }
-        let policy_of = |served: &Served| {
+        let policy_of = |watched: &Watched<'_>| {
             // SAFETY: no memory is involved.
-            unsafe { libc::sched_getscheduler(served.thread.as_raw_nonzero().get()) }
+            unsafe { libc::sched_getscheduler(watched.thread.id.as_raw_nonzero().get()) }
         };
         let policy = Policy::default();
         std::thread::scope(|scope| {
             scope.spawn(|| policy.watch());
-            let served = policy.add_this();
-            while policy_of(&served) != libc::SCHED_IDLE {
-                served.add(&policy);
+            let watched = policy.add_this();
+            while policy_of(&watched) != libc::SCHED_IDLE {
+                watched.count();
                 std::thread::yield_now();
             }
-            while policy_of(&served) != libc::SCHED_OTHER {
+            while policy_of(&watched) != libc::SCHED_OTHER {
                 std::thread::yield_now();
             }
+            while policy_of(&watched) != libc::SCHED_IDLE {
+                watched.count();
+                std::thread::yield_now();
+            }
+            drop(watched);
+            assert!(!is_idle(), "nobody would set it back");
+            assert!(policy.lock().is_empty());
             policy.end();
         });
     }

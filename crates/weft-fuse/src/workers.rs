@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::policy::Ordinary;
+use crate::policy::Cpus;
 
 /// The most threads. More requests than that wait for one of them to end.
 const THREADS_MAX: usize = 128;
@@ -34,14 +34,15 @@ pub(crate) struct Workers<J> {
     room: Condvar,
     /// A thread has ended.
     left: Condvar,
-    ordinary: Ordinary,
+    /// The CPUs of the threads.
+    cpus: Cpus,
     /// No thread can be started.
     #[cfg(test)]
     is_short: std::sync::atomic::AtomicBool,
 }
 
 impl<J: Send + 'static> Workers<J> {
-    /// To be called by a thread that is scheduled as the workers shall be.
+    /// The workers run on the CPUs of the calling thread.
     pub(crate) fn new() -> Self {
         let state = State {
             jobs: VecDeque::new(),
@@ -55,7 +56,7 @@ impl<J: Send + 'static> Workers<J> {
             call: Condvar::new(),
             room: Condvar::new(),
             left: Condvar::new(),
-            ordinary: Ordinary::of_this(),
+            cpus: Cpus::of_this(),
             #[cfg(test)]
             is_short: false.into(),
         }
@@ -84,7 +85,7 @@ impl<J: Send + 'static> Workers<J> {
         let workers = Arc::clone(self);
         let started = self.start(move || {
             let _left = Left(&workers);
-            workers.ordinary.restore();
+            workers.cpus.make_ordinary();
             let mut work = work();
             while let Some(job) = workers.next() {
                 work(job);

@@ -23,13 +23,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use self::queue::{Event, Queue, Returns};
 use self::slot::{Scratch, Slot};
 use crate::attempt::{is_command, outcome, tried};
 use crate::front::{Front, Outcome};
-use crate::policy::{self, Policy};
+use crate::policy::{self, Cpus, Policy, Watched};
 use crate::wire::errno;
 use crate::workers::Workers;
 
@@ -106,7 +105,8 @@ impl Queues {
             let (ready, is_ready) = sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("weft-fuse-cpu{cpu}"));
             let thread = thread.spawn(move || {
-                run_on(cpu);
+                // If the process may not run there, the thread runs elsewhere.
+                Cpus::of_this().bind(cpu);
                 let queue = Queue::new(id, depth, payload_bytes);
                 let (queue, result) = match queue {
                     Ok(queue) => (Some(queue), Ok(())),
@@ -156,18 +156,6 @@ impl Queues {
     }
 }
 
-/// Keeps this thread on a CPU, if it may run there: a process may be bound to some.
-fn run_on(cpu: usize) {
-    let Ok(allowed) = sched_getaffinity(None) else { return };
-    if cpu < CpuSet::MAX_CPU && allowed.is_set(cpu) {
-        let mut only = CpuSet::new();
-        only.set(cpu);
-        if let Err(e) = sched_setaffinity(None, &only) {
-            tracing::debug!("cannot stay on CPU {cpu}: {e}");
-        }
-    }
-}
-
 /// Returns the number of CPUs from a list like "0-3" or "0,2-5": one more than the last.
 fn possible_cpus() -> io::Result<usize> {
     let list = std::fs::read_to_string(POSSIBLE_CPUS)?;
@@ -193,7 +181,7 @@ fn serve_until_end(queue: &mut Queue, device: OwnedFd, service: &Arc<Service>) -
     queue.start(device)?;
     let replies = &service.front.attribute_replies;
     let returns = queue.returns();
-    let served = service.policy.as_ref().map(|policy| (policy.add_this(), policy));
+    let this = service.policy.as_ref().map(Policy::add_this);
     let mut scratch = Scratch::default();
     let mut events = Vec::new();
     while queue.wait(&mut events)? {
@@ -203,9 +191,7 @@ fn serve_until_end(queue: &mut Queue, device: OwnedFd, service: &Arc<Service>) -
                 Event::Reply(nr, slot) => Some((nr, slot)),
                 Event::Request(nr, slot) => service.try_answer(nr, slot, &mut scratch, &returns),
             };
-            if let Some((served, policy)) = &served {
-                served.add(policy);
-            }
+            this.iter().for_each(Watched::count);
             if let Some((nr, mut slot)) = reply {
                 counted += usize::from(std::mem::take(&mut slot.counted));
                 queue.commit(nr, slot)?;
