@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weft_fuse::{Error, IoUring, Mount, MountOptions};
-use weft_testing::wait_until;
 use weft_vfs::{FileSystem, Layer, MemFs, MemLimits};
 
-use super::slow::{Slow, make_slow};
+use super::slow::{Slow, use_quick_files, while_held};
 use super::waits::check_data_of_every_length;
 use super::{options, unmount};
 
@@ -46,35 +45,12 @@ fn requests_that_wait_hold_up_no_others_of_their_cpu() {
     let dir = tempfile::tempdir().expect("directory");
     let slow = Arc::new(Slow::default());
     let Some(mut mount) = mounted(slow.clone(), dir.path()) else { return };
-    for nr in 0..READERS {
-        make_slow(&dir.path().join(format!("slow{nr}")));
-    }
-    std::thread::scope(|scope| {
-        let readers: Vec<_> = (0..READERS)
-            .map(|nr| {
-                let path = dir.path().join(format!("slow{nr}"));
-                scope.spawn(move || {
-                    on_one_cpu();
-                    fs::read_to_string(path).expect("read")
-                })
-            })
-            .collect();
-        wait_until("all readers are held", || slow.held().len() == READERS);
-        let others = scope.spawn(|| {
+    while_held(&slow, dir.path(), READERS, on_one_cpu, || {
+        let others = || {
             on_one_cpu();
-            for nr in 0..100 {
-                let path = dir.path().join(format!("quick{nr}"));
-                fs::write(&path, "soon").expect("write");
-                assert_eq!(fs::read_to_string(&path).expect("read"), "soon");
-                fs::remove_file(&path).expect("remove");
-            }
-        });
-        others.join().expect("the others");
-        assert_eq!(slow.held().len(), READERS);
-        slow.release();
-        for reader in readers {
-            assert_eq!(reader.join().expect("a reader"), "at last");
-        }
+            use_quick_files(dir.path());
+        };
+        std::thread::scope(|scope| scope.spawn(others).join().expect("the others"));
     });
     unmount(&mut mount);
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Condvar, Mutex};
 
+use weft_testing::wait_until;
 use weft_vfs::{FileSystem, Handle, Ino, Layer, MemFs, Result};
 
 thread_local! {
@@ -92,8 +93,48 @@ impl Layer for Slow {
 }
 
 /// Makes a file whose reads wait.
-pub(crate) fn make_slow(path: &Path) {
+fn make_slow(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::write(path, "at last").expect("write");
     fs::set_permissions(path, fs::Permissions::from_mode(0o645)).expect("chmod");
+}
+
+/// Holds `readers` threads in reads of slow files of a mount, each after a call of `begin`, while
+/// `meanwhile` runs; then lets them go on.
+pub(crate) fn while_held(
+    slow: &Slow,
+    dir: &Path,
+    readers: usize,
+    begin: impl Fn() + Sync,
+    meanwhile: impl FnOnce(),
+) {
+    let path = |nr: usize| dir.join(format!("slow{nr}"));
+    (0..readers).for_each(|nr| make_slow(&path(nr)));
+    std::thread::scope(|scope| {
+        let begin = &begin;
+        let read = |nr: usize| {
+            scope.spawn(move || {
+                begin();
+                fs::read_to_string(path(nr)).expect("read")
+            })
+        };
+        let threads: Vec<_> = (0..readers).map(read).collect();
+        wait_until("all readers are held", || slow.held().len() == readers);
+        meanwhile();
+        assert_eq!(slow.held().len(), readers, "nobody let them go on");
+        slow.release();
+        for thread in threads {
+            assert_eq!(thread.join().expect("a reader"), "at last");
+        }
+    });
+}
+
+/// Makes, reads and removes files, none of which is slow.
+pub(crate) fn use_quick_files(dir: &Path) {
+    for nr in 0..100 {
+        let path = dir.join(format!("quick{nr}"));
+        fs::write(&path, "soon").expect("write");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "soon");
+        fs::remove_file(&path).expect("remove");
+    }
 }

@@ -9,7 +9,7 @@ use weft_fuse::{IoUring, Mount, MountOptions};
 use weft_testing::wait_until;
 use weft_vfs::{FileFlags, FileSystem, Handle, Ino, Layer, MemFs};
 
-use super::slow::{Slow, make_slow};
+use super::slow::{Slow, use_quick_files, while_held};
 use super::{options, unmount};
 
 /// Mounts over `/dev/fuse` with one thread that reads requests, or says why not.
@@ -29,28 +29,7 @@ fn each_request_that_waits_has_a_worker() {
     let dir = tempfile::tempdir().expect("directory");
     let slow = Arc::new(Slow::default());
     let Some(mut mount) = mounted(slow.clone(), dir.path()) else { return };
-    for nr in 0..READERS {
-        make_slow(&dir.path().join(format!("slow{nr}")));
-    }
-    std::thread::scope(|scope| {
-        let readers: Vec<_> = (0..READERS)
-            .map(|nr| {
-                let path = dir.path().join(format!("slow{nr}"));
-                scope.spawn(move || fs::read_to_string(path).expect("read"))
-            })
-            .collect();
-        wait_until("all readers are held", || slow.held().len() == READERS);
-        for nr in 0..100 {
-            let path = dir.path().join(format!("quick{nr}"));
-            fs::write(&path, "soon").expect("write");
-            assert_eq!(fs::read_to_string(&path).expect("read"), "soon");
-            fs::remove_file(&path).expect("remove");
-        }
-        slow.release();
-        for reader in readers {
-            assert_eq!(reader.join().expect("a reader"), "at last");
-        }
-    });
+    while_held(&slow, dir.path(), READERS, || {}, || use_quick_files(dir.path()));
     assert_eq!(slow.held(), ["weft-fuse-worker"; READERS]);
     unmount(&mut mount);
 }
