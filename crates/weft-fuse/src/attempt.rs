@@ -13,7 +13,7 @@ use weft_vfs::FileSystem;
 use crate::front::{Front, Outcome};
 use crate::wire::{Header, O_DSYNC, Opcode, Reply, errno};
 
-/// A read of this size is answered by another thread.
+/// The least size of a read that another thread answers.
 const LONG_READ_BYTES: u32 = 128 << 10;
 
 /// Returns true if the calls of a file system can be kept from waiting.
@@ -47,8 +47,8 @@ pub(crate) fn outcome(front: &Front, request: &[u8], reply: &mut Reply<'_>) -> O
     })
 }
 
-/// Returns true if the request is one of those with which something ends
-/// ([`FileSystem::without_waiting`]): it is not tried.
+/// Returns true if the request gives up references or an open file. It is not tried, see
+/// [`FileSystem::without_waiting`].
 pub(crate) fn is_end(request: &[u8]) -> bool {
     matches!(opcode_of(request), Some(Opcode::Forget | Opcode::BatchForget | Opcode::Release))
 }

@@ -250,9 +250,9 @@ impl Mount {
     /// Drops the session of a mount that has ended.
     ///
     /// If the mount was aborted, `fuser` unmounts it. If it was unmounted, the path may be that of
-    /// another mount by now, but `fuser` unmounts all the same: it takes a descriptor on which
-    /// poll(2) reports an error for that of a live mount, and one that hung up for that of a dead
-    /// one. So it gets such a one.
+    /// another mount by now, but `fuser` unmounts all the same: a mount is dead to it if poll(2)
+    /// reports a hang-up, and the kernel reports an error. So its descriptor is replaced by that of
+    /// a pipe that has hung up.
     fn end_session(&mut self) {
         let Some(session) = self.session.take() else { return };
         if self.id.is_some() && mountpoint::id(self.mountpoint()) == self.id {

@@ -3,7 +3,7 @@
 //! The leader of the pool answers what it reads. If the file system can tell, it only tries
 //! (`attempt`): a request that would wait goes to a worker, and the next is read at once. Otherwise it
 //! hands the leadership over before a request that is likely to take long, and loses it in one that
-//! turns out to. The latter also holds for requests that are not tried, as something ends with them.
+//! turns out to, and in a FORGET or RELEASE that does: those are not tried.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,7 +38,7 @@ const COPIED_MAX_BYTES: usize = 8192;
 /// The most buffers that are kept for such requests.
 const SPARE_BUFFERS: usize = 4;
 
-/// The time that a command waits for what was to end before it.
+/// The longest time that a command waits for FORGET and RELEASE requests before it.
 const ENDS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The state that the workers of one mount share.
@@ -59,9 +59,9 @@ pub(crate) struct Service {
     ends: Ends,
 }
 
-/// The requests with which something ends and that are being answered. The kernel sends those of a
-/// `close(2)` without a wait for the answer, so that a command could overtake them: it would find a file
-/// open that is closed, or not find the space of one that was removed.
+/// The number of FORGET and RELEASE requests that are being answered. The kernel does not wait for the
+/// answer, so that a command could overtake them: it would find a file open that is closed, or not
+/// find the space of one that was removed.
 #[derive(Default)]
 struct Ends {
     count: Mutex<usize>,
@@ -82,7 +82,7 @@ impl Ends {
     }
 }
 
-/// One of them.
+/// One such request.
 struct End<'a>(&'a Ends);
 
 impl Drop for End<'_> {

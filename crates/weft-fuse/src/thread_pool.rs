@@ -5,7 +5,7 @@
 //! and stays in one cache. Before a request that is likely to take long it makes another worker the
 //! leader; and if a short one turns out long (a directory that must come from the disk), the
 //! *standby* thread notices and does so. Hence two rules: there is never more than one reader, and
-//! a slow request delays others by at most two [`WATCH_PERIOD`]s.
+//! a slow request delays others by at most two periods of the standby.
 //!
 //! If the file system can tell that a request would wait, the leader gives it away and goes on
 //! (`serve`). It is then watched only in requests that are not tried, and in those that change
@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 /// The interval at which the standby checks whether the leader is stuck.
 pub(crate) const WATCH_PERIOD: Duration = Duration::from_micros(250);
 
-/// The same if the leader gives away what would wait: hardly anything is left that takes long, and each
-/// look makes the scheduler move the leader away from its caller.
+/// The interval if the leader gives away requests that would wait: few are left that take long, and
+/// each wake-up of the standby makes the scheduler move the leader away from its caller.
 pub(crate) const WATCH_PERIOD_RARE: Duration = Duration::from_millis(10);
 
 /// The number of periods in a row without a request after which the standby rests.

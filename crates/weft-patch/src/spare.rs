@@ -22,7 +22,7 @@ const DROPS_MAX: usize = 256;
 /// Drops what the engine's user keeps and needs no more. Returns about how many bytes that was.
 type Drops = Box<dyn FnMut(&mut Op<'_>) -> usize + Send>;
 
-/// What is done while there is nothing to write.
+/// The state of giving memory back.
 #[derive(Default)]
 pub(crate) struct Spare {
     drops: Mutex<Option<Drops>>,
@@ -45,7 +45,8 @@ impl Spare {
 impl Engine {
     /// Has `drops` called now and then while there is nothing to write, with an operation that changes
     /// nothing: it drops some of what is kept in memory and needed no more, and returns about how many
-    /// bytes that was; then it is called again, until that is nothing. Without [a thread](crate::Options::background) it is not called.
+    /// bytes that was; it is called again until it returns 0. Without
+    /// [a thread](crate::Options::background) it is not called.
     pub fn when_idle(&self, drops: impl FnMut(&mut Op<'_>) -> usize + Send + 'static) {
         self.shared.spare.set_drops(Box::new(drops));
     }

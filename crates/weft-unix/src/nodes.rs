@@ -3,7 +3,7 @@
 //! The kernel remembers an inode until it forgets it, long after its last use, and holds a reference
 //! on it for so long. So a reference does not keep an inode in memory: one that the volume has in
 //! full may be dropped, and is read again when it is needed (from the engine's cache, as a rule).
-//! What a dropped inode leaves here is the number of its references, and its directory.
+//! Of a dropped inode the table keeps the number of its references and its directory.
 //!
 //! Invariants:
 //! - An inode is in memory once at most, owned by this table, which the state's lock protects: nobody
@@ -39,7 +39,7 @@ pub struct Nodes<F: Inodes> {
     hand: usize,
     /// Those added since the hand moved last.
     added: usize,
-    /// Whether the next [`trim`](Self::trim) passes each inode once only.
+    /// The next [`trim`](Self::trim) drops recently used inodes, too.
     hurried: bool,
     /// Those ever added.
     loads: u64,
