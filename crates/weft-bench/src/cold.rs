@@ -4,6 +4,7 @@
 use crate::io_uring::{self, Allowed, Transport};
 use crate::peer::installed;
 use crate::report::Section;
+use crate::stats::median;
 use crate::volume::Image;
 use crate::{Bench, machine};
 use anyhow::{Context, Result, bail, ensure};
@@ -333,10 +334,10 @@ struct Run {
 /// The medians of several runs.
 struct Figure {
     rate: f64,
-    p50: Duration,
-    p99: Duration,
+    p50_micros: f64,
+    p99_micros: f64,
     /// The longest of all.
-    longest: Duration,
+    longest_micros: f64,
     reads_per_file: f64,
     cpu_micros_per_file: f64,
 }
@@ -349,19 +350,17 @@ impl Figure {
             run.times.sort_unstable();
             runs.push(run);
         }
-        let per_file = |run: &Run, count: f64| count / run.files as f64;
+        let median_of =
+            |value: &dyn Fn(&Run) -> f64| median(&runs.iter().map(value).collect::<Vec<_>>());
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let longest = runs.iter().filter_map(|run| run.times.last()).max();
         Ok(Self {
-            rate: median(&runs, |run| run.files as f64 / run.seconds.max(1e-9)),
-            p50: median(&runs, |run| quantile(&run.times, 0.50)),
-            p99: median(&runs, |run| quantile(&run.times, 0.99)),
-            longest: runs
-                .iter()
-                .filter_map(|run| run.times.last())
-                .max()
-                .copied()
-                .unwrap_or_default(),
-            reads_per_file: median(&runs, |run| per_file(run, run.reads as f64)),
-            cpu_micros_per_file: median(&runs, |run| per_file(run, run.cpu_seconds * 1e6)),
+            rate: median_of(&|run| run.files as f64 / run.seconds.max(1e-9)),
+            p50_micros: median_of(&|run| micros(quantile(&run.times, 0.50))),
+            p99_micros: median_of(&|run| micros(quantile(&run.times, 0.99))),
+            longest_micros: longest.copied().map_or(0.0, micros),
+            reads_per_file: median_of(&|run| run.reads as f64 / run.files as f64),
+            cpu_micros_per_file: median_of(&|run| run.cpu_seconds * 1e6 / run.files as f64),
         })
     }
 
@@ -369,9 +368,9 @@ impl Figure {
         vec![
             format!("{threads} thread{}", if threads == 1 { "" } else { "s" }),
             format!("{:.0} ({ratio:.1})", self.rate),
-            self.p50.as_micros().to_string(),
-            self.p99.as_micros().to_string(),
-            self.longest.as_micros().to_string(),
+            format!("{:.0}", self.p50_micros),
+            format!("{:.0}", self.p99_micros),
+            format!("{:.0}", self.longest_micros),
             format!("{:.2}", self.reads_per_file),
             format!("{:.0}", self.cpu_micros_per_file),
         ]
@@ -390,19 +389,13 @@ impl Figure {
             "threads": threads,
             "files_per_second": self.rate,
             "times_one_thread": ratio,
-            "cached_p50_us": self.p50.as_micros() as u64,
-            "cached_p99_us": self.p99.as_micros() as u64,
-            "cached_longest_us": self.longest.as_micros() as u64,
+            "cached_p50_us": self.p50_micros.round(),
+            "cached_p99_us": self.p99_micros.round(),
+            "cached_longest_us": self.longest_micros.round(),
             "device_reads_per_file": self.reads_per_file,
             "cpu_us_per_file": self.cpu_micros_per_file,
         })
     }
-}
-
-fn median<T: PartialOrd + Copy + Default>(runs: &[Run], value: impl Fn(&Run) -> T) -> T {
-    let mut values: Vec<T> = runs.iter().map(value).collect();
-    values.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// Returns the least of the sorted `times` that so large a part of them does not exceed.

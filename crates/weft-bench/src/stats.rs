@@ -36,7 +36,8 @@ impl Times {
     }
 }
 
-fn median(values: &[f64]) -> f64 {
+/// Returns the median; 0 of none.
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {

@@ -32,7 +32,7 @@ fn open(image: &Image, policy: Policy, inodes: usize) -> Mounted {
     })
 }
 
-/// The result of a call as text, without values that differ between two mounts: numbers of inodes, times.
+/// The result of a call as text, without values that differ between two mounts: inode numbers, times.
 type Told = Result<String, i32>;
 
 fn told<T>(result: Result<T, Error>, show: impl FnOnce(T) -> String) -> Told {
