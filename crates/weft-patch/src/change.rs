@@ -30,7 +30,7 @@ use std::ops::Range;
 /// Maximum number of patches that a debug build visits in search of a cycle.
 const CHECK_BOUND: usize = 500;
 
-type Befores = SmallVec<[u32; 8]>;
+pub(crate) type Befores = SmallVec<[u32; 8]>;
 
 impl State {
     /// Notes a change of a buffer, which `relied` on other parts of it. The caller changes the
@@ -51,16 +51,13 @@ impl State {
         if self.cache[buffer].run != NONE {
             self.leave_run(buffer);
         }
-        let newest_under = if self.block_is_crowded(buffer) {
-            self.follow_all(buffer, &mut internal)
-        } else {
-            self.add_relied(buffer, relied, &mut internal);
-            self.add_overlapped(buffer, change, &mut internal)
-        };
+        let newest_under = self.add_followed(buffer, change, relied, &mut internal);
         let patch = if internal.is_empty() && self.may_be_hard(buffer, change, &external) {
             self.make_hard(buffer, &external)
         } else {
-            self.make_soft(buffer, change, &external, &internal, newest_under)
+            let patch = self.make_soft(buffer, change, &external, &internal, newest_under);
+            self.note_newest(buffer, change, relied, internal.len(), patch);
+            patch
         };
         if cfg!(debug_assertions) {
             self.check_acyclic(patch);
@@ -153,112 +150,6 @@ impl State {
             }
         }
         (external, internal, torn)
-    }
-
-    /// Returns true if a block has more than [`crowded_patches`](crate::Options::crowded_patches)
-    /// pending patches, so that a change of it follows all of them. Searching them at every change
-    /// for those that it must follow takes time and dependencies in proportion to their number:
-    /// where programs create and remove files of one directory, 40 times the time of the changes
-    /// themselves.
-    fn block_is_crowded(&mut self, buffer: u32) -> bool {
-        let b = &mut self.cache[buffer];
-        let crowded = b.patches > self.options.crowded_patches;
-        b.in_turn &= crowded;
-        crowded
-    }
-
-    /// Makes the change follow all soft patches of the block, through the newest if that follows
-    /// the others; returns the newest. No patch waits for a new patch, so this makes no cycle.
-    fn follow_all(&mut self, buffer: u32, internal: &mut Befores) -> u32 {
-        let newest = self.cache[buffer].newest;
-        internal.clear();
-        if self.cache[buffer].in_turn && self.graph[newest].kind == Kind::Soft {
-            internal.push(newest);
-            return newest;
-        }
-        let mut at = newest;
-        while at != NONE {
-            if self.graph[at].kind == Kind::Soft {
-                internal.push(at);
-            }
-            at = self.graph[at].older;
-        }
-        self.cache[buffer].in_turn = !internal.is_empty();
-        internal.first().copied().unwrap_or(NONE)
-    }
-
-    /// Adds to `internal` the soft patches that the change overlaps; returns the newest of all that
-    /// it then follows, the only one that it may join: an older one would wait for a newer.
-    fn add_overlapped(&self, buffer: u32, change: Change, internal: &mut Befores) -> u32 {
-        let b = &self.cache[buffer];
-        if b.patches == 0 || (b.patches == 1 && b.hard != NONE) {
-            return NONE;
-        }
-        let mut newest = NONE;
-        let mut at = b.newest;
-        while at != NONE {
-            let patch = &self.graph[at];
-            if patch.kind == Kind::Soft {
-                let given = internal.contains(&at);
-                if given || self.graph.overlap(at, change) {
-                    if newest == NONE {
-                        newest = at;
-                    }
-                    if !given {
-                        internal.push(at);
-                    }
-                    // It waits itself for the patches below it.
-                    if self.graph.pieces(at).cover(change) {
-                        break;
-                    }
-                }
-            }
-            at = patch.older;
-        }
-        newest
-    }
-
-    /// Adds to `internal` the soft patches of the parts that a change relied on.
-    fn add_relied(&self, buffer: u32, relied: &[Range<usize>], internal: &mut Befores) {
-        let b = &self.cache[buffer];
-        if relied.is_empty() || b.patches == 0 || (b.patches == 1 && b.hard != NONE) {
-            return;
-        }
-        let mut at = b.newest;
-        while at != NONE {
-            let patch = &self.graph[at];
-            if patch.kind == Kind::Soft
-                && !internal.contains(&at)
-                && relied.iter().any(|part| self.graph.overlap(at, Change::of(part)))
-            {
-                internal.push(at);
-            }
-            at = patch.older;
-        }
-    }
-
-    /// Checks, in a debug build, that a patch follows all pending changes of these parts of its
-    /// block.
-    pub(crate) fn check_follows(&mut self, patch: PatchId, parts: &[Range<usize>]) {
-        let Some(patch) = self.graph.find(patch) else { return };
-        let buffer = self.graph[patch].buffer;
-        let cache = &self.cache;
-        self.graph.reaches(&[patch], usize::MAX, |b| cache[b].hard, |_, _| false);
-        let mark = self.graph[patch].mark;
-        let mut at = self.cache[buffer].newest;
-        while at != NONE {
-            let other = at;
-            at = self.graph[other].older;
-            let soft = self.graph[other].kind == Kind::Soft;
-            let part = parts.iter().find(|part| self.graph.overlap(other, Change::of(part)));
-            let Some(part) = part.filter(|_| soft) else { continue };
-            let nr = self.cache[buffer].nr;
-            assert!(
-                self.graph[other].mark == mark,
-                "a change of block {nr} was decided by bytes {part:?} of it, and does not follow \
-                 patch {other} of them"
-            );
-        }
     }
 
     /// Returns true if a change of this block needs no undo data.

@@ -4,6 +4,7 @@ use crate::batch::Write;
 use crate::buffer::Cache;
 use crate::graph::{Edge, Graph, NONE, Patch};
 use crate::group::Group;
+use crate::newest::Newest;
 use crate::nowait;
 use crate::transactions::Journal;
 use crate::undo::Change;
@@ -112,6 +113,7 @@ impl State {
             + self.graph.undo_bytes()
             + self.graph.live * PATCH_BYTES
             + self.graph.dependencies() * DEPENDENCY_BYTES
+            + self.cache.indexed * Newest::len_bytes(self.block_bytes)
     }
 
     /// Returns true if the write-back thread is to write at once, without waiting for the age of
