@@ -40,6 +40,46 @@ impl State {
         self.add_overlapped(buffer, change, internal)
     }
 
+    /// Returns the patch that a change of `bytes`, on which no other part of the block relies, is
+    /// durable with, if it takes back pending changes that only this patch waits for: then it is no
+    /// change.
+    ///
+    /// An example is a pointer in an indirect block, set for a write of the file and cleared for a cut
+    /// of it: the inode's patch, which contains both the write and the cut, waits for the pointer,
+    /// and the clearing would wait for the inode. Without that patch the block has the pointer or
+    /// not, and with it, it has had the pointer and has it no more: the block as it was before is right
+    /// in both cases. This holds for a patch that is written as one, so within a sector.
+    pub(crate) fn taken_back_with(
+        &mut self,
+        buffer: u32,
+        offset: usize,
+        bytes: &[u8],
+        befores: &[PatchId],
+    ) -> Option<PatchId> {
+        let b = &self.cache[buffer];
+        if !self.options.cancel || b.patches == 0 || b.external_afters == 0 {
+            return None;
+        }
+        let mut live = befores.iter().filter_map(|&id| Some((id, self.graph.find(id)?)));
+        let (id, after) = live.next()?;
+        let alone = live.all(|(_, other)| other == after);
+        if !alone || self.graph[after].buffer == buffer || !self.graph.is_in_one_sector(after) {
+            return None;
+        }
+        let change = Change::Bytes { offset, len: bytes.len() };
+        let mut followed = Befores::new();
+        self.add_followed(buffer, change, &[], &mut followed);
+        let mut taken_back = 0;
+        for &patch in &followed {
+            let mut afters = self.graph.afters(patch);
+            if !afters.all(|a| a == after || self.graph[a].buffer == buffer) {
+                return None;
+            }
+            taken_back += self.graph.pieces(patch).taken_back_by(offset, bytes)?;
+        }
+        (taken_back == bytes.len()).then_some(id)
+    }
+
     /// Makes or drops the index of a block. Returns true if it has one.
     fn update_index(&mut self, buffer: u32) -> bool {
         let b = &self.cache[buffer];

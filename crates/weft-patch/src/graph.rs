@@ -64,6 +64,9 @@ pub(crate) struct Patch {
     /// Marks of graph walks.
     pub mark: u32,
     pub kind: Kind,
+    /// About the number of rounds of write-back that it took for its befores when they were named: a
+    /// measure of how deep a merge would make the graph, and no more.
+    pub depth: u8,
     /// Whether a sync waits for it: it takes no more befores.
     pub sealed: bool,
     /// Scratch bit of the planner. (The external befores are counted in their block's counters.)
@@ -136,6 +139,7 @@ impl Graph {
             number,
             mark: 0,
             kind,
+            depth: 0,
             sealed: false,
             chosen: false,
         });
@@ -166,6 +170,7 @@ impl Graph {
             number: 0,
             mark: 0,
             kind: Kind::Free,
+            depth: 0,
             sealed: false,
             chosen: false,
         };

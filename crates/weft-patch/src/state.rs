@@ -191,6 +191,25 @@ impl State {
         Ok(id)
     }
 
+    pub fn write_alone(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        bytes: &[u8],
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.check_change(nr, offset, bytes.len())?;
+        let buffer = self.load(nr, false)?;
+        if self.options.policy == Policy::Soft
+            && let Some(with) = self.taken_back_with(buffer, offset, bytes, befores)
+        {
+            self.counters.taken_back += 1;
+            self.content_mut(buffer)[offset..offset + bytes.len()].copy_from_slice(bytes);
+            return Ok(with);
+        }
+        self.write(nr, offset, bytes, &[], befores)
+    }
+
     pub fn flip(
         &mut self,
         nr: BlockNr,

@@ -171,6 +171,26 @@ impl Pieces {
         self.0.iter().map(Piece::change)
     }
 
+    /// Returns the number of bytes that the patch has changed of those at `offset`, if writing `bytes`
+    /// there takes back its changes of them.
+    pub fn taken_back_by(&self, offset: usize, bytes: &[u8]) -> Option<usize> {
+        let end = offset + bytes.len();
+        let mut len = 0;
+        for piece in &self.0[self.met(offset, end)] {
+            let (from, to) = (piece.start().max(offset), piece.end().min(end));
+            let old = match &piece.undo {
+                Undo::Small(old) => &old[..],
+                Undo::Large(old) => old,
+                Undo::Flip(_) => return None,
+            };
+            if old[from - piece.start()..to - piece.start()] != bytes[from - offset..to - offset] {
+                return None;
+            }
+            len += to - from;
+        }
+        Some(len)
+    }
+
     /// Returns true if `change` overlaps a change of the patch. Different bits do not overlap.
     pub fn overlap(&self, change: Change) -> bool {
         let (start, end) = change.range();

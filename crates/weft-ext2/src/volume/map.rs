@@ -407,7 +407,7 @@ impl Volume {
     ) -> Result<PatchId> {
         let zeroes = self.zeroes.get(from * 4..to * 4).unwrap_or_default();
         let nr = BlockNr(u64::from(nr));
-        let patch = op.write(nr, from * 4, zeroes, befores)?;
+        let patch = op.write_alone(nr, from * 4, zeroes, befores)?;
         op.own(nr, Owner(ino.0));
         Ok(patch)
     }
