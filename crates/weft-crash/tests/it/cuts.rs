@@ -59,3 +59,26 @@ fn a_file_that_is_cut_again_and_again_with_each_block_indexed() {
     cuts(&indexed, 2000..2030, 14, Bounds::default());
     cuts(&indexed, 3000..3004, 150, FLUSHES);
 }
+
+/// A new indirect block below one that the volume has: its pointers follow what they point to, as
+/// that block may be written before the inode. If the inode is cut before, the data is cancelled.
+#[test]
+fn a_new_indirect_block_below_a_durable_one_points_to_what_is_there() {
+    let workloads = [
+        "creat f; creat g | write g 3072 796; write f 277504 936; write f 538624 1305; fsync f; \
+         truncate f 4096; writeback; write f 539549 844; truncate f 277504; write g 4096 20; \
+         write f 274784 2130; truncate f 3072",
+        "creat f; creat g | write g 536685 1824; writeback; write f 541696 2772; \
+         truncate f 13312; fsync f; writeback; write g 278402 1575; truncate g 4163",
+        "creat f; creat g; write g 12288 2048 | write f 2048 41; write f 13778 2431; \
+         write f 541123 2519; write f 278103 1086; writeback; truncate f 13312; fsync f; \
+         write f 539648 1867; truncate f 2239; write f 3072 1050; write f 16299 900; \
+         write f 278528 142; truncate g 3072; fsync f; write f 538196 1856; \
+         write g 539852 2363; truncate f 5120",
+    ];
+    clean(&Config {
+        campaign: Campaign::Given(workloads.iter().map(|text| text.parse().unwrap()).collect()),
+        states_per_workload: usize::MAX,
+        ..Config::new(Arc::new(Ext2Target::new(Policy::Soft)))
+    });
+}

@@ -328,6 +328,10 @@ impl Volume {
             let mut child = self.pointer(op, nr, index)?;
             if child == 0 {
                 let (new, patches) = self.new_indirect(op, node)?;
+                if !node.own.unreached.contains(&nr) {
+                    // The pointer to it may be durable before the inode is.
+                    node.own.unreached.retain(|child| *child != new);
+                }
                 self.set_pointers(op, node, nr, index, &new.to_le_bytes(), &patches, befores)?;
                 child = new;
             } else {
