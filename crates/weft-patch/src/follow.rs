@@ -309,10 +309,10 @@ mod tests {
         let mut bits = vec![false; BLOCK_BYTES * 8];
         for change in changes {
             let (start, end) = change.range();
-            for bit in start * 8..end * 8 {
-                bits[bit] |= match change {
+            for (at, bit) in bits[start * 8..end * 8].iter_mut().enumerate() {
+                *bit |= match change {
                     Change::Bytes { .. } => true,
-                    Change::Bits { mask, .. } => mask & (1 << (bit - start * 8)) != 0,
+                    Change::Bits { mask, .. } => mask & (1 << at) != 0,
                 };
             }
         }
@@ -331,9 +331,9 @@ mod tests {
         found_by: Bits,
     }
 
-    fn run(options: Options, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    fn run(options: &Options, steps: Vec<Step>) -> Result<(), TestCaseError> {
         let device = Arc::new(MemoryDevice::new(BLOCKS * BLOCK_BYTES as u64));
-        let options = Options { background: false, ..options };
+        let options = Options { background: false, ..options.clone() };
         let engine = Engine::new(device, BLOCK_BYTES as u32, options).unwrap();
         let mut all: Vec<PatchId> = Vec::new();
         let mut soft: Vec<Soft> = Vec::new();
@@ -436,7 +436,8 @@ mod tests {
             merge in any::<bool>(),
             hard_patches in any::<bool>(),
         ) {
-            run(Options { indexed_patches, merge, hard_patches, ..Options::default() }, steps)?;
+            let options = Options { indexed_patches, merge, hard_patches, ..Options::default() };
+            run(&options, steps)?;
         }
     }
 }
