@@ -598,23 +598,6 @@ impl Op<'_> {
         Ok(patch)
     }
 
-    /// Does as [`write`](Self::write) for bytes on which no others of the block rely, and of which no
-    /// others decide, such as a pointer to a block. If they become what they were before a change that
-    /// was not written yet, and only `befores` wait for that, then both are cancelled.
-    ///
-    /// # Errors
-    /// As [`write`](Self::write).
-    pub fn write_alone(
-        &mut self,
-        nr: BlockNr,
-        offset: usize,
-        bytes: &[u8],
-        befores: &[PatchId],
-    ) -> Result<PatchId> {
-        self.reads.changes(nr, &[]);
-        self.state.write_alone(nr, offset, bytes, befores)
-    }
-
     /// Flips the bits of `mask` in the little-endian 32-bit word at byte `offset` of a block.
     /// Flips of different bits do not depend on each other.
     ///

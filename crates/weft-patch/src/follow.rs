@@ -10,17 +10,37 @@
 //! inode table and a bitmap waited for each other in turns, one round of write-back for each few
 //! changes of one file's length.
 
-use crate::PatchId;
 use crate::change::Befores;
+use crate::engine::Op;
 use crate::graph::{Kind, NONE};
 use crate::newest::Newest;
 use crate::state::State;
 use crate::undo::Change;
+use crate::{BlockNr, PatchId, Result};
 use std::ops::Range;
 
 /// Number of patches that a change follows beyond which later ones follow it in their place, as far as
 /// they rely on the same bytes. This bounds the dependencies of a change.
 const MANY_FOLLOWED: usize = 16;
+
+impl Op<'_> {
+    /// Does as [`write`](Self::write) for bytes on which no others of the block rely, and of which no
+    /// others decide, such as a pointer to a block. If they become what they were before a change that
+    /// was not written yet, and only `befores` wait for that, then both are cancelled.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_alone(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        bytes: &[u8],
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.reads.changes(nr, &[]);
+        self.state.write_alone(nr, offset, bytes, befores)
+    }
+}
 
 impl State {
     /// Adds to `internal` the pending patches of its block that a change must follow. Returns the
