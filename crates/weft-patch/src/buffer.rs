@@ -8,6 +8,7 @@
 
 use crate::block_map::BlockMap;
 use crate::graph::{KEPT, NONE};
+use crate::newest::Newest;
 use crate::{BlockNr, Owner};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -33,8 +34,8 @@ pub(crate) struct Buffer {
     pub waiting: u32,
     /// Number of those without undo data that have external befores.
     pub hard_waiting: u32,
-    /// Whether the newest patch of the list follows all others.
-    pub in_turn: bool,
+    /// The index of its patches, if they are many.
+    pub newest_of: Option<Box<Newest>>,
     /// Number of dependencies of patches elsewhere on patches of the list.
     pub external_afters: u32,
     /// Its run, or `NONE`; in a run it has no patches.
@@ -100,6 +101,8 @@ pub(crate) struct Cache {
     max_pool: usize,
     /// The least length of the pool since spare memory was last taken from it.
     pool_unused: usize,
+    /// Number of blocks with an index of their patches.
+    pub indexed: usize,
 }
 
 impl std::ops::Index<u32> for Cache {
@@ -131,6 +134,7 @@ impl Cache {
             pool: Vec::new(),
             max_pool: pool_bytes / block_bytes,
             pool_unused: 0,
+            indexed: 0,
         }
     }
 
@@ -240,7 +244,7 @@ impl Cache {
             newest: NONE,
             hard: NONE,
             patches: 0,
-            in_turn: false,
+            newest_of: None,
             waiting: 0,
             hard_waiting: 0,
             external_afters: 0,
@@ -334,10 +338,21 @@ impl Cache {
 
     pub fn became_clean(&mut self, index: u32) {
         self.clean += 1;
+        self.drop_index(index);
         self.unlink_owner(index);
         if self[index].data {
             self.drop_clean(index);
         }
+    }
+
+    pub fn add_index(&mut self, index: u32, newest_of: Newest) {
+        self.indexed += 1;
+        self[index].newest_of = Some(Box::new(newest_of));
+    }
+
+    /// Drops the index of a block's patches, if there is one.
+    pub fn drop_index(&mut self, index: u32) {
+        self.indexed -= usize::from(self[index].newest_of.take().is_some());
     }
 
     /// Drops a block that has no patches.

@@ -10,7 +10,14 @@
 //! - there are no new befores,
 //! - or no patch waits for the one that gets them (the block from outside, or the soft patch),
 //! - or the new befores are on blocks that can be written whole now (no path leads on from there),
-//!   and undo data would be costly.
+//!   and undo data would be costly,
+//!
+//! - or the change replaces one that the patch has already, its befores do not lead there, and they
+//!   are less deep in the graph than those that the patch has.
+//!
+//! The last case is that of an inode that changes again and again. Without it each of its states was
+//! written, in a round of its own wherever another block waited for one state and the next state
+//! for that block: 900 rounds for a file that was written and cut 1000 times.
 //!
 //! Looser rules are tempting and wrong. Allowing every merge that makes no cycle, or the last case
 //! for small changes too, made an untar of 26,000 files 140 flushes deep: each directory block
@@ -30,7 +37,10 @@ use std::ops::Range;
 /// Maximum number of patches that a debug build visits in search of a cycle.
 const CHECK_BOUND: usize = 500;
 
-type Befores = SmallVec<[u32; 8]>;
+/// Maximum number of patches that are visited to see that a merge makes no cycle.
+const SEARCH_BOUND: usize = 16;
+
+pub(crate) type Befores = SmallVec<[u32; 8]>;
 
 impl State {
     /// Notes a change of a buffer, which `relied` on other parts of it. The caller changes the
@@ -51,16 +61,13 @@ impl State {
         if self.cache[buffer].run != NONE {
             self.leave_run(buffer);
         }
-        let newest_under = if self.block_is_crowded(buffer) {
-            self.follow_all(buffer, &mut internal)
-        } else {
-            self.add_relied(buffer, relied, &mut internal);
-            self.add_overlapped(buffer, change, &mut internal)
-        };
+        let newest_under = self.add_followed(buffer, change, relied, &mut internal);
         let patch = if internal.is_empty() && self.may_be_hard(buffer, change, &external) {
             self.make_hard(buffer, &external)
         } else {
-            self.make_soft(buffer, change, &external, &internal, newest_under)
+            let patch = self.make_soft(buffer, change, &external, &internal, newest_under);
+            self.note_newest(buffer, change, relied, internal.len(), patch);
+            patch
         };
         if cfg!(debug_assertions) {
             self.check_acyclic(patch);
@@ -155,112 +162,6 @@ impl State {
         (external, internal, torn)
     }
 
-    /// Returns true if a block has more than [`crowded_patches`](crate::Options::crowded_patches)
-    /// pending patches, so that a change of it follows all of them. Searching them at every change
-    /// for those that it must follow takes time and dependencies in proportion to their number:
-    /// where programs create and remove files of one directory, 40 times the time of the changes
-    /// themselves.
-    fn block_is_crowded(&mut self, buffer: u32) -> bool {
-        let b = &mut self.cache[buffer];
-        let crowded = b.patches > self.options.crowded_patches;
-        b.in_turn &= crowded;
-        crowded
-    }
-
-    /// Makes the change follow all soft patches of the block, through the newest if that follows
-    /// the others; returns the newest. No patch waits for a new patch, so this makes no cycle.
-    fn follow_all(&mut self, buffer: u32, internal: &mut Befores) -> u32 {
-        let newest = self.cache[buffer].newest;
-        internal.clear();
-        if self.cache[buffer].in_turn && self.graph[newest].kind == Kind::Soft {
-            internal.push(newest);
-            return newest;
-        }
-        let mut at = newest;
-        while at != NONE {
-            if self.graph[at].kind == Kind::Soft {
-                internal.push(at);
-            }
-            at = self.graph[at].older;
-        }
-        self.cache[buffer].in_turn = !internal.is_empty();
-        internal.first().copied().unwrap_or(NONE)
-    }
-
-    /// Adds to `internal` the soft patches that the change overlaps; returns the newest of all that
-    /// it then follows, the only one that it may join: an older one would wait for a newer.
-    fn add_overlapped(&self, buffer: u32, change: Change, internal: &mut Befores) -> u32 {
-        let b = &self.cache[buffer];
-        if b.patches == 0 || (b.patches == 1 && b.hard != NONE) {
-            return NONE;
-        }
-        let mut newest = NONE;
-        let mut at = b.newest;
-        while at != NONE {
-            let patch = &self.graph[at];
-            if patch.kind == Kind::Soft {
-                let given = internal.contains(&at);
-                if given || self.graph.overlap(at, change) {
-                    if newest == NONE {
-                        newest = at;
-                    }
-                    if !given {
-                        internal.push(at);
-                    }
-                    // It waits itself for the patches below it.
-                    if self.graph.pieces(at).cover(change) {
-                        break;
-                    }
-                }
-            }
-            at = patch.older;
-        }
-        newest
-    }
-
-    /// Adds to `internal` the soft patches of the parts that a change relied on.
-    fn add_relied(&self, buffer: u32, relied: &[Range<usize>], internal: &mut Befores) {
-        let b = &self.cache[buffer];
-        if relied.is_empty() || b.patches == 0 || (b.patches == 1 && b.hard != NONE) {
-            return;
-        }
-        let mut at = b.newest;
-        while at != NONE {
-            let patch = &self.graph[at];
-            if patch.kind == Kind::Soft
-                && !internal.contains(&at)
-                && relied.iter().any(|part| self.graph.overlap(at, Change::of(part)))
-            {
-                internal.push(at);
-            }
-            at = patch.older;
-        }
-    }
-
-    /// Checks, in a debug build, that a patch follows all pending changes of these parts of its
-    /// block.
-    pub(crate) fn check_follows(&mut self, patch: PatchId, parts: &[Range<usize>]) {
-        let Some(patch) = self.graph.find(patch) else { return };
-        let buffer = self.graph[patch].buffer;
-        let cache = &self.cache;
-        self.graph.reaches(&[patch], usize::MAX, |b| cache[b].hard, |_, _| false);
-        let mark = self.graph[patch].mark;
-        let mut at = self.cache[buffer].newest;
-        while at != NONE {
-            let other = at;
-            at = self.graph[other].older;
-            let soft = self.graph[other].kind == Kind::Soft;
-            let part = parts.iter().find(|part| self.graph.overlap(other, Change::of(part)));
-            let Some(part) = part.filter(|_| soft) else { continue };
-            let nr = self.cache[buffer].nr;
-            assert!(
-                self.graph[other].mark == mark,
-                "a change of block {nr} was decided by bytes {part:?} of it, and does not follow \
-                 patch {other} of them"
-            );
-        }
-    }
-
     /// Returns true if a change of this block needs no undo data.
     fn may_be_hard(&self, buffer: u32, change: Change, external: &[u32]) -> bool {
         if !self.options.hard_patches {
@@ -352,6 +253,7 @@ impl State {
         for &before in internal {
             if before != patch && !self.graph.has_edge(patch, before) {
                 self.graph.add_edge(patch, before);
+                self.graph[patch].depth = self.graph[patch].depth.max(self.graph[before].depth);
             }
         }
         self.add_befores(patch, external);
@@ -364,7 +266,7 @@ impl State {
     /// Returns the soft patch that a change can join: the newest it overlaps, or else the newest of
     /// the block.
     fn merge_target(
-        &self,
+        &mut self,
         buffer: u32,
         change: Change,
         external: &[u32],
@@ -386,12 +288,53 @@ impl State {
         }
         let t = &self.graph[target];
         let (waited_for, sealed) = (t.afters != NONE, t.sealed);
-        let joins = external.iter().chain(internal).all(|&before| {
-            before == target
-                || self.graph.has_edge(target, before)
-                || (!sealed && (!waited_for || self.leads_nowhere(before)))
-        });
-        if joins { target } else { NONE }
+        if sealed {
+            let known = |&before: &u32| before == target || self.graph.has_edge(target, before);
+            return if external.iter().chain(internal).all(known) { target } else { NONE };
+        }
+        let mut led: Befores = Befores::new();
+        for &before in external.iter().chain(internal) {
+            let known = before == target || self.graph.has_edge(target, before);
+            if !known && waited_for && !self.leads_nowhere(before) {
+                led.push(before);
+            }
+        }
+        if led.is_empty() || self.may_wait_for(target, change, &led) { target } else { NONE }
+    }
+
+    /// Returns true if a patch, for which others wait, may wait for these too, for a change that
+    /// replaces one of it: if that makes the graph no deeper, and no cycle.
+    fn may_wait_for(&mut self, patch: u32, change: Change, befores: &[u32]) -> bool {
+        let depth = self.graph[patch].depth;
+        let deep = |&before: &u32| {
+            let own = self.graph[before].buffer == self.graph[patch].buffer;
+            self.depth_below(before) + u8::from(!own) > depth
+        };
+        if !self.graph.pieces(patch).cover(change) || befores.iter().any(deep) {
+            return false;
+        }
+        let mut met = 0;
+        let cache = &self.cache;
+        !self.graph.reaches(
+            befores,
+            usize::MAX,
+            |buffer| cache[buffer].hard,
+            |index, _| {
+                met += 1;
+                index == patch || met > SEARCH_BOUND
+            },
+        )
+    }
+
+    /// Returns the depth of the graph at a patch, for those that wait for it.
+    fn depth_below(&self, patch: u32) -> u8 {
+        if self.leads_nowhere(patch) {
+            return 0;
+        }
+        let p = &self.graph[patch];
+        let hard = self.buffer_of(patch).map_or(NONE, |buffer| self.cache[buffer].hard);
+        // Less than the greatest, so that one more is no overflow.
+        p.depth.max(if hard == NONE { 0 } else { self.graph[hard].depth }).min(u8::MAX - 1)
     }
 
     /// Makes a patch and appends it as the newest to its block's list.
@@ -418,6 +361,9 @@ impl State {
             if self.graph.has_edge(patch, before) {
                 continue;
             }
+            let rounds = u8::from(self.graph[patch].kind != Kind::Empty);
+            let depth = self.depth_below(before) + rounds;
+            self.graph[patch].depth = self.graph[patch].depth.max(depth);
             self.graph.add_edge(patch, before);
             let b = &self.graph[before];
             if b.buffer != NONE && b.kind != Kind::InFlight {

@@ -11,6 +11,8 @@ pub struct Counters {
     pub hard: u64,
     /// Patches dropped because their block was freed before it was written.
     pub cancelled: u64,
+    /// Changes that took back pending ones, so that no patch was needed.
+    pub taken_back: u64,
     /// Patches not yet durable, now.
     pub patches_now: u64,
     /// Dependencies between them, now.

@@ -58,10 +58,15 @@ pub(crate) struct Patch {
     pub pieces: u32,
     /// Range of the block that contains its undo data, from and to: most changes of a block overlap
     /// few of its patches, and this shows it without a look at their pieces.
-    hull: (u32, u32),
+    hull: (u16, u16),
+    /// The number of patches made before it, modulo 2^32.
+    number: u32,
     /// Marks of graph walks.
     pub mark: u32,
     pub kind: Kind,
+    /// About the number of rounds of write-back that it took for its befores when they were named: a
+    /// measure of how deep a merge would make the graph, and no more.
+    pub depth: u8,
     /// Whether a sync waits for it: it takes no more befores.
     pub sealed: bool,
     /// Scratch bit of the planner. (The external befores are counted in their block's counters.)
@@ -89,6 +94,8 @@ pub(crate) struct Graph {
     stack: Vec<u32>,
     /// The generation of patches that are added to the arena: none had it that was there before.
     first_generation: u32,
+    /// Number of patches ever made, modulo 2^32.
+    made: u32,
     /// Number of live patches.
     pub live: usize,
 }
@@ -109,8 +116,11 @@ impl std::ops::IndexMut<u32> for Graph {
 impl Graph {
     pub fn make(&mut self, kind: Kind, buffer: u32) -> u32 {
         self.live += 1;
+        self.made = self.made.wrapping_add(1);
+        let number = self.made;
         if let Some(index) = self.free_patches.pop() {
             let p = &mut self[index];
+            p.number = number;
             p.buffer = buffer;
             p.kind = kind;
             return index;
@@ -126,8 +136,10 @@ impl Graph {
             waits: 0,
             pieces: NONE,
             hull: (0, 0),
+            number,
             mark: 0,
             kind,
+            depth: 0,
             sealed: false,
             chosen: false,
         });
@@ -155,8 +167,10 @@ impl Graph {
             waits: 0,
             pieces: NONE,
             hull: (0, 0),
+            number: 0,
             mark: 0,
             kind: Kind::Free,
+            depth: 0,
             sealed: false,
             chosen: false,
         };
@@ -192,6 +206,12 @@ impl Graph {
             + self.undo.arena_bytes()
     }
 
+    /// Returns the one of two patches that was made later. Fewer than 2^31 were made between them.
+    pub fn newer(&self, a: u32, b: u32) -> u32 {
+        let later = self[a].number.wrapping_sub(self[b].number);
+        if later < 1 << 31 { a } else { b }
+    }
+
     /// Returns the id of a patch that is not a change of one block.
     pub fn id(&self, index: u32) -> PatchId {
         PatchId { index, generation: self[index].generation, sector: Sector::SEVERAL }
@@ -206,6 +226,13 @@ impl Graph {
     pub fn find(&self, id: PatchId) -> Option<u32> {
         let p = self.patches.get(id.index as usize)?;
         (p.generation == id.generation && p.kind != Kind::Free).then_some(id.index)
+    }
+
+    /// Returns true if the patch that had this index and generation is live and soft. The arena may
+    /// be shorter now.
+    pub fn is_soft(&self, index: u32, generation: u32) -> bool {
+        let patch = self.patches.get(index as usize);
+        patch.is_some_and(|p| p.generation == generation && p.kind == Kind::Soft)
     }
 
     // --- edges ---------------------------------------------------------------------------------
@@ -342,7 +369,7 @@ impl Graph {
     /// Returns true if `change` overlaps the changes of a soft patch.
     pub fn overlap(&self, patch: u32, change: Change) -> bool {
         let ((from, to), (start, end)) = (self[patch].hull, change.range());
-        start < to as usize && (from as usize) < end && self.pieces(patch).overlap(change)
+        start < usize::from(to) && usize::from(from) < end && self.pieces(patch).overlap(change)
     }
 
     /// Returns the undo data of a soft patch.
@@ -352,7 +379,7 @@ impl Graph {
 
     /// Returns true if all changes of the patch are known, and are in one sector.
     pub fn is_in_one_sector(&self, patch: u32) -> bool {
-        const SECTOR_BYTES: u32 = 512;
+        const SECTOR_BYTES: u16 = 512;
         let (from, to) = self[patch].hull;
         let known = self[patch].kind == Kind::Soft && to > from;
         known && from / SECTOR_BYTES == (to - 1) / SECTOR_BYTES

@@ -37,6 +37,7 @@
 //! | `graph`, `undo` | patches and their edges in arenas, bounded walks; the undo data of each patch |
 //! | `buffer`, `block_map` | blocks in memory, the patches of each, and the file it belongs to |
 //! | `change` | whether a change becomes a patch, joins one, or needs undo data |
+//! | `follow`, `newest` | the pending patches of its block that a change must follow; an index of them |
 //! | `group` | callers that sync at the same time share rounds, commits and flushes |
 //! | `sync`, `writeback` | the patches that a sync waits for; rounds, copies with rollbacks, failed writes |
 //! | `batch` | blocks on their way to the device |
@@ -75,11 +76,13 @@ mod engine;
 mod error;
 mod explain;
 mod fetch;
+mod follow;
 mod graph;
 mod group;
 mod ids;
 pub mod jbd2;
 mod journal;
+mod newest;
 mod nowait;
 mod options;
 mod pending;

@@ -56,10 +56,9 @@ pub struct Options {
     pub ready_lists: bool,
     /// Cancel the pending changes of freed blocks.
     pub cancel: bool,
-    /// Number of pending patches of a block beyond which a change of it follows all of them, not
-    /// only those that it must. This bounds the time of a change and its dependencies; few blocks
-    /// get there.
-    pub crowded_patches: u32,
+    /// Number of pending patches of a block beyond which those that a change must follow are found
+    /// by an index of the block, and not by a search.
+    pub indexed_patches: u32,
     /// Maximum number of pending patches of a block: at half of them the write-back thread writes
     /// the block, at all of them operations wait ([`begin`]). Patches of a directory whose files
     /// programs create and remove wait for each other in long chains, and an fsync takes as many
@@ -86,7 +85,7 @@ impl Default for Options {
             merge: true,
             ready_lists: true,
             cancel: true,
-            crowded_patches: 128,
+            indexed_patches: 32,
             block_patches_max: 4096,
             background: true,
         }

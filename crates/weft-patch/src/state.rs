@@ -4,6 +4,7 @@ use crate::batch::Write;
 use crate::buffer::Cache;
 use crate::graph::{Edge, Graph, NONE, Patch};
 use crate::group::Group;
+use crate::newest::Newest;
 use crate::nowait;
 use crate::transactions::Journal;
 use crate::undo::Change;
@@ -112,6 +113,7 @@ impl State {
             + self.graph.undo_bytes()
             + self.graph.live * PATCH_BYTES
             + self.graph.dependencies() * DEPENDENCY_BYTES
+            + self.cache.indexed * Newest::len_bytes(self.block_bytes)
     }
 
     /// Returns true if the write-back thread is to write at once, without waiting for the age of
@@ -187,6 +189,25 @@ impl State {
         let id = self.change_relying(buffer, change, relied, befores);
         self.content_mut(buffer)[offset..offset + bytes.len()].copy_from_slice(bytes);
         Ok(id)
+    }
+
+    pub fn write_alone(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        bytes: &[u8],
+        befores: &[PatchId],
+    ) -> Result<PatchId> {
+        self.check_change(nr, offset, bytes.len())?;
+        let buffer = self.load(nr, false)?;
+        if self.options.policy == Policy::Soft
+            && let Some(with) = self.taken_back_with(buffer, offset, bytes, befores)
+        {
+            self.counters.taken_back += 1;
+            self.content_mut(buffer)[offset..offset + bytes.len()].copy_from_slice(bytes);
+            return Ok(with);
+        }
+        self.write(nr, offset, bytes, &[], befores)
     }
 
     pub fn flip(

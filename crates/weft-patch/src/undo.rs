@@ -9,6 +9,9 @@ use std::ops::Range;
 /// Maximum size of undo data that needs no allocation: half of it is this small.
 pub(crate) const INLINE_UNDO_BYTES: usize = 8;
 
+/// The unit in which bits are changed.
+pub(crate) const WORD_BYTES: usize = 4;
+
 /// A change within one block: a byte range, or bits of one little-endian 32-bit word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -36,6 +39,32 @@ impl Change {
             Self::Bytes { offset, len } => (offset, offset + len),
             Self::Bits { offset, .. } => (offset, offset + 4),
         }
+    }
+
+    /// Returns the bits that it changes: words of the block, each with the bits of it.
+    pub fn words(self) -> impl Iterator<Item = (usize, u32)> {
+        let (start, end) = self.range();
+        let bits = move |word: usize| match self {
+            Self::Bytes { .. } => {
+                let (from, to) = (word * WORD_BYTES, (word + 1) * WORD_BYTES);
+                let (before, behind) = (start.saturating_sub(from), to.saturating_sub(end));
+                (u32::MAX << (8 * before)) & (u32::MAX >> (8 * behind))
+            }
+            Self::Bits { offset, mask } => {
+                let shift = 8 * (offset % WORD_BYTES);
+                let first = word == offset / WORD_BYTES;
+                if first { mask << shift } else { mask >> (32 - shift) }
+            }
+        };
+        (start / WORD_BYTES..end.div_ceil(WORD_BYTES))
+            .map(move |word| (word, bits(word)))
+            .filter(|(_, mask)| *mask != 0)
+    }
+
+    /// Returns true if both change a bit.
+    fn meets(self, other: Self) -> bool {
+        let meets = |(word, mask)| other.words().any(|(w, m)| w == word && m & mask != 0);
+        self.words().any(meets)
     }
 }
 
@@ -82,6 +111,14 @@ impl Piece {
         self.start() + usize::from(self.len)
     }
 
+    fn change(&self) -> Change {
+        let (offset, len) = (self.start(), self.len.into());
+        match self.undo {
+            Undo::Flip(mask) => Change::Bits { offset, mask },
+            _ => Change::Bytes { offset, len },
+        }
+    }
+
     fn is_flip(&self) -> bool {
         matches!(self.undo, Undo::Flip(_))
     }
@@ -117,11 +154,9 @@ impl Pieces {
     }
 
     /// Returns the range from the first byte to the end of the last piece.
-    pub fn hull(&self) -> (u32, u32) {
+    pub fn hull(&self) -> (u16, u16) {
         match (self.0.first(), self.0.last()) {
-            (Some(first), Some(last)) => {
-                (first.offset.into(), u32::from(last.offset) + u32::from(last.len))
-            }
+            (Some(first), Some(last)) => (first.offset, last.offset + last.len),
             _ => (0, 0),
         }
     }
@@ -131,6 +166,31 @@ impl Pieces {
         self.0.iter().map(|p| usize::from(p.len)).sum()
     }
 
+    /// Returns the changes that they undo.
+    pub fn changes(&self) -> impl Iterator<Item = Change> + '_ {
+        self.0.iter().map(Piece::change)
+    }
+
+    /// Returns the number of bytes that the patch has changed of those at `offset`, if writing `bytes`
+    /// there takes back its changes of them.
+    pub fn taken_back_by(&self, offset: usize, bytes: &[u8]) -> Option<usize> {
+        let end = offset + bytes.len();
+        let mut len = 0;
+        for piece in &self.0[self.met(offset, end)] {
+            let (from, to) = (piece.start().max(offset), piece.end().min(end));
+            let old = match &piece.undo {
+                Undo::Small(old) => &old[..],
+                Undo::Large(old) => old,
+                Undo::Flip(_) => return None,
+            };
+            if old[from - piece.start()..to - piece.start()] != bytes[from - offset..to - offset] {
+                return None;
+            }
+            len += to - from;
+        }
+        Some(len)
+    }
+
     /// Returns true if `change` overlaps a change of the patch. Different bits do not overlap.
     pub fn overlap(&self, change: Change) -> bool {
         let (start, end) = change.range();
@@ -138,6 +198,7 @@ impl Pieces {
             (Undo::Flip(theirs), Change::Bits { offset, mask }) if p.start() == offset => {
                 theirs & mask != 0
             }
+            (Undo::Flip(_), _) | (_, Change::Bits { .. }) => p.change().meets(change),
             _ => true,
         })
     }
@@ -333,6 +394,22 @@ mod tests {
             pieces.apply(&mut content);
             prop_assert_eq!(content, expected);
         }
+    }
+
+    #[test]
+    fn a_change_has_its_bits_and_no_others() {
+        let words = |change: Change| change.words().collect::<Vec<_>>();
+        assert_eq!(words(Change::Bytes { offset: 4, len: 8 }), [(1, !0), (2, !0)]);
+        assert_eq!(words(Change::Bytes { offset: 5, len: 2 }), [(1, 0x00FF_FF00)]);
+        assert_eq!(words(Change::Bytes { offset: 7, len: 2 }), [(1, 0xFF00_0000), (2, 0xFF)]);
+        assert_eq!(words(Change::Bits { offset: 8, mask: 0x81 }), [(2, 0x81)]);
+        let across = Change::Bits { offset: 9, mask: 0x8000_0001 };
+        assert_eq!(words(across), [(2, 0x100), (3, 0x80)]);
+        assert_eq!(words(Change::Bits { offset: 8, mask: 0 }), []);
+        assert!(across.meets(Change::Bytes { offset: 9, len: 1 }));
+        assert!(!across.meets(Change::Bytes { offset: 10, len: 2 }));
+        assert!(across.meets(Change::Bits { offset: 12, mask: 0x80 }));
+        assert!(!across.meets(Change::Bits { offset: 12, mask: 0x7F }));
     }
 
     #[test]

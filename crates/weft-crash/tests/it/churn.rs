@@ -186,7 +186,7 @@ fn a_busy_directory_under_soft_updates() {
 
 /// From a number of pending patches on, a block's changes follow one another.
 fn crowded() -> Options {
-    Options { crowded_patches: 6, ..Options::default() }
+    Options { indexed_patches: 6, ..Options::default() }
 }
 
 #[test]

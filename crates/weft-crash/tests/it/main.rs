@@ -1,6 +1,7 @@
 //! The explorer from outside: on a toy file system that can be made wrong on purpose.
 
 mod churn;
+mod cuts;
 mod durable;
 mod explorer;
 mod ext2;

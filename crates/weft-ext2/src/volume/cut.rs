@@ -19,7 +19,8 @@ pub(crate) struct Cut {
     /// Blocks freed, as runs: indirect ones first and from the top down.
     pub meta: Vec<u32>,
     pub data: Vec<(u32, u32)>,
-    /// Leaves and inner blocks that stay, with the range of pointers to clear.
+    /// Leaves and inner blocks that stay, with the ranges of pointers to clear. Those that are clear
+    /// already are left out: a change of them would follow this one.
     pub clears: Vec<(u32, usize, usize)>,
     /// Blocks freed.
     pub count: u64,
@@ -163,7 +164,13 @@ impl Volume {
             cut.meta.insert(meta_at, nr);
             cut.count(nr, &self.geometry);
         } else if any {
-            cut.clears.push((nr, cleared, pointers.len()));
+            let mut from = cleared;
+            for part in pointers[cleared..].chunk_by(|a, b| (*a == 0) == (*b == 0)) {
+                if part[0] != 0 {
+                    cut.clears.push((nr, from, from + part.len()));
+                }
+                from += part.len();
+            }
         }
         Ok(whole)
     }

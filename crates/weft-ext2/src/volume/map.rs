@@ -328,6 +328,10 @@ impl Volume {
             let mut child = self.pointer(op, nr, index)?;
             if child == 0 {
                 let (new, patches) = self.new_indirect(op, node)?;
+                if !node.own.unreached.contains(&nr) {
+                    // The pointer to it may be durable before the inode is.
+                    node.own.unreached.retain(|child| *child != new);
+                }
                 self.set_pointers(op, node, nr, index, &new.to_le_bytes(), &patches, befores)?;
                 child = new;
             } else {
@@ -407,7 +411,7 @@ impl Volume {
     ) -> Result<PatchId> {
         let zeroes = self.zeroes.get(from * 4..to * 4).unwrap_or_default();
         let nr = BlockNr(u64::from(nr));
-        let patch = op.write(nr, from * 4, zeroes, befores)?;
+        let patch = op.write_alone(nr, from * 4, zeroes, befores)?;
         op.own(nr, Owner(ino.0));
         Ok(patch)
     }

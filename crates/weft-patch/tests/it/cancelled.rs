@@ -4,7 +4,7 @@ use crate::log::make_log;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weft_block::MemoryDevice;
+use weft_block::{BlockDevice, MemoryDevice};
 use weft_patch::jbd2::Features;
 use weft_patch::{BlockNr, Engine, JournalMode, Options, Owner, PatchId, Policy};
 
@@ -63,4 +63,60 @@ fn a_sync_whose_blocks_are_freed_has_nothing_left_to_write() {
         });
         engine.shutdown().unwrap();
     }
+}
+
+/// A pointer to block 2 is set in block 1 for a change of block 3, and cleared after it. Returns the
+/// counters after that, and the patches of the change of block 3 and of the clearing.
+fn set_and_cleared(
+    others: impl Fn(&mut weft_patch::Op<'_>, PatchId),
+    cleared: [u8; 4],
+) -> (weft_patch::Counters, PatchId, PatchId) {
+    let device = Arc::new(MemoryDevice::new(1 << 20));
+    let options = Options { background: false, ..Options::default() };
+    let engine = Engine::new(device.clone(), 1024, options).unwrap();
+    let mut op = engine.begin(8).unwrap();
+    // Something waits for another part of each block, so that the changes have undo data.
+    for nr in [1, 3] {
+        let other = op.write(BlockNr(nr), 512, &[1], &[]).unwrap();
+        op.write(BlockNr(4), 512 + nr as usize, &[1], &[other]).unwrap();
+    }
+    let pointee = op.init(BlockNr(2), &[7; 1024], &[]).unwrap();
+    let set = op.write(BlockNr(1), 8, &[2, 0, 0, 0], &[pointee]).unwrap();
+    let change = op.write(BlockNr(3), 0, &[1; 8], &[set]).unwrap();
+    others(&mut op, set);
+    let clearing = op.write_alone(BlockNr(1), 8, &cleared, &[change]).unwrap();
+    drop(op);
+    let counters = engine.counters();
+    engine.sync().unwrap();
+    let mut content = [9; 4];
+    device.read_at(&mut content, 1024 + 8).unwrap();
+    assert_eq!(content, cleared);
+    (counters, change, clearing)
+}
+
+#[test]
+fn a_pointer_that_is_set_and_cleared_for_one_change_is_no_change() {
+    let (counters, change, clearing) = set_and_cleared(|_, _| (), [0; 4]);
+    assert_eq!((counters.taken_back, clearing), (1, change), "{counters:?}");
+}
+
+#[test]
+fn a_pointer_that_another_change_waits_for_is_set_first() {
+    let another = |op: &mut weft_patch::Op<'_>, set| {
+        op.write(BlockNr(5), 0, &[1], &[set]).unwrap();
+    };
+    let (counters, change, clearing) = set_and_cleared(another, [0; 4]);
+    assert_eq!(counters.taken_back, 0, "{counters:?}");
+    assert_ne!(clearing, change);
+    // An empty patch may stand for any.
+    let joined = |op: &mut weft_patch::Op<'_>, set| {
+        op.join(&[set]).unwrap();
+    };
+    assert_eq!(set_and_cleared(joined, [0; 4]).0.taken_back, 0);
+}
+
+#[test]
+fn a_pointer_that_gets_another_value_is_a_change() {
+    let (counters, ..) = set_and_cleared(|_, _| (), [3, 0, 0, 0]);
+    assert_eq!(counters.taken_back, 0, "{counters:?}");
 }

@@ -276,7 +276,7 @@ fn every_image_obeys_the_rule_with_merging_only() {
 
 #[test]
 fn every_image_obeys_the_rule_in_crowded_blocks() {
-    let options = Options { crowded_patches: 2, ..Options::default() };
+    let options = Options { indexed_patches: 2, ..Options::default() };
     sweep("every_image_obeys_the_rule_in_crowded_blocks", &options, false);
 }
 
