@@ -1,3 +1,35 @@
 //! Crash tests of programs: records the calls that a program makes in a mounted folder, builds the
 //! states that a power cut could have left there, and runs a check on each of them.
 #![warn(missing_docs)]
+
+mod calls;
+mod effects;
+mod error;
+mod finding;
+mod image;
+mod mend;
+mod model;
+mod recorder;
+mod recording;
+mod search;
+mod shrink;
+mod states;
+mod subject;
+mod text;
+mod verdict;
+mod words;
+
+pub use calls::{Action, Call, CallNr, NewNode, NodeNr, Place, Process, ROOT, Span};
+pub use effects::{Change, Effect, PAGE_BYTES, PageBytes, Resizing};
+pub use error::{Error, Result};
+pub use finding::{Finding, FindingKind, LostCall, Nature};
+pub use mend::{Mend, mend};
+pub use model::{Model, Unit, UnitNr, Units};
+pub use recorder::{Pattern, Recorder};
+pub use recording::{Header, Recording};
+pub use search::{Found, Limits, Progress, search};
+pub use shrink::{Cause, shrink};
+pub use states::{Bounds, Epoch, Kept, State, Torn, epochs};
+pub use subject::{Cursor, Inserted, Subject};
+pub use verdict::{Case, Judge, Outcome, Verdict};
+pub use words::{CallText, Paths, describe};
