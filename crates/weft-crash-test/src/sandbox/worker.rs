@@ -26,6 +26,9 @@ use super::{Channel, Error, Isolate, Isolation, Result, namespace, reap};
 /// The variable by which a process knows that it is a supervisor or a worker, and how.
 const VARIABLE: &str = "WEFT_CRASH_WORKER";
 
+/// The most mounts at one mount point, one over the other, that are cleared away.
+const MOUNTS_MAX: usize = 64;
+
 /// The most time that starting a worker may take, and its end when it was told to.
 const START_MAX: Duration = Duration::from_secs(30);
 const END_MAX: Duration = Duration::from_secs(15);
@@ -33,8 +36,10 @@ const END_MAX: Duration = Duration::from_secs(15);
 /// How a worker is started.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// The arguments with which this program, started again, comes to call [`run_if_worker`] before
-    /// it has started threads.
+    /// The program: this one, unless it is a test.
+    pub program: PathBuf,
+    /// The arguments with which the program comes to call [`run_if_worker`], before it has started
+    /// threads.
     pub arguments: Vec<OsString>,
     /// A directory for mount points.
     pub directory: PathBuf,
@@ -52,6 +57,7 @@ impl WorkerOptions {
         directory: impl Into<PathBuf>,
     ) -> Self {
         Self {
+            program: "/proc/self/exe".into(),
             arguments: arguments.into_iter().map(Into::into).collect(),
             directory: directory.into(),
             number: 0,
@@ -104,7 +110,7 @@ impl Worker {
         let (channel, theirs) = Channel::pair().map_err(Error::Start)?;
         let (directory, number) = (options.directory.clone(), options.number);
         let role = Role::Supervisor { isolate, why, directory, number };
-        let supervisor = Command::new("/proc/self/exe")
+        let supervisor = Command::new(&options.program)
             .args(&options.arguments)
             .env(VARIABLE, serde_json::to_string(&role)?)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
@@ -275,20 +281,25 @@ fn refuse(channel: &mut Channel, hello: &Hello) -> ! {
     exit(1)
 }
 
-/// Unmounts what a worker that was killed has left, if there is something.
+/// Unmounts what a worker that was killed has left, and what its commands have mounted over it. The
+/// directory is the worker's own: what is mounted there is, too.
 fn clear_mount(mountpoint: &Path) {
-    // Other errors: nothing is mounted there.
-    if unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
-        == Err(rustix::io::Errno::PERM)
-    {
-        let helper = Command::new("fusermount3")
-            .args(["-u", "-z", "-q", "--"])
-            .arg(mountpoint)
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        if let Err(e) = helper {
-            eprintln!("cannot unmount {}: {e}", mountpoint.display());
+    for _ in 0..MOUNTS_MAX {
+        match unmount(mountpoint, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::PERM) => {
+                let helper = Command::new("fusermount3")
+                    .args(["-u", "-z", "-q", "--"])
+                    .arg(mountpoint)
+                    .stdin(Stdio::null())
+                    .stderr(Stdio::null())
+                    .status();
+                if !helper.is_ok_and(|status| status.success()) {
+                    return;
+                }
+            }
+            // Nothing is mounted there any more.
+            Err(_) => return,
         }
     }
 }

@@ -2,4 +2,5 @@
 //!
 //! Needs `/dev/fuse` and the right to mount. Where something is missing a test says so.
 
+mod protocol;
 mod sandbox;

@@ -4,125 +4,14 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-use weft_crash_test::sandbox::{
-    Ended, Error, Isolate, Isolation, Outcome, Seat, ShellCommand, TestMount, Worker,
-    WorkerOptions, run_if_worker,
-};
+use weft_crash_test::sandbox::{Ended, Error, Isolate, Isolation, Outcome, Worker, WorkerOptions};
 use weft_testing::wait_until;
-use weft_vfs::MemFs;
+
+use super::protocol::{Answer, Request};
 
 const EVERY_WAY: [Isolate; 3] = [Isolate::Auto, Isolate::UserNamespace, Isolate::Subreaper];
-
-#[derive(Debug, Serialize, Deserialize)]
-enum Request {
-    /// Runs a line in a fresh tree.
-    Run { line: String, limit: Duration },
-    /// Runs `true` so many times, with a tree restored before each.
-    Repeat { times: u32 },
-    /// Runs a line, and returns what was drained of its output.
-    Drain { line: String },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    Ran { outcome: Outcome, in_place: bool },
-    Repeated { mean: Duration },
-    Drained(Vec<String>),
-    Failed(String),
-}
-
-/// No test: the worker processes of the others.
-#[test]
-fn worker_process() {
-    run_if_worker(|mut seat| {
-        let fs = Arc::new(MemFs::new());
-        let empty = fs.snapshot();
-        let plug: Arc<dyn weft_vfs::FileSystem> = fs.clone();
-        let mount = match TestMount::new(plug, &seat.mountpoint) {
-            Ok(mount) => mount,
-            Err(e) => {
-                let _ = seat.channel.send(&Answer::Failed(e.to_string()));
-                return;
-            }
-        };
-        while let Ok(Some(request)) = seat.channel.receive() {
-            let answer = answer(&seat, &fs, &empty, &mount, request);
-            if seat.channel.send(&answer).is_err() {
-                break;
-            }
-        }
-    });
-}
-
-fn answer(
-    seat: &Seat,
-    fs: &MemFs,
-    empty: &weft_vfs::memfs::Snapshot,
-    mount: &TestMount,
-    request: Request,
-) -> Answer {
-    let isolation = &seat.isolation;
-    let command = |line: &str, limit| {
-        fs.restore(empty);
-        ShellCommand::new(line, mount.path(), limit)
-    };
-    let failed = |e: Error| Answer::Failed(e.to_string());
-    match request {
-        Request::Run { line, limit } => match command(&line, limit).run(isolation) {
-            Ok(outcome) => Answer::Ran { outcome, in_place: mount.is_in_place() },
-            Err(e) => failed(e),
-        },
-        Request::Repeat { times } => {
-            let began = Instant::now();
-            for _ in 0..times {
-                match command("true", Duration::from_secs(10)).run(isolation) {
-                    Ok(outcome) if outcome.is_success() => {}
-                    Ok(outcome) => return Answer::Failed(format!("{outcome:?}")),
-                    Err(e) => return failed(e),
-                }
-            }
-            Answer::Repeated { mean: began.elapsed() / times.max(1) }
-        }
-        Request::Drain { line } => {
-            let drained = Mutex::new(Vec::new());
-            let ended = std::sync::atomic::AtomicBool::new(false);
-            let kept: Mutex<Option<Arc<weft_crash_test::sandbox::Output>>> = Mutex::default();
-            // As a recorder does it: at each change that it sees.
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    let mut files = 0;
-                    while !ended.load(std::sync::atomic::Ordering::Acquire) {
-                        let now = fs.snapshot().nodes().count();
-                        let output = kept.lock().expect("lock").clone();
-                        if now != files
-                            && let Some(output) = output
-                        {
-                            files = now;
-                            let text = String::from_utf8_lossy(&output.drain_now()).into_owned();
-                            drained.lock().expect("lock").push(text);
-                        }
-                    }
-                });
-                let outcome =
-                    command(&line, Duration::from_secs(10)).run_drained(isolation, |output| {
-                        *kept.lock().expect("lock") = Some(Arc::clone(output));
-                    });
-                ended.store(true, std::sync::atomic::Ordering::Release);
-                if let Err(e) = outcome {
-                    drained.lock().expect("lock").push(e.to_string());
-                }
-            });
-            let rest = kept.into_inner().expect("lock").map(|output| output.drain_now());
-            let mut drained = drained.into_inner().expect("lock");
-            drained.push(String::from_utf8_lossy(&rest.unwrap_or_default()).into_owned());
-            Answer::Drained(drained)
-        }
-    }
-}
 
 /// A worker in a directory of its own.
 struct Bench {
@@ -179,8 +68,10 @@ impl Bench {
 }
 
 fn options(dir: &Path) -> WorkerOptions {
-    // On the main thread of a process without others, as a namespace of users needs it.
-    WorkerOptions::new(["--exact", "sandbox::worker_process", "--test-threads=1"], dir)
+    // A program of its own: that of the tests has threads from the beginning, with which no process
+    // can make a namespace of users.
+    let program = env!("CARGO_BIN_EXE_weft-crash-test-worker").into();
+    WorkerOptions { program, ..WorkerOptions::new([dir], dir) }
 }
 
 /// The mark of a process that a test has started, in its command line.
@@ -481,7 +372,7 @@ fn printed_lines_are_ordered_with_calls() {
 #[test]
 fn a_program_that_is_no_worker_is_said_to_have_ended() {
     let dir = tempfile::tempdir().expect("temporary directory");
-    let options = WorkerOptions::new(["--list"], dir.path());
+    let options = WorkerOptions { program: "/bin/true".into(), ..options(dir.path()) };
     let ended = Worker::start(&options);
     assert!(matches!(ended, Err(Error::Gone)), "{ended:?}");
     let file = dir.path().join("file");
