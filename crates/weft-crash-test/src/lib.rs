@@ -11,6 +11,7 @@ mod mend;
 mod model;
 mod recorder;
 mod recording;
+pub mod sandbox;
 mod search;
 mod shrink;
 mod states;
