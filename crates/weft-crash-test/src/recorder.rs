@@ -50,6 +50,12 @@ struct State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(Vec<String>);
 
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.join("*"))
+    }
+}
+
 impl Pattern {
     /// Reads a pattern. `*` stands for any text; a pattern may begin and end anywhere in a line.
     #[must_use]

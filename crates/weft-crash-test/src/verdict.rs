@@ -64,6 +64,15 @@ pub struct Case<'a> {
 
 /// Runs a check on states.
 pub trait Judge: Send {
+    /// Tells the judge under which model the next states are legal.
+    ///
+    /// # Errors
+    /// Those of [`judge`](Self::judge).
+    fn begin(&mut self, model: crate::Model) -> Result<()> {
+        let _ = model;
+        Ok(())
+    }
+
     /// Runs the check on one state.
     ///
     /// # Errors
