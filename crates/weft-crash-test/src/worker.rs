@@ -333,7 +333,7 @@ fn record_here(seat: &Seat, request: &Request) -> Result<()> {
     };
     let header =
         Header { setup: setup.clone(), run: run.clone(), exit, left_behind: ended.left_running };
-    Recording { header, base, calls }.save(to)
+    Recording::new(header, base, calls).save(to)
 }
 
 /// Pages that were written through a mapping reach the file system when the kernel writes them.

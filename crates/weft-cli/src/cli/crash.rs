@@ -85,7 +85,7 @@ pub struct CrashRun {
     )]
     pub run: Option<String>,
     /// Exits with 0 if the folder is in a state that the program can live with
-    #[arg(long, value_name = "COMMAND", required_unless_present = "record")]
+    #[arg(long, value_name = "COMMAND", required_unless_present_any = ["record", "list"])]
     pub check: Option<String>,
     /// A model of what file systems may lose and reorder; may be repeated [default: ext4-ordered,
     /// xfs-like and btrfs-like]

@@ -33,6 +33,8 @@ pub fn mount_options() -> MountOptions {
         allow_other: rustix::process::geteuid().is_root(),
         suid: false,
         dev: false,
+        // What a program does to the directory is not to be taken for more.
+        sync_by_root: false,
         // Each worker would have a queue for every CPU.
         io_uring: IoUring::Off,
         ..MountOptions::default()
