@@ -145,6 +145,7 @@ pub fn changes_of(call: &Call) -> Vec<Change> {
         | Action::Sync
         | Action::Close { .. }
         | Action::Promise { .. }
+        | Action::Nothing
         | Action::End => Vec::new(),
     }
 }

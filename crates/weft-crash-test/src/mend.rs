@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::calls::{Action, CallNr, NodeNr};
 use crate::finding::{Finding, Nature, objects, path_of, roots};
 use crate::shrink::Cause;
-use crate::subject::{Cursor, Inserted, Subject};
+use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge};
 use crate::words::{CallText, describe};
 use crate::{Model, Recording, Result};
@@ -68,8 +68,8 @@ pub fn mend(
     let (likely, other) = if has_names { (&dirs, &files) } else { (&files, &dirs) };
     let both: Vec<Action> = files.iter().chain(&dirs).cloned().collect();
     for actions in [likely, other, &both] {
-        let insert = |action: &Action| Inserted { before: trigger, action: action.clone() };
-        let inserted: Vec<Inserted> = actions.iter().map(insert).collect();
+        let insert = |action: &Action| Edit::Insert { before: trigger, action: action.clone() };
+        let inserted: Vec<Edit> = actions.iter().map(insert).collect();
         let mended = Subject::new(recording, model, &inserted);
         if inserted.is_empty() || still_possible(&mended, cause, inserted.len())? {
             continue;
@@ -121,7 +121,7 @@ fn prove(
                 if seen.insert((tree.hash(), epoch.promises)) {
                     states += 1;
                     let case = Case {
-                        inserted: &mended.inserted,
+                        edits: &mended.edits,
                         state: &state,
                         tree: &tree,
                         promises: &promises,

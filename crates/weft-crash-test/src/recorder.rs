@@ -42,6 +42,8 @@ struct State {
     promise: Option<Pattern>,
     /// Nothing is recorded before the setup has ended.
     recording: bool,
+    /// The program has ended: what is synced from now on is not by its doing.
+    ended: bool,
     limit_bytes: u64,
     overflow: bool,
 }
@@ -95,6 +97,14 @@ impl Recorder {
         state.recording = true;
     }
 
+    /// Says that the program has ended. What it wrote through mappings may still come, and is
+    /// recorded; what makes it come is not.
+    pub fn end_of_program(&self) {
+        let mut state = self.lock();
+        self.read_printed(&mut state);
+        state.ended = true;
+    }
+
     /// Ends the recording and returns the calls, or `None` if the program wrote more than can be
     /// recorded.
     #[must_use]
@@ -117,7 +127,7 @@ impl Recorder {
     }
 
     fn note(&self, state: &mut State, caller: &Caller, action: Action, data: &[u8]) {
-        if !state.recording || state.overflow {
+        if !state.recording || state.overflow || state.ended && action.is_sync() {
             return;
         }
         state.data_bytes += data.len() as u64;

@@ -81,6 +81,61 @@ impl Report {
     }
 }
 
+/// What became of a recording when each call that makes something durable was left out in turn.
+#[derive(Debug, Clone, Serialize)]
+pub struct EachSync {
+    /// What was recorded.
+    pub recorded: Header,
+    /// The calls, under each model.
+    pub syncs: Vec<SyncReport>,
+}
+
+/// What became of a recording when one call was left out.
+#[derive(Debug, Clone, Serialize)]
+pub struct SyncReport {
+    /// The model.
+    pub model: Model,
+    /// The call.
+    pub call: CallText,
+    /// The number of changes that only this call made durable; if there are none, it had nothing to
+    /// do, and nothing was searched.
+    pub settles: usize,
+    /// Whether a state fails without it.
+    pub needed: bool,
+    /// The number of states that were judged, up to the first that failed.
+    pub states: u64,
+    /// The failure, in a sentence.
+    pub failure: Option<String>,
+    /// Its state.
+    pub state: Option<String>,
+    /// How long the search took, in seconds.
+    pub seconds: f64,
+}
+
+impl fmt::Display for EachSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for sync in &self.syncs {
+            let verdict = match (sync.settles, sync.needed) {
+                (0, _) => "nothing to do".to_owned(),
+                (_, false) => format!("not missed in {}", count(sync.states, "state")),
+                (_, true) => format!("NEEDED: found in {}", count(sync.states, "state")),
+            };
+            writeln!(
+                f,
+                "{}: without call {} {}: {verdict}, {:.1} s",
+                sync.model, sync.call.nr, sync.call.text, sync.seconds
+            )?;
+            if let Some(failure) = &sync.failure {
+                writeln!(f, "    {failure}")?;
+            }
+        }
+        let needed = self.syncs.iter().filter(|sync| sync.needed).count();
+        let idle = self.syncs.iter().filter(|sync| sync.settles == 0).count();
+        let all = count(self.syncs.len() as u64, "call");
+        writeln!(f, "{all}: {needed} needed, {idle} with nothing to do")
+    }
+}
+
 /// Text in XML: characters that XML cannot hold are replaced.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 use weft_vfs::FileKind;
 use weft_vfs::memfs::Snapshot;
 
-use crate::calls::Action;
+use crate::calls::{Action, CallNr};
 use crate::effects::PAGE_BYTES;
 use crate::finding::Finding;
-use crate::report::{ModelReport, Report};
+use crate::model::Unit;
+use crate::report::{EachSync, ModelReport, Report, SyncReport};
 
 use crate::search::{Limits, Progress, search};
 use crate::states::State;
-use crate::subject::{Cursor, Subject};
+use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge, Verdict};
+use crate::words::describe;
 use crate::worker::{Recorded, RemoteJudge, Scratch, WorkerCommand, record};
 use crate::{Error, Model, Pattern, Recording, Result, mend};
 
@@ -90,10 +92,7 @@ pub fn check_recording(
 ) -> Result<Report> {
     let scratch = Scratch::new()?;
     recording.save(&scratch.recording())?;
-    let mut judges: Vec<Box<dyn Judge>> = Vec::new();
-    for number in 0..u32::try_from(options.jobs.clamp(1, 1024)).unwrap_or(1) {
-        judges.push(Box::new(RemoteJudge::new(worker, &scratch, number, options)));
-    }
+    let mut judges = judges(worker, &scratch, options);
     let count = |found: fn(&Action) -> bool| {
         recording.calls.iter().filter(|call| found(&call.action)).count()
     };
@@ -116,6 +115,63 @@ pub fn check_recording(
         report.models.push(ModelReport { model: *model, units, found, seconds });
     }
     Ok(report)
+}
+
+/// Searches the recording once for each call that makes something durable, as if the program had not
+/// made it. A call that no state misses is needless, or the check does not see what it is for; under
+/// another model it may be needed.
+///
+/// # Errors
+/// Those of [`check_recording`].
+pub fn check_each_sync(
+    worker: &WorkerCommand,
+    recording: &Recording,
+    options: &CheckOptions,
+    progress: &(dyn Fn(Model, &Progress) + Sync),
+) -> Result<EachSync> {
+    let scratch = Scratch::new()?;
+    recording.save(&scratch.recording())?;
+    let mut judges = judges(worker, &scratch, options);
+    let limits = Limits { findings: 1, shrinks: 1, ..options.limits };
+    let mut all = EachSync { recorded: recording.header.clone(), syncs: Vec::new() };
+    for model in &options.models {
+        let whole = Subject::new(recording, *model, &[]);
+        for judge in &mut judges {
+            judge.begin(*model)?;
+        }
+        for (nr, _) in (0..).map(CallNr).zip(&recording.calls).filter(|(_, c)| c.action.is_sync()) {
+            let began = Instant::now();
+            let settled = |unit: &&Unit| unit.durable_after == Some(nr);
+            let settles = whole.units.units.iter().filter(settled).count();
+            let subject = Subject::new(recording, *model, &[Edit::Remove(nr)]);
+            let found = match settles {
+                0 => None,
+                _ => Some(search(&subject, &mut judges, limits, &|p| progress(*model, p))?),
+            };
+            let finding = found.as_ref().and_then(|found| found.findings.first());
+            all.syncs.push(SyncReport {
+                model: *model,
+                call: describe(&recording.base, &recording.calls, nr),
+                settles,
+                needed: found.as_ref().is_some_and(|found| found.progress.failed > 0),
+                states: found.as_ref().map_or(0, |found| found.progress.judged),
+                failure: finding.map(Finding::headline),
+                state: finding.map(|finding| finding.state.clone()),
+                seconds: began.elapsed().as_secs_f64(),
+            });
+        }
+    }
+    Ok(all)
+}
+
+fn judges(
+    worker: &WorkerCommand,
+    scratch: &Scratch,
+    options: &CheckOptions,
+) -> Vec<Box<dyn Judge>> {
+    let numbers = 0..u32::try_from(options.jobs.clamp(1, 1024)).unwrap_or(1);
+    let judge = |number| RemoteJudge::new(worker, scratch, number, options);
+    numbers.map(|number| Box::new(judge(number)) as Box<dyn Judge>).collect()
 }
 
 fn add_mends(
@@ -155,7 +211,7 @@ pub fn check_state(
     let promises = subject.promises(&epoch);
     let mut judge = RemoteJudge::new(worker, &scratch, 0, options);
     judge.begin(model)?;
-    judge.judge(&Case { inserted: &[], state, tree: &tree, promises: &promises })
+    judge.judge(&Case { edits: &[], state, tree: &tree, promises: &promises })
 }
 
 /// Leaves the files of a state in a directory, which must not exist.

@@ -5,7 +5,7 @@ use weft_vfs::memfs::Snapshot;
 
 use crate::Result;
 use crate::states::State;
-use crate::subject::Inserted;
+use crate::subject::Edit;
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +52,8 @@ impl std::fmt::Display for Outcome {
 /// A state to be judged.
 #[derive(Debug)]
 pub struct Case<'a> {
-    /// The calls that were inserted into the recording.
-    pub inserted: &'a [Inserted],
+    /// The changes of the recording.
+    pub edits: &'a [Edit],
     /// The state.
     pub state: &'a State,
     /// Its tree.

@@ -17,7 +17,7 @@ use crate::run::{CheckOptions, RecordOptions};
 use crate::sandbox::{self, run_if_worker};
 use crate::sandbox::{Channel, Ended, Kept, Seat, ShellCommand, TestMount, Worker, WorkerOptions};
 use crate::states::State;
-use crate::subject::{Cursor, Inserted, Subject};
+use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge, Outcome, Verdict};
 use crate::{Error, Header, Model, Pattern, Recorder, Recording, Result};
 
@@ -86,7 +86,7 @@ enum Request {
     },
     Begin {
         model: Model,
-        inserted: Vec<Inserted>,
+        edits: Vec<Edit>,
     },
     Judge {
         state: String,
@@ -139,7 +139,7 @@ pub(crate) struct RemoteJudge {
     number: u32,
     check: Request,
     worker: Option<Worker>,
-    begun: Option<(Model, Vec<Inserted>)>,
+    begun: Option<(Model, Vec<Edit>)>,
     model: Model,
     /// The longest time in which a check must have ended.
     patience: Duration,
@@ -201,10 +201,10 @@ impl RemoteJudge {
                 other => return Ok(other),
             }
         }
-        let subject = (self.model, case.inserted.to_vec());
+        let subject = (self.model, case.edits.to_vec());
         if self.begun.as_ref() != Some(&subject) {
-            let (model, inserted) = subject.clone();
-            match self.ask(&Request::Begin { model, inserted })? {
+            let (model, edits) = subject.clone();
+            match self.ask(&Request::Begin { model, edits })? {
                 Some(Answer::Done) => self.begun = Some(subject),
                 other => return Ok(other),
             }
@@ -266,7 +266,7 @@ fn serve(mut seat: Seat) -> Result<()> {
             let fs = Arc::new(memory(size_bytes));
             let mount = TestMount::new(Arc::clone(&fs) as Arc<dyn FileSystem>, &mountpoint)?;
             channel.send(&Answer::Done)?;
-            let mut command = ShellCommand::new(check, mount.path(), time_limit);
+            let mut command = in_folder(&check, &mount, time_limit);
             command.environment.push(("WEFT_PROMISES".into(), promises.clone().into()));
             command.output_bytes = 4 << 10;
             let checker = Checker { fs, mount, command, isolation, promises };
@@ -276,6 +276,15 @@ fn serve(mut seat: Seat) -> Result<()> {
             Ok(seat.channel.send(&Answer::NotTested("no check was named".into()))?)
         }
     }
+}
+
+/// A shell line that starts in the mounted folder. It finds where the test was started, as that is
+/// where its scripts are.
+fn in_folder(line: &str, mount: &TestMount, time_limit: Duration) -> ShellCommand {
+    let mut command = ShellCommand::new(line, mount.path(), time_limit);
+    let here = std::env::current_dir().unwrap_or_default();
+    command.environment.push(("WEFT_CWD".into(), here.into()));
+    command
 }
 
 fn memory(size_bytes: u64) -> MemFs {
@@ -293,7 +302,7 @@ fn record_here(seat: &Seat, request: &Request) -> Result<()> {
     let recorder =
         Arc::new(Recorder::new(Arc::clone(&fs) as Arc<dyn FileSystem>, *write_limit_bytes));
     let mount = TestMount::new(Arc::clone(&recorder) as Arc<dyn FileSystem>, &seat.mountpoint)?;
-    let command = |line: &str| ShellCommand::new(line, mount.path(), *time_limit);
+    let command = |line: &str| in_folder(line, &mount, *time_limit);
     if let Some(setup) = setup {
         let ended = command(setup).run(&seat.isolation)?;
         if ended.ended != Ended::Exit(0) {
@@ -314,6 +323,7 @@ fn record_here(seat: &Seat, request: &Request) -> Result<()> {
     if ended.remain {
         return Err(Error::NotTested("a process of the program could not be killed".into()));
     }
+    recorder.end_of_program();
     write_mapped_pages(mount.path())?;
     let Some(calls) = recorder.stop() else {
         return Err(Error::NotTested(format!(
@@ -336,11 +346,22 @@ fn record_here(seat: &Seat, request: &Request) -> Result<()> {
     Recording::new(header, base, calls).save(to)
 }
 
-/// Pages that were written through a mapping reach the file system when the kernel writes them.
-fn write_mapped_pages(path: &Path) -> Result<()> {
-    let failed = || Error::io(format!("syncing {}", path.display()));
-    let folder = std::fs::File::open(path).map_err(failed())?;
-    rustix::fs::syncfs(folder).map_err(|e| failed()(e.into()))
+/// Writes back the pages that were written through a mapping, and that the kernel would write at
+/// some later time. `syncfs` does not wait for a FUSE mount, so that each file is synced.
+fn write_mapped_pages(directory: &Path) -> Result<()> {
+    let failed = |path: &Path| Error::io(format!("reading {}", path.display()));
+    for entry in std::fs::read_dir(directory).map_err(failed(directory))? {
+        let entry = entry.map_err(failed(directory))?;
+        let kind = entry.file_type().map_err(failed(directory))?;
+        if kind.is_dir() {
+            write_mapped_pages(&entry.path())?;
+        } else if kind.is_file() {
+            // A file that may not be opened was not mapped by this user either.
+            let file = std::fs::File::open(entry.path());
+            let _ = file.and_then(|file| file.sync_data());
+        }
+    }
+    Ok(())
 }
 
 /// The outputs of a command, for a message.
@@ -363,11 +384,11 @@ impl Checker {
     fn serve(&self, channel: &mut Channel, recording: &Recording) -> Result<()> {
         let mut next = channel.receive()?;
         while let Some(request) = next.take() {
-            let Request::Begin { model, inserted } = request else {
+            let Request::Begin { model, edits } = request else {
                 return Ok(channel.send(&Answer::NotTested("no model was named".into()))?);
             };
             channel.send(&Answer::Done)?;
-            let subject = Subject::new(recording, model, &inserted);
+            let subject = Subject::new(recording, model, &edits);
             let mut cursor = Cursor::new(&subject);
             let mut told = None;
             loop {

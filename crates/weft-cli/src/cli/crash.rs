@@ -55,7 +55,8 @@ pub enum CrashVerb {
     /// The program runs in an empty folder; every call that changes something there is recorded.
     /// Then the states are built that a power cut could have left there, at any moment, on file
     /// systems that reorder what was not fsynced, and the check runs in each of them. Each command
-    /// is a line for /bin/sh that starts in the folder, which is also in `WEFT_MNT`. The check says
+    /// is a line for /bin/sh that starts in the folder, which is also in `WEFT_MNT`; the directory
+    /// in which this command was started is in `WEFT_CWD`. The check says
     /// by its exit status whether the state is one that the program can live with (0), after any
     /// recovery that the program itself would make. It may change the folder: each state is a copy.
     ///
@@ -104,6 +105,10 @@ pub struct CrashRun {
     /// Judge only this state, as a failure prints it, under the one --model given
     #[arg(long, value_name = "STATE", requires = "models")]
     pub state: Option<String>,
+    /// Leave out each call that makes something durable in turn, and tell whether a state fails
+    /// without it: which are needed, and how much the check sees
+    #[arg(long, conflicts_with_all = ["state", "junit"])]
+    pub each_sync: bool,
     /// Leave the files of the --state in this directory
     #[arg(long, value_name = "DIR", requires = "state")]
     pub extract: Option<PathBuf>,

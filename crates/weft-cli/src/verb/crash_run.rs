@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use weft_crash_test::{
     Bounds, CallNr, CallText, CheckOptions, Error, Limits, Model, Pattern, Progress, RecordOptions,
-    Recording, State, Verdict, WorkerCommand, check_recording, check_state, describe,
-    extract_state, record_program,
+    Recording, State, Verdict, WorkerCommand, check_each_sync, check_recording, check_state,
+    describe, extract_state, record_program,
 };
 
 use crate::cli::crash::CrashRun;
@@ -53,6 +53,14 @@ pub fn run(out: Output, args: &CrashRun) -> Outcome {
         }
         let verdict = check_state(&worker, &recording, &options, &state).map_err(failure)?;
         return tell_verdict(out, &verdict);
+    }
+    if args.each_sync {
+        let shown = Shown { bar: out.progress("judging"), last: Mutex::new(Instant::now()) };
+        let all = check_each_sync(&worker, &recording, &options, &|m, p| shown.show(m, p))
+            .map_err(failure)?;
+        drop(shown);
+        out.report(&all, |w| write!(w, "{all}"))?;
+        return Ok(DONE);
     }
     let shown = Shown { bar: out.progress("judging"), last: Mutex::new(Instant::now()) };
     let report = check_recording(&worker, &recording, &options, &|model, p| shown.show(model, p))

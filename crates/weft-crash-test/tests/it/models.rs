@@ -227,3 +227,19 @@ fn a_directory_that_was_moved_has_one_name() {
         }
     }
 }
+
+#[test]
+fn a_new_file_of_which_only_the_mode_is_not_durable_has_its_data() {
+    // fdatasync leaves the change of the mode behind, but not the inode that it changes.
+    let program = || {
+        let recording = Program::new().start().put("f", b"new").chmod("f", 0o600);
+        recording.fdatasync("f").fsync_dir("").print("saved f")
+    };
+    let recording = program().end();
+    for model in Model::ALL {
+        let found = crate::program::search_all(&recording, model, |tree, promises| {
+            promises.is_empty() || crate::program::content(tree, "f").as_deref() == Some(b"new")
+        });
+        assert_eq!(found.progress.failed, 0, "{model}");
+    }
+}

@@ -49,7 +49,8 @@ fn calls_on_a_file_that_was_removed_before_are_left_out() {
     let recorder = weft_crash_test::Recorder::new(fs.clone(), 1 << 20);
     let fs: &dyn weft_vfs::FileSystem = &*fs;
     let (root, caller) = (fs.root(), weft_vfs::Caller::ROOT);
-    let ino = fs.mknod(&caller, root, b"f", weft_vfs::FileKind::Regular, 0o644, 0).unwrap().attr.ino;
+    let ino =
+        fs.mknod(&caller, root, b"f", weft_vfs::FileKind::Regular, 0o644, 0).unwrap().attr.ino;
     fs.unlink(&caller, root, b"f").unwrap();
     // As a program that is tested later sees it: the kernel still has the file open.
     let base = Program::new().start().end().base;
