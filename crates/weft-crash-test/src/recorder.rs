@@ -13,6 +13,7 @@ use weft_vfs::{
 };
 
 use crate::calls::{Action, Call, NewNode, NodeNr, Place, Process, Span};
+use crate::effects::{ZEROES_MAX, zeroes};
 
 /// A file system whose calls are recorded.
 pub struct Recorder {
@@ -130,7 +131,10 @@ impl Recorder {
         if !state.recording || state.overflow || state.ended && action.is_sync() {
             return;
         }
-        state.data_bytes += data.len() as u64;
+        state.data_bytes += match &action {
+            Action::Zero(span) if zeroes(span).len_bytes > ZEROES_MAX => u64::MAX / 2,
+            _ => data.len() as u64,
+        };
         if state.data_bytes > state.limit_bytes {
             state.overflow = true;
             state.calls = Vec::new();

@@ -17,7 +17,7 @@ use weft_vfs::memfs::{Snapshot, SnapshotAttr, SnapshotNode};
 use weft_vfs::{FileKind, Time};
 
 use crate::calls::{Action, Call, NodeNr, Process, Span};
-use crate::effects::PAGE_BYTES;
+use crate::effects::{PAGE_BYTES, ZEROES_MAX, zeroes};
 use crate::{Error, Result};
 
 /// What was recorded, and how.
@@ -238,8 +238,7 @@ fn check(action: &Action, data_len: usize) -> std::result::Result<(), Problem> {
     if matches!(action, Action::Write(_)) && span.len_bytes != data_len as u64 {
         return Err(Problem::Format("a write of another length than its data"));
     }
-    // A hole that is punched needs no data: bounded apart, as its pages are enumerated.
-    if matches!(action, Action::Zero(_)) && span.len_bytes > 1 << 40 {
+    if matches!(action, Action::Zero(_)) && zeroes(span).len_bytes > ZEROES_MAX {
         return Err(Problem::Format("a hole that is too large"));
     }
     Ok(())

@@ -252,12 +252,11 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
                 mend.before.nr
             )?;
             let tried = count(mend.states, "state");
-            match mend.failed {
-                0 => writeln!(f, "     with it, none of {tried} there fails")?,
-                failed => {
-                    writeln!(f, "     with it, {failed} of {tried} there fail, for other reasons")?
-                }
-            }
+            let proof = match mend.failed {
+                0 => format!("none of {tried} there fails"),
+                failed => format!("{failed} of {tried} there fail, for other reasons"),
+            };
+            writeln!(f, "     with it, {proof}")?;
         }
         (None, Nature::Interrupted | Nature::Partial) => {
             writeln!(

@@ -146,4 +146,7 @@ fn each_fsync_is_left_out_in_turn() {
     ] {
         assert!(ran.out.contains(text), "{text}: {}", ran.out);
     }
+    let ran = bench.run(&args("echo new >t; mv t f", CHECK, &["--each-sync", "--model", "posix"]));
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("a state fails with every fsync in place"), "{}", ran.err);
 }

@@ -4,6 +4,7 @@
 //! says so.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod fuzz;
 mod models;
 mod program;
 mod protocol;
