@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use protocol::{Answer, Request};
 use weft_crash_test::sandbox::{
-    Error, Isolate, Output, Seat, ShellCommand, TestMount, Worker, WorkerOptions, run_if_worker,
+    Error, Isolate, Output, Seat, ShellCommand, TestMount, Worker, WorkerOptions, empty_tree,
+    run_if_worker,
 };
 use weft_vfs::memfs::Snapshot;
 use weft_vfs::{FileSystem, MemFs};
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn work(mut seat: Seat) -> Result<(), Error> {
     let fs = Arc::new(MemFs::new());
-    let empty = fs.snapshot();
+    let empty = empty_tree();
     let plug: Arc<dyn FileSystem> = fs.clone();
     let mount = TestMount::new(plug, &seat.mountpoint)?;
     while let Some(request) = seat.channel.receive()? {
