@@ -32,7 +32,7 @@ mod worker;
 pub use channel::{Channel, MESSAGE_BYTES_MAX};
 pub use command::{Ended, Outcome, ShellCommand};
 pub use error::{Error, Result};
-pub use mount::{TestMount, mount_options};
+pub use mount::{TestMount, empty_tree, mount_options};
 pub use namespace::{Isolate, Isolation};
 pub use output::{Kept, Output};
 pub use worker::{Seat, Worker, WorkerOptions, run_if_worker};

@@ -71,13 +71,14 @@ impl Isolation {
 /// may be in some of them.
 pub(super) fn enter(with_user: bool) -> Result<bool, String> {
     let flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID;
-    let root = geteuid().is_root();
-    let user = if root && !with_user && unshare(flags).is_ok() {
+    // Before the namespace, in which they have no numbers yet.
+    let (uid, gid) = (geteuid(), getegid());
+    let user = if uid.is_root() && !with_user && unshare(flags).is_ok() {
         false
     } else {
         // Also for root in a container, who may not make the others alone.
         unshare(flags | UnshareFlags::NEWUSER).map_err(|e| format!("unshare: {e}"))?;
-        map_user().map_err(|e| format!("mapping of the user: {e}"))?;
+        map_user(uid.as_raw(), gid.as_raw()).map_err(|e| format!("mapping of the user: {e}"))?;
         true
     };
     // Neither are mounts of the worker seen outside, nor those of outside in it.
@@ -96,8 +97,7 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 
 /// Maps the user and the group to themselves: programs see who runs them, and the files of others
 /// belong to nobody.
-fn map_user() -> io::Result<()> {
-    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+fn map_user(uid: u32, gid: u32) -> io::Result<()> {
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     // The kernel demands it of those without rights before they map groups.
     fs::write("/proc/self/setgroups", "deny")?;

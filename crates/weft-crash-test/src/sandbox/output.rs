@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 const PENDING_BYTES_MAX: usize = 4 << 20;
 
 /// The beginning and the end of a command's output.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The first bytes: all, if nothing was dropped.
     pub first: Vec<u8>,
@@ -58,6 +58,12 @@ impl fmt::Display for Kept {
         last.splice(..0, format!("\n[{} bytes left out]\n", self.dropped_bytes).into_bytes());
         f.write_str(&String::from_utf8_lossy(&self.first))?;
         f.write_str(&String::from_utf8_lossy(&last))
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
     }
 }
 

@@ -4,16 +4,16 @@
 #[path = "../protocol.rs"]
 mod protocol;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use protocol::{Answer, Request};
 use weft_crash_test::sandbox::{
-    Error, Isolate, Output, Seat, ShellCommand, TestMount, Worker, WorkerOptions, run_if_worker,
+    Error, Isolate, Output, Seat, ShellCommand, TestMount, Worker, WorkerOptions, empty_tree,
+    run_if_worker,
 };
 use weft_vfs::memfs::Snapshot;
-use weft_vfs::{FileSystem, MemFs};
+use weft_vfs::{Caller, Entry, FileKind, Ino, Layer, MemFs, OpenFlags, Opened};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     run_if_worker(|seat| {
@@ -24,11 +24,59 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     measure(std::env::args().nth(1).ok_or("give the number of commands")?.parse()?)
 }
 
+/// Drains the output of the command that runs before each call that makes a file, as a recorder
+/// does.
+#[derive(Default)]
+struct Drains {
+    below: MemFs,
+    output: Mutex<Option<Arc<Output>>>,
+    drained: Mutex<Vec<String>>,
+}
+
+impl Drains {
+    fn drain(&self) {
+        if let Some(output) = &*self.output.lock().expect("lock") {
+            let text = String::from_utf8_lossy(&output.drain_now()).into_owned();
+            self.drained.lock().expect("lock").push(text);
+        }
+    }
+}
+
+impl Layer for Drains {
+    fn below(&self) -> &dyn weft_vfs::FileSystem {
+        &self.below
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> weft_vfs::Result<(Entry, Opened)> {
+        self.drain();
+        self.below().create(caller, parent, name, perm, flags)
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> weft_vfs::Result<Entry> {
+        self.drain();
+        self.below().mknod(caller, parent, name, kind, perm, rdev)
+    }
+}
+
 fn work(mut seat: Seat) -> Result<(), Error> {
-    let fs = Arc::new(MemFs::new());
-    let empty = fs.snapshot();
-    let plug: Arc<dyn FileSystem> = fs.clone();
-    let mount = TestMount::new(plug, &seat.mountpoint)?;
+    let fs = Arc::new(Drains::default());
+    let empty = empty_tree();
+    let mount = TestMount::new(fs.clone(), &seat.mountpoint)?;
     while let Some(request) = seat.channel.receive()? {
         let answer = answer(&seat, &fs, &empty, &mount, request);
         seat.channel.send(&answer)?;
@@ -53,14 +101,14 @@ fn measure(times: u32) -> Result<(), Box<dyn std::error::Error>> {
 
 fn answer(
     seat: &Seat,
-    fs: &MemFs,
+    fs: &Drains,
     empty: &Snapshot,
     mount: &TestMount,
     request: Request,
 ) -> Answer {
     let isolation = &seat.isolation;
     let command = |line: &str, limit| {
-        fs.restore(empty);
+        fs.below.restore(empty);
         ShellCommand::new(line, mount.path(), limit)
     };
     let failed = |e: Error| Answer::Failed(e.to_string());
@@ -81,38 +129,15 @@ fn answer(
             Answer::Repeated { mean: began.elapsed() / times.max(1) }
         }
         Request::Drain { line } => {
-            let drained = Mutex::new(Vec::new());
-            let ended = AtomicBool::new(false);
-            let kept: Mutex<Option<Arc<Output>>> = Mutex::default();
-            // As a recorder does it: at each change that it sees.
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    let mut files = 0;
-                    while !ended.load(Ordering::Acquire) {
-                        let now = fs.snapshot().nodes().count();
-                        let output = kept.lock().expect("lock").clone();
-                        if now != files
-                            && let Some(output) = output
-                        {
-                            files = now;
-                            let text = String::from_utf8_lossy(&output.drain_now()).into_owned();
-                            drained.lock().expect("lock").push(text);
-                        }
-                    }
-                });
-                let outcome =
-                    command(&line, Duration::from_secs(10)).run_drained(isolation, |output| {
-                        *kept.lock().expect("lock") = Some(Arc::clone(output));
-                    });
-                ended.store(true, Ordering::Release);
-                if let Err(e) = outcome {
-                    drained.lock().expect("lock").push(e.to_string());
-                }
+            let ran = command(&line, Duration::from_secs(10)).run_drained(isolation, |output| {
+                *fs.output.lock().expect("lock") = Some(Arc::clone(output));
             });
-            let rest = kept.into_inner().expect("lock").map(|output| output.drain_now());
-            let mut drained = drained.into_inner().expect("lock");
-            drained.push(String::from_utf8_lossy(&rest.unwrap_or_default()).into_owned());
-            Answer::Drained(drained)
+            fs.drain();
+            *fs.output.lock().expect("lock") = None;
+            match ran {
+                Ok(_) => Answer::Drained(std::mem::take(&mut *fs.drained.lock().expect("lock"))),
+                Err(e) => failed(e),
+            }
         }
     }
 }
