@@ -9,8 +9,8 @@ use weft_crash_test::sandbox::Outcome;
 pub(crate) enum Request {
     /// Runs a line in a fresh tree.
     Run { line: String, limit: Duration },
-    /// Runs `true` so many times, with a tree restored before each.
-    Repeat { times: u32 },
+    /// Runs `true` so many times, with a tree of so many files restored before each.
+    Repeat { times: u32, files: u32 },
     /// Runs a line, and returns what was drained of its output.
     Drain { line: String },
 }

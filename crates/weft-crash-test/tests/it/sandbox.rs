@@ -383,7 +383,7 @@ fn cost_of_a_command() {
     for isolate in EVERY_WAY {
         let Some(mut bench) = Bench::start(isolate) else { continue };
         let times = 300;
-        match bench.ask(&Request::Repeat { times }) {
+        match bench.ask(&Request::Repeat { times, files: 10 }) {
             Answer::Repeated { mean } => {
                 println!("{}: {times} commands, {mean:?} each", bench.worker.isolation());
             }

@@ -12,7 +12,7 @@ use weft_crash_test::sandbox::{
     Error, Isolate, Output, Seat, ShellCommand, TestMount, Worker, WorkerOptions, empty_tree,
     run_if_worker,
 };
-use weft_vfs::memfs::Snapshot;
+use weft_vfs::memfs::{Snapshot, SnapshotAttr, SnapshotNode};
 use weft_vfs::{Caller, Entry, FileKind, Ino, Layer, MemFs, OpenFlags, Opened};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -90,13 +90,37 @@ fn measure(times: u32) -> Result<(), Box<dyn std::error::Error>> {
         let dir = tempfile::tempdir()?;
         let options = WorkerOptions { isolate, ..WorkerOptions::new(["worker"], dir.path()) };
         let mut worker = Worker::start(&options)?;
-        worker.channel().send(&Request::Repeat { times })?;
-        let answer = worker.channel().receive_within(Duration::from_secs(3600))?;
-        let Answer::Repeated { mean } = answer else { return Err(format!("{answer:?}").into()) };
-        println!("{}: {times} commands, {mean:?} each", worker.isolation());
+        for files in [0, 1000] {
+            worker.channel().send(&Request::Repeat { times, files })?;
+            let answer = worker.channel().receive_within(Duration::from_secs(3600))?;
+            let Answer::Repeated { mean } = answer else {
+                return Err(format!("{answer:?}").into());
+            };
+            let isolation = worker.isolation();
+            println!("{isolation}, {files} files: {times} commands, {mean:?} each");
+        }
         worker.end()?;
     }
     Ok(())
+}
+
+/// Makes a tree of files of 40 KiB, ten of them in the root and the others in directories of a hundred.
+fn tree(files: u32) -> weft_vfs::Result<Snapshot> {
+    let mut tree = empty_tree();
+    let attr = SnapshotAttr { perm: 0o755, ..SnapshotAttr::default() };
+    for nr in 0..u64::from(files) {
+        let (file, name) = (2 * nr + 2, nr.to_string());
+        let directory = if nr < 10 { Snapshot::ROOT } else { 2 * (nr / 100) + 3 };
+        if tree.node(directory).is_none() {
+            tree.insert(directory, SnapshotNode::new(FileKind::Directory, &attr))?;
+            tree.set_entry(Snapshot::ROOT, format!("d{directory}").as_bytes(), directory)?;
+        }
+        tree.insert(file, SnapshotNode::new(FileKind::Regular, &attr))?;
+        tree.write(file, 0, &[b'x'; 40 << 10])?;
+        tree.set_size(file, 40 << 10)?;
+        tree.set_entry(directory, name.as_bytes(), file)?;
+    }
+    Ok(tree)
 }
 
 fn answer(
@@ -111,16 +135,22 @@ fn answer(
         fs.below.restore(empty);
         ShellCommand::new(line, mount.path(), limit)
     };
+    let limit = Duration::from_secs(10);
     let failed = |e: Error| Answer::Failed(e.to_string());
     match request {
         Request::Run { line, limit } => match command(&line, limit).run(isolation) {
             Ok(outcome) => Answer::Ran { outcome, in_place: mount.is_in_place() },
             Err(e) => failed(e),
         },
-        Request::Repeat { times } => {
+        Request::Repeat { times, files } => {
+            let tree = match tree(files) {
+                Ok(tree) => tree,
+                Err(e) => return Answer::Failed(e.to_string()),
+            };
             let began = Instant::now();
             for _ in 0..times {
-                match command("true", Duration::from_secs(10)).run(isolation) {
+                fs.below.restore(&tree);
+                match ShellCommand::new("true", mount.path(), limit).run(isolation) {
                     Ok(outcome) if outcome.is_success() => {}
                     Ok(outcome) => return Answer::Failed(format!("{outcome:?}")),
                     Err(e) => return failed(e),
@@ -129,7 +159,7 @@ fn answer(
             Answer::Repeated { mean: began.elapsed() / times.max(1) }
         }
         Request::Drain { line } => {
-            let ran = command(&line, Duration::from_secs(10)).run_drained(isolation, |output| {
+            let ran = command(&line, limit).run_drained(isolation, |output| {
                 *fs.output.lock().expect("lock") = Some(Arc::clone(output));
             });
             fs.drain();
