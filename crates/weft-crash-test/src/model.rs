@@ -42,7 +42,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::calls::{Action, Call, CallNr, NodeNr};
+use crate::calls::{Action, Call, CallNr, NodeNr, ROOT};
 use crate::effects::{Change, Effect, PAGE_BYTES, Resizing, changes_of};
 use crate::{Error, Result};
 
@@ -81,19 +81,14 @@ impl Model {
         self != Self::Posix
     }
 
-    /// A file grows on the disk only when the page that it grows by is there.
+    /// A file grows on the disk only when the page that it grows by is there. ext4 changes the size
+    /// when it has allocated the blocks, which hold zeroes until the data are there.
     fn writes_data_before_size(self) -> bool {
-        self != Self::Posix
+        matches!(self, Self::XfsLike | Self::BtrfsLike)
     }
 
-    /// A write into a page that the disk may have already changes the size without waiting for
-    /// the data.
-    fn grows_old_pages_at_once(self) -> bool {
-        self == Self::Ext4Ordered
-    }
-
-    /// A file that replaces another is written back first, and one that was emptied, when it is
-    /// closed.
+    /// A file that replaces another has its blocks allocated first, and with them its size; one that
+    /// was emptied, when it is closed.
     fn allocates_replacements(self) -> bool {
         self == Self::Ext4Ordered
     }
@@ -189,10 +184,15 @@ struct Node {
     last_for_data: Option<UnitNr>,
     /// Where it was last made shorter, and to which size in bytes.
     shrunk: Vec<(UnitNr, u64)>,
+    /// The unit of metadata before it was made shorter, if that is not durable for certain. btrfs
+    /// logs the size of a file for a new name of it, and neither what was cut off nor new data.
+    before_shrink: Option<Option<UnitNr>>,
     /// Emptied since it was last written back: it will be written when it is closed.
     emptied: bool,
     /// The units that gave it a name, with the directory.
     names: Vec<(UnitNr, NodeNr)>,
+    /// The names that it got, less those that it lost. A `rename` moves one.
+    links: i64,
 }
 
 struct Builder<'a> {
@@ -239,8 +239,14 @@ impl<'a> Builder<'a> {
         if changes.is_empty() {
             return;
         }
-        let together = self.model.has_ordered_metadata()
-            || matches!(call.action, Action::Rename { is_dir: true, .. });
+        let together = match &call.action {
+            Action::Rename { is_dir: true, .. } => true,
+            // What the `fsync` of one directory writes is not in the other.
+            Action::Rename { from, to, .. } if from.dir != to.dir => {
+                self.model.has_ordered_metadata() && !self.model.logs_single_inodes()
+            }
+            _ => self.model.has_ordered_metadata(),
+        };
         let mut metadata = Vec::new();
         for change in changes {
             let effect = self.effects.len() as u32;
@@ -271,18 +277,17 @@ impl<'a> Builder<'a> {
     fn data(&mut self, nr: CallNr, effect: u32) {
         let change = self.effects[effect as usize].change.clone();
         let node_nr = change.node();
-        let base = (self.base_size)(node_nr).unwrap_or(0);
         let model = self.model;
         let chain = self.chain.last().copied();
         let node = self.node(node_nr);
         let mut requires: Vec<UnitNr> = node.made.into_iter().collect();
         match &change {
             Change::Page { bytes, .. } => {
-                // The page in memory holds what was written into it before. What was cut off is
-                // not there, so that the new bytes have a block of their own.
+                // The page in memory holds what was written into it before. If the whole page was
+                // cut off, the new bytes have a block of their own.
                 requires.extend(node.pages.get(&bytes.page));
-                let end = bytes.page * PAGE_BYTES + (bytes.start + bytes.len) as u64;
-                let cut = node.shrunk.iter().rev().find(|(_, size)| *size < end);
+                let mut cut = node.shrunk.iter().rev();
+                let cut = cut.find(|(_, size)| *size <= bytes.page * PAGE_BYTES);
                 requires.extend(cut.map(|(unit, _)| *unit));
                 let page = bytes.page;
                 let unit = self.push(nr, vec![effect], requires);
@@ -291,20 +296,13 @@ impl<'a> Builder<'a> {
                 node.data.push(unit);
             }
             Change::Size { size_bytes, .. } => {
-                let page = (size_bytes - 1) / PAGE_BYTES;
-                let own = node.pages.get(&page).copied();
-                // The page existed before this call, so that it may have a block already.
-                requires.extend(node.shrunk.last().map(|(unit, _)| *unit));
-                let old = page * PAGE_BYTES < base
-                    || own.is_some_and(|unit| {
-                        let requires = &self.units[unit.index()].requires;
-                        requires.iter().any(|r| self.is_page(*r, node_nr, page))
-                    });
-                if model.writes_data_before_size() && !(old && model.grows_old_pages_at_once()) {
-                    requires.extend(own);
+                let before_shrink = node.before_shrink.filter(|_| model.logs_single_inodes());
+                if model.writes_data_before_size() && before_shrink.is_none() {
+                    let page = (size_bytes - 1) / PAGE_BYTES;
+                    requires.extend(node.pages.get(&page));
                 }
                 if model.has_ordered_metadata() {
-                    requires.extend(chain);
+                    requires.extend(before_shrink.unwrap_or(chain));
                 }
                 let unit = self.push(nr, vec![effect], requires);
                 self.node(node_nr).data.push(unit);
@@ -313,11 +311,14 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn is_page(&self, unit: UnitNr, node: NodeNr, page: u64) -> bool {
-        self.units[unit.index()].effects.iter().any(|e| {
-            matches!(&self.effects[*e as usize].change,
-                Change::Page { node: n, bytes } if *n == node && bytes.page == page)
-        })
+    /// The sizes among the data of a file that are not durable for certain.
+    fn sizes(&self, node: NodeNr) -> Vec<UnitNr> {
+        let Some(node) = self.nodes.get(&node) else { return Vec::new() };
+        let is_size = |unit: &UnitNr| {
+            let effects = &self.units[unit.index()].effects;
+            effects.iter().any(|e| matches!(self.effects[*e as usize].change, Change::Size { .. }))
+        };
+        node.data.iter().copied().filter(is_size).collect()
     }
 
     /// Changes of names, inodes and attributes.
@@ -330,9 +331,7 @@ impl<'a> Builder<'a> {
         if self.model.allocates_replacements()
             && let Action::Rename { node, replaced: Some(_), exchange: false, .. } = &call.action
         {
-            let node = *node;
-            let data = self.node(node).data.clone();
-            requires.extend(data);
+            requires.extend(self.sizes(*node));
         }
         for effect in &effects {
             let change = &self.effects[*effect as usize].change;
@@ -357,13 +356,14 @@ impl<'a> Builder<'a> {
         }
         for effect in effects {
             let change = self.effects[effect as usize].change.clone();
-            self.note_metadata(unit, &change);
+            self.note_metadata(unit, &change, call);
         }
     }
 
     /// Notes which inodes a unit of metadata has changed.
-    fn note_metadata(&mut self, unit: UnitNr, change: &Change) {
+    fn note_metadata(&mut self, unit: UnitNr, change: &Change, call: &Call) {
         let base = (self.base_size)(change.node());
+        let before = self.chain.iter().rev().find(|former| **former < unit).copied();
         let node = self.node(change.node());
         node.last = Some(unit);
         node.metadata.push(unit);
@@ -375,6 +375,7 @@ impl<'a> Builder<'a> {
             Change::Size { size_bytes, why, .. } => {
                 node.last_for_data = Some(unit);
                 if *why == Resizing::Shrink {
+                    node.before_shrink.get_or_insert(before);
                     node.shrunk.push((unit, *size_bytes));
                     node.emptied |= *size_bytes == 0 && (base.is_some() || node.made.is_some());
                 }
@@ -386,7 +387,17 @@ impl<'a> Builder<'a> {
                 }
                 for other in [*named, *before].into_iter().flatten() {
                     self.node(other).last = Some(unit);
-                    if self.model.logs_single_inodes() {
+                    let is_moved = match &call.action {
+                        Action::Rename { node, replaced, exchange, .. } => {
+                            *node == other || (*exchange && *replaced == Some(other))
+                        }
+                        _ => false,
+                    };
+                    let gets_name = *named == Some(other);
+                    if !is_moved {
+                        self.node(other).links += if gets_name { 1 } else { -1 };
+                    }
+                    if self.model.logs_single_inodes() && (is_moved || gets_name) {
                         self.node(other).metadata.push(unit);
                     }
                 }
@@ -398,28 +409,30 @@ impl<'a> Builder<'a> {
     /// A file that was emptied and written again is written back when it is closed.
     fn close(&mut self, node: NodeNr) {
         if self.model.allocates_replacements() && self.node(node).emptied {
-            let node = self.node(node);
-            node.emptied = false;
-            let data = node.data.clone();
-            self.ordered.extend(data);
+            self.node(node).emptied = false;
+            let sizes = self.sizes(node);
+            self.ordered.extend(sizes);
         }
     }
 
     fn fsync(&mut self, nr: CallNr, node_nr: NodeNr, data_only: bool) {
+        let logs_single_inodes = self.model.logs_single_inodes();
         let node = self.node(node_nr);
+        // btrfs does not log an inode without a name. How many names a file had at the beginning is
+        // not known here: one, in most cases.
+        let links = node.links + i64::from(node.made.is_none());
+        if logs_single_inodes && node_nr != ROOT && links <= 0 {
+            return;
+        }
         let data = std::mem::take(&mut node.data);
         let (last, last_for_data) = (node.last, node.last_for_data);
-        let grows = data.iter().any(|unit| {
-            let effects = &self.units[unit.index()].effects;
-            effects.iter().any(|e| matches!(self.effects[*e as usize].change, Change::Size { .. }))
-        });
         for unit in data {
             self.settle(unit, nr);
         }
         if self.model.has_ordered_metadata() && !self.model.logs_single_inodes() {
-            // The log is written up to the inode's last change: now, if the file grew.
-            let last = if data_only { last_for_data } else { last };
-            let upto = if grows { self.chain.last().copied() } else { last };
+            // The log is written up to the inode's last change. If the file grew, this was the
+            // latest when the data were written back, which may have been just after the write.
+            let upto = if data_only { last_for_data } else { last };
             self.settle_chain(upto, nr);
         } else {
             // An inode, its attributes and sizes; in a directory the names. `fdatasync` may leave
@@ -441,7 +454,9 @@ impl<'a> Builder<'a> {
                 self.settle_parents(node_nr, nr);
             }
         }
-        self.node(node_nr).emptied = false;
+        let node = self.node(node_nr);
+        node.emptied = false;
+        node.before_shrink = None;
     }
 
     fn sync(&mut self, nr: CallNr) {
@@ -453,6 +468,7 @@ impl<'a> Builder<'a> {
             node.data.clear();
             node.metadata.clear();
             node.emptied = false;
+            node.before_shrink = None;
         }
     }
 
@@ -498,6 +514,12 @@ impl<'a> Builder<'a> {
             }),
             Change::Page { node, .. } => changes(later).any(|l| l.node() == *node),
             Change::Size { node, .. } => changes(later).any(|l| l.node() == *node),
+            // No file is lost by a rename.
+            Change::Name { .. } => {
+                let call = |unit: UnitNr| self.units[unit.index()].call;
+                call(unit) == call(later)
+                    && changes(later).all(|l| matches!(l, Change::Name { .. }))
+            }
             _ => false,
         })
     }

@@ -8,7 +8,7 @@ use weft_vfs::memfs::Snapshot;
 use crate::host::Result;
 
 /// Epochs with more states are not judged.
-const STATES_MAX: usize = 1 << 14;
+const STATES_MAX: usize = 1 << 15;
 
 /// What is judged: a model, or something that must be refuted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +94,13 @@ impl Allowed {
         Ok(new)
     }
 
-    fn epoch(&self, returned: usize) -> usize {
-        let at = CallNr(returned as u32);
-        self.epochs.partition_point(|epoch| epoch.end < at).min(self.epochs.len() - 1)
+    /// The epochs that a power cut may be in: an `fsync` that has not returned may have done its
+    /// work.
+    fn epochs(&self, returned: usize) -> std::ops::RangeInclusive<usize> {
+        let (at, last) = (CallNr(returned as u32), self.epochs.len() - 1);
+        let first = self.epochs.partition_point(|epoch| epoch.end < at).min(last);
+        let in_flight = usize::from(self.epochs[first].end == at);
+        first..=(first + in_flight).min(last)
     }
 
     /// Whether a tree can be left by a power cut when so many calls had returned.
@@ -105,10 +109,13 @@ impl Allowed {
             let next = (returned + 1).min(self.steps.len() - 1);
             self.steps[returned] == tree || self.steps[next] == tree
         } else {
-            let Some(first) = &self.epochs[self.epoch(returned)].first else {
+            let epochs = || self.epochs[self.epochs(returned)].iter();
+            let found = epochs().filter_map(|epoch| epoch.first.as_ref()?.get(&tree));
+            let found = found.min().is_some_and(|first| *first <= CallNr(returned as u32));
+            if !found && epochs().any(|epoch| epoch.first.is_none()) {
                 return Answer::TooMany;
-            };
-            first.get(&tree).is_some_and(|first| *first <= CallNr(returned as u32))
+            }
+            found
         };
         if is_allowed { Answer::Allowed } else { Answer::Forbidden }
     }
@@ -122,18 +129,20 @@ impl Allowed {
     pub fn nearest(&self, returned: usize, tree: &Snapshot) -> Result<Vec<String>> {
         let seen = lines(tree);
         let mut best: Option<Vec<String>> = None;
-        let nr = if self.epochs.is_empty() { 0 } else { self.epoch(returned) };
-        each_tree(&self.subject, nr as u32, &mut |tree, last| {
-            if last > CallNr(returned as u32) {
-                return;
-            }
-            let other = lines(tree);
-            if best.as_ref().is_none_or(|b| seen.symmetric_difference(&other).count() < b.len()) {
-                let missing = other.difference(&seen).map(|line| format!("- {line}"));
-                let more = seen.difference(&other).map(|line| format!("+ {line}"));
-                best = Some(missing.chain(more).collect());
-            }
-        })?;
+        let epochs = if self.epochs.is_empty() { 0..=0 } else { self.epochs(returned) };
+        for nr in epochs {
+            each_tree(&self.subject, nr as u32, &mut |tree, last| {
+                let other = lines(tree);
+                let differences = seen.symmetric_difference(&other).count();
+                if last <= CallNr(returned as u32)
+                    && best.as_ref().is_none_or(|best| differences < best.len())
+                {
+                    let missing = other.difference(&seen).map(|line| format!("- {line}"));
+                    let more = seen.difference(&other).map(|line| format!("+ {line}"));
+                    best = Some(missing.chain(more).collect());
+                }
+            })?;
+        }
         Ok(best.unwrap_or_default())
     }
 }
@@ -165,8 +174,8 @@ fn each_tree(
         states.push(state);
         true
     });
-    // Without a bound on the others, one is yielded at most if there are too many.
-    let complete = states.len() > 1 || epoch.pending.is_empty();
+    // If there are too many, one regular state is yielded and one random one.
+    let complete = states.len() > 2 || epoch.pending.len() < 2;
     for state in states {
         let units = state.kept.places().map(|place| epoch.pending[place].0 as usize);
         let last = units.map(|unit| subject.units.units[unit].call).max().unwrap_or(CallNr(0));
@@ -185,9 +194,10 @@ pub fn lines(tree: &Snapshot) -> BTreeSet<String> {
         let Some(node) = tree.node(number) else { continue };
         links.entry(number).or_default().push(path.clone());
         if seen.insert(number) {
-            todo.extend(node.entries().map(|(name, to)| {
-                (to, format!("{path}/{}", String::from_utf8_lossy(name)))
-            }));
+            todo.extend(
+                node.entries()
+                    .map(|(name, to)| (to, format!("{path}/{}", String::from_utf8_lossy(name)))),
+            );
         }
     }
     for (number, mut paths) in links {

@@ -39,9 +39,8 @@ impl Disk {
         let limits = MemLimits { capacity_bytes: 4 << 30, ..MemLimits::default() };
         let below = MemFs::with_limits(limits);
         let fs: &dyn FileSystem = &below;
-        let (entry, _) = fs
-            .create(&Caller::ROOT, fs.root(), NAME.as_bytes(), 0o600, OpenFlags::WRITE)
-            .unwrap();
+        let (entry, _) =
+            fs.create(&Caller::ROOT, fs.root(), NAME.as_bytes(), 0o600, OpenFlags::WRITE).unwrap();
         Self { below, ino: entry.attr.ino, log: Mutex::default() }
     }
 
@@ -85,7 +84,14 @@ impl Layer for Disk {
         &self.below
     }
 
-    fn write(&self, caller: &Caller, ino: Ino, handle: Handle, at: u64, data: &[u8]) -> Result<usize> {
+    fn write(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Handle,
+        at: u64,
+        data: &[u8],
+    ) -> Result<usize> {
         let request = || Request::Write { offset: at, data: data.into() };
         self.note(request, || FileSystem::write(&self.below, caller, ino, handle, at, data))
     }
@@ -156,9 +162,8 @@ fn apply(base: &Image, changed: &mut Image, request: &Request, keep: &mut dyn Fn
         if keep() {
             let range = start as usize..(start + len) as usize;
             let zeroes = || vec![0; BLOCK_BYTES as usize];
-            let block = changed
-                .entry(nr)
-                .or_insert_with(|| base.get(&nr).cloned().unwrap_or_else(zeroes));
+            let block =
+                changed.entry(nr).or_insert_with(|| base.get(&nr).cloned().unwrap_or_else(zeroes));
             match request {
                 Request::Write { data, .. } => {
                     let from = (at - offset) as usize;

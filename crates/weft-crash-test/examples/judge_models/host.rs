@@ -57,7 +57,15 @@ impl Kind {
     pub fn make(self, image: &Path) -> Result<()> {
         File::create(image)?.set_len(self.size_bytes())?;
         let options: &[&str] = match self {
-            Self::Ext4 => &["-q", "-b", "4096", "-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+            Self::Ext4 => &[
+                "-q",
+                "-b",
+                "4096",
+                "-J",
+                "size=4",
+                "-E",
+                "lazy_itable_init=0,lazy_journal_init=0",
+            ],
             Self::Xfs => &["-q", "-f"],
             Self::Btrfs => &["-q", "-f", "-m", "single"],
         };

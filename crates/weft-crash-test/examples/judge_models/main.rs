@@ -264,7 +264,8 @@ fn judge(rig: &Rig, seed: u64, options: &Options, totals: &Mutex<Totals>) -> Res
     let found: HashSet<u128> = trees.values().flatten().map(Snapshot::hash).collect();
     let mut tallies = Vec::new();
     for rule in rules {
-        let allowed = Allowed::new(&run.recording, rule)?;
+        let allowed = Allowed::new(&run.recording, rule)
+            .map_err(|e| format!("{}: {e}: {:?}", rule.name(), run.steps))?;
         let mut tally = Tally::default();
         for state in &states {
             let Some(Some(tree)) = trees.get(&state.hash()) else { continue };
@@ -334,9 +335,8 @@ fn report(
     for step in &run.steps {
         text += &format!("  {step}\n");
     }
-    for (nr, call) in run.recording.calls.iter().enumerate() {
-        text += &format!("  call {nr}: {}\n", call.action.name());
-    }
+    let calls: Vec<_> = run.recording.calls.iter().map(|call| call.action.name()).collect();
+    text += &format!("  in flight: {} of {calls:?}\n", calls.get(returned).unwrap_or(&"none"));
     for line in allowed::lines(tree) {
         text += &format!("    {line}\n");
     }

@@ -63,8 +63,7 @@ impl<'a> Workload<'a> {
         fs::write(mount.join(BESIDE), "x")?;
         let rng = Rng::new(seed);
         let (open, steps, returned) = Default::default();
-        let mut new =
-            Self { root, mem, fs, rng, open, steps, returned, requests, fill: b'a' - 1 };
+        let mut new = Self { root, mem, fs, rng, open, steps, returned, requests, fill: b'a' - 1 };
         for dir in ["d", "e", "d/s"] {
             if new.rng.chance(2, 3) {
                 new.mkdir(dir)?;
@@ -228,7 +227,8 @@ impl<'a> Workload<'a> {
         let made = FileSystem::create(&*self.fs, CALLER, dir, name, 0o644, flags);
         let Ok((entry, opened)) = made else { return Ok(Done::No) };
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o644).open(self.host(path))?;
+        let file =
+            options.read(true).write(true).create_new(true).mode(0o644).open(self.host(path))?;
         let (ino, handle) = (entry.attr.ino, opened.handle);
         self.open.push(Open { path: path.to_owned(), file, ino, handle });
         Ok(Done::Yes(format!("creat {path}")))
