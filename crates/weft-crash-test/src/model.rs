@@ -38,12 +38,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::calls::{Action, Call, CallNr, NodeNr, ROOT};
 use crate::effects::{Change, Effect, PAGE_BYTES, Resizing, changes_of};
+use crate::inode_log::InodeLog;
 use crate::{Error, Result};
 
 /// A model of persistence.
@@ -159,7 +161,9 @@ impl Units {
             builder.add(nr, call);
         }
         let out_of_order = model.logs_single_inodes();
-        Self { effects: builder.effects, units: builder.units, out_of_order }
+        let Builder { effects, mut units, chain, log, .. } = builder;
+        log.finish(&chain, &mut units);
+        Self { effects, units, out_of_order }
     }
 
     /// The changes of a unit.
@@ -184,9 +188,9 @@ struct Node {
     last_for_data: Option<UnitNr>,
     /// Where it was last made shorter, and to which size in bytes.
     shrunk: Vec<(UnitNr, u64)>,
-    /// The unit of metadata before it was made shorter, if that is not durable for certain. btrfs
-    /// logs the size of a file for a new name of it, and neither what was cut off nor new data.
-    before_shrink: Option<Option<UnitNr>>,
+    /// Made shorter, and that is not durable for certain. btrfs logs the size of a file for a new
+    /// name of it, and neither what was cut off nor new data.
+    is_shorter: bool,
     /// Emptied since it was last written back: it will be written when it is closed.
     emptied: bool,
     /// The units that gave it a name, with the directory.
@@ -207,6 +211,8 @@ struct Builder<'a> {
     durable: usize,
     /// Data that the next metadata unit must wait for.
     ordered: Vec<UnitNr>,
+    /// Where single inodes are logged: what is not in the order of `chain`.
+    log: InodeLog,
 }
 
 impl<'a> Builder<'a> {
@@ -220,6 +226,7 @@ impl<'a> Builder<'a> {
             chain: Vec::new(),
             durable: 0,
             ordered: Vec::new(),
+            log: InodeLog::default(),
         }
     }
 
@@ -247,6 +254,7 @@ impl<'a> Builder<'a> {
             }
             _ => self.model.has_ordered_metadata(),
         };
+        self.forget_replaced(nr, call);
         let mut metadata = Vec::new();
         for change in changes {
             let effect = self.effects.len() as u32;
@@ -262,6 +270,24 @@ impl<'a> Builder<'a> {
         }
         if !metadata.is_empty() {
             self.metadata(nr, call, metadata);
+        }
+    }
+
+    /// A new file that is in the log leaves it when another replaces it. That one, if it was never
+    /// logged, is not put into it: the next `fsync` of anything may leave neither.
+    fn forget_replaced(&mut self, nr: CallNr, call: &Call) {
+        let Action::Rename { to, node, replaced: Some(replaced), exchange: false, .. } =
+            &call.action
+        else {
+            return;
+        };
+        if self.model.logs_single_inodes() && self.log.has_new(*replaced) && !self.log.has(*node) {
+            let (dir, name) = (to.dir, to.name.clone());
+            let change = Change::Name { dir, name, node: None, before: Some(*replaced) };
+            let effect = self.effects.len() as u32;
+            self.effects.push(Effect { call: nr, change });
+            let made = [dir, *replaced].map(|node| self.nodes.get(&node).and_then(|n| n.made));
+            self.push(nr, vec![effect], made.into_iter().flatten().collect());
         }
     }
 
@@ -296,18 +322,27 @@ impl<'a> Builder<'a> {
                 node.data.push(unit);
             }
             Change::Size { size_bytes, .. } => {
-                let before_shrink = node.before_shrink.filter(|_| model.logs_single_inodes());
-                if model.writes_data_before_size() && before_shrink.is_none() {
+                let is_apart = node.is_shorter && model.logs_single_inodes();
+                if model.writes_data_before_size() && !is_apart {
                     let page = (size_bytes - 1) / PAGE_BYTES;
                     requires.extend(node.pages.get(&page));
                 }
-                if model.has_ordered_metadata() {
-                    requires.extend(before_shrink.unwrap_or(chain));
+                if model.has_ordered_metadata() && !model.logs_single_inodes() {
+                    requires.extend(chain);
                 }
                 let unit = self.push(nr, vec![effect], requires);
                 self.node(node_nr).data.push(unit);
+                self.note_order(unit, effect..effect + 1, is_apart);
             }
             _ => {}
+        }
+    }
+
+    /// Notes a unit that commits order and logs do not.
+    fn note_order(&mut self, unit: UnitNr, effects: Range<u32>, is_loose: bool) {
+        if self.model.logs_single_inodes() {
+            let effects = &self.effects[effects.start as usize..effects.end as usize];
+            self.log.note(unit, self.chain.len(), effects, is_loose);
         }
     }
 
@@ -324,7 +359,7 @@ impl<'a> Builder<'a> {
     /// Changes of names, inodes and attributes.
     fn metadata(&mut self, nr: CallNr, call: &Call, effects: Vec<u32>) {
         let mut requires = Vec::new();
-        if self.model.has_ordered_metadata() {
+        if self.model.has_ordered_metadata() && !self.model.logs_single_inodes() {
             requires.extend(self.chain.last());
             requires.append(&mut self.ordered);
         }
@@ -350,7 +385,17 @@ impl<'a> Builder<'a> {
             let last = self.node(node).last;
             requires.extend(last);
         }
+        // The old name is not lost without the new one.
+        if self.model.logs_single_inodes()
+            && let Action::Rename { .. } = &call.action
+        {
+            let last = self.units.len().checked_sub(1).filter(|last| self.units[*last].call == nr);
+            requires.extend(last.map(|last| UnitNr(last as u32)));
+        }
         let unit = self.push(nr, effects.clone(), requires);
+        if let (Some(first), Some(last)) = (effects.first(), effects.last()) {
+            self.note_order(unit, *first..last + 1, false);
+        }
         if self.model.has_ordered_metadata() {
             self.chain.push(unit);
         }
@@ -363,10 +408,17 @@ impl<'a> Builder<'a> {
     /// Notes which inodes a unit of metadata has changed.
     fn note_metadata(&mut self, unit: UnitNr, change: &Change, call: &Call) {
         let base = (self.base_size)(change.node());
-        let before = self.chain.iter().rev().find(|former| **former < unit).copied();
+        let leaves = match &call.action {
+            Action::Rename { from, to, is_dir: false, .. } => from.dir != to.dir,
+            _ => false,
+        };
         let node = self.node(change.node());
         node.last = Some(unit);
-        node.metadata.push(unit);
+        // The `fsync` of the directory that a file has left may leave it there: btrfs does not log
+        // that an inode has gone which it has logged with its new name.
+        if !(leaves && matches!(change, Change::Name { node: None, .. })) {
+            node.metadata.push(unit);
+        }
         match change {
             Change::Node(_) => {
                 node.made = Some(unit);
@@ -375,7 +427,7 @@ impl<'a> Builder<'a> {
             Change::Size { size_bytes, why, .. } => {
                 node.last_for_data = Some(unit);
                 if *why == Resizing::Shrink {
-                    node.before_shrink.get_or_insert(before);
+                    node.is_shorter = true;
                     node.shrunk.push((unit, *size_bytes));
                     node.emptied |= *size_bytes == 0 && (base.is_some() || node.made.is_some());
                 }
@@ -416,12 +468,12 @@ impl<'a> Builder<'a> {
     }
 
     fn fsync(&mut self, nr: CallNr, node_nr: NodeNr, data_only: bool) {
-        let logs_single_inodes = self.model.logs_single_inodes();
+        let names_matter = matches!(self.model, Model::Posix | Model::BtrfsLike);
         let node = self.node(node_nr);
         // btrfs does not log an inode without a name. How many names a file had at the beginning is
         // not known here: one, in most cases.
         let links = node.links + i64::from(node.made.is_none());
-        if logs_single_inodes && node_nr != ROOT && links <= 0 {
+        if names_matter && node_nr != ROOT && links <= 0 {
             return;
         }
         let data = std::mem::take(&mut node.data);
@@ -452,11 +504,12 @@ impl<'a> Builder<'a> {
             self.node(node_nr).metadata.append(&mut left);
             if self.model.logs_single_inodes() {
                 self.settle_parents(node_nr, nr);
+                self.log.fsync(node_nr, &self.units, &self.effects);
             }
         }
         let node = self.node(node_nr);
         node.emptied = false;
-        node.before_shrink = None;
+        node.is_shorter = false;
     }
 
     fn sync(&mut self, nr: CallNr) {
@@ -464,11 +517,12 @@ impl<'a> Builder<'a> {
             unit.durable_after.get_or_insert(nr);
         }
         self.durable = self.chain.len();
+        self.log.commit();
         for node in self.nodes.values_mut() {
             node.data.clear();
             node.metadata.clear();
             node.emptied = false;
-            node.before_shrink = None;
+            node.is_shorter = false;
         }
     }
 
