@@ -177,6 +177,8 @@ pub enum Action {
         /// The line, without its end.
         line: String,
     },
+    /// A call that is left out of a search.
+    Nothing,
     /// The program ended.
     End,
 }
@@ -231,6 +233,7 @@ impl Action {
             Self::Sync => "sync",
             Self::Close { .. } => "close",
             Self::Promise { .. } => "print",
+            Self::Nothing => "",
             Self::End => "exit",
         }
     }

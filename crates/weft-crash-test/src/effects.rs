@@ -127,7 +127,7 @@ pub fn changes_of(call: &Call) -> Vec<Change> {
             name(from.dir, &from.name, replaced.filter(|_| *exchange), Some(*node)),
         ],
         Action::Write(span) => pages(span, Some(&call.data)),
-        Action::Zero(span) => pages(span, None),
+        Action::Zero(span) => pages(&zeroes(span), None),
         Action::Resize(span) => {
             let shrinks = span.size_after < span.size_before;
             let why = if shrinks { Resizing::Shrink } else { Resizing::Grow };
@@ -146,6 +146,7 @@ pub fn changes_of(call: &Call) -> Vec<Change> {
         | Action::Sync
         | Action::Close { .. }
         | Action::Promise { .. }
+        | Action::Nothing
         | Action::End => Vec::new(),
     }
 }
@@ -161,6 +162,16 @@ fn tail(span: &Span) -> Option<Change> {
     // Both are at most the size of a page.
     let (start, len) = (start as usize, (end - span.size_after) as usize);
     Some(Change::Page { node: span.node, bytes: PageBytes { page, start, len, source: None } })
+}
+
+/// The longest range that is made to read as zeroes in one call, in bytes: its pages are
+/// enumerated.
+pub(crate) const ZEROES_MAX: u64 = 1 << 30;
+
+/// The part of a range of zeroes that lies within the file: behind its end nothing changes.
+pub(crate) fn zeroes(span: &Span) -> Span {
+    let end = (span.offset + span.len_bytes).min(span.size_after);
+    Span { len_bytes: end.saturating_sub(span.offset), ..span.clone() }
 }
 
 /// Each page of a span, followed by the size that the file grows to with it.

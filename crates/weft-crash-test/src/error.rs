@@ -39,9 +39,9 @@ pub enum Error {
         /// Its error.
         source: weft_vfs::Error,
     },
-    /// The mount failed.
+    /// A worker process failed, or the mount in it.
     #[error(transparent)]
-    Mount(#[from] weft_fuse::Error),
+    Sandbox(#[from] crate::sandbox::Error),
 }
 
 /// The result of a fallible call of this crate.

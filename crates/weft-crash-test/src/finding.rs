@@ -154,7 +154,9 @@ impl Finding {
             [first, second] => format!("{first} and {second}"),
             [first, rest @ ..] => format!("{first} and {} more calls", rest.len()),
         };
-        let kept = self.kept.as_ref().map_or("nothing at all", |call| call.text.as_str());
+        let Some(kept) = self.kept.as_ref().map(|call| call.text.as_str()) else {
+            return "the check fails on what was there before the program began".into();
+        };
         match self.nature {
             Nature::Reordered => format!("{lost} is lost, but the later {kept} is on the disk"),
             Nature::NotDurable => format!("{lost} is lost, though {kept}"),

@@ -33,6 +33,9 @@ pub(crate) struct EpochImages<'a> {
 /// What a change changes, as far as two changes of it depend on their order.
 #[derive(PartialEq, Eq, Hash)]
 enum Object<'a> {
+    /// That the inode exists: all else of it needs this, and nothing changes it.
+    Existence(NodeNr),
+    /// Its attributes and its size.
     Inode(NodeNr),
     Name(NodeNr, &'a [u8]),
     Page(NodeNr, u64),
@@ -68,6 +71,7 @@ impl<'a> Images<'a> {
         }
         let object = |effect: u32| match &units.effects[effect as usize].change {
             Change::Name { dir, name, .. } => Object::Name(*dir, name),
+            Change::Node(new) => Object::Existence(new.node),
             change if shorter.contains(&change.node()) => Object::File(change.node()),
             Change::Page { node, bytes } => Object::Page(*node, bytes.page),
             change => Object::Inode(change.node()),

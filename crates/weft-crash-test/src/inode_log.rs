@@ -42,18 +42,31 @@ impl InodeLog {
 
     /// Notes a unit of metadata, or the size of a file, and that `before` units of metadata have
     /// come before.
-    pub(crate) fn note(&mut self, unit: UnitNr, before: usize, effects: &[Effect], is_loose: bool) {
+    pub(crate) fn note(
+        &mut self,
+        unit: UnitNr,
+        before: usize,
+        units: &[Unit],
+        effects: &[Effect],
+        is_loose: bool,
+    ) {
         self.ordered.push((unit, before));
         let mut is_loose = is_loose;
         let mut touched = Vec::new();
-        for effect in effects {
-            match &effect.change {
+        let mut todo = Vec::new();
+        for effect in &units[unit.index()].effects {
+            match &effects[*effect as usize].change {
                 Change::Name { dir, name, node, before } => {
                     let inodes = [*node, *before].into_iter().flatten();
                     touched.extend(inodes.clone().chain([*dir]));
                     is_loose |= inodes.clone().any(|inode| self.has(inode));
                     is_loose |= node.is_none() && self.has(*dir);
-                    self.owners.entry((*dir, name.clone())).or_default().extend(inodes);
+                    let owners = self.owners.entry((*dir, name.clone())).or_default();
+                    owners.extend(inodes);
+                    // A new name of a logged inode is logged as by an `fsync`.
+                    if node.is_some_and(|node| self.logged.contains(&node)) {
+                        todo.extend(owners.iter().chain(self.made.get(dir)));
+                    }
                 }
                 change => {
                     let node = change.node();
@@ -67,16 +80,20 @@ impl InodeLog {
         }
         if is_loose {
             self.loose.insert(unit);
-            return;
+        } else {
+            for node in touched {
+                self.touching.entry(node).or_default().push(unit);
+            }
         }
-        for node in touched {
-            self.touching.entry(node).or_default().push(unit);
-        }
+        self.log(todo, units, effects);
     }
 
     /// Logs an inode and what belongs to it.
     pub(crate) fn fsync(&mut self, node: NodeNr, units: &[Unit], effects: &[Effect]) {
-        let mut todo = vec![node];
+        self.log(vec![node], units, effects);
+    }
+
+    fn log(&mut self, mut todo: Vec<NodeNr>, units: &[Unit], effects: &[Effect]) {
         let mut seen = HashSet::new();
         while let Some(inode) = todo.pop() {
             if !seen.insert(inode) {

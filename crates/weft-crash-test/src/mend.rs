@@ -1,12 +1,15 @@
 //! Which `fsync` is missing: derived from a cause, and proven by searching the states that are left
 //! when the program makes it.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use crate::calls::{Action, CallNr, NodeNr};
 use crate::finding::{Finding, Nature, objects, path_of, roots};
 use crate::shrink::Cause;
-use crate::subject::{Cursor, Inserted, Subject};
+use crate::states::{Bounds, Epoch, State};
+use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge};
 use crate::words::{CallText, describe};
 use crate::{Model, Recording, Result};
@@ -68,8 +71,8 @@ pub fn mend(
     let (likely, other) = if has_names { (&dirs, &files) } else { (&files, &dirs) };
     let both: Vec<Action> = files.iter().chain(&dirs).cloned().collect();
     for actions in [likely, other, &both] {
-        let insert = |action: &Action| Inserted { before: trigger, action: action.clone() };
-        let inserted: Vec<Inserted> = actions.iter().map(insert).collect();
+        let insert = |action: &Action| Edit::Insert { before: trigger, action: action.clone() };
+        let inserted: Vec<Edit> = actions.iter().map(insert).collect();
         let mended = Subject::new(recording, model, &inserted);
         if inserted.is_empty() || still_possible(&mended, cause, inserted.len())? {
             continue;
@@ -108,35 +111,41 @@ fn prove(
     judge: &mut dyn Judge,
 ) -> Result<(u64, u64)> {
     let mut cursor = Cursor::new(mended);
-    let (mut states, mut failed) = (0, 0);
-    let mut seen = std::collections::HashSet::new();
+    let mut proof = Proof { mended, judge, seen: HashSet::new(), states: 0, failed: 0 };
     let last = CallNr(trigger.0 + inserted as u32 + 1);
     for epoch in mended.epochs().filter(|epoch| epoch.end > first) {
-        let promises = mended.promises(&epoch);
-        let mut result: Result<()> = Ok(());
-        let bounds = crate::Bounds { states: STATES_MAX as usize, all: 256, ..Default::default() };
+        let mut result = Ok(());
+        let bounds = Bounds { states: STATES_MAX as usize, all: 256, ..Bounds::default() };
         epoch.each_state(&mended.units, bounds, &mut |state| {
-            let mut one = || {
-                let tree = cursor.tree(&state)?;
-                if seen.insert((tree.hash(), epoch.promises)) {
-                    states += 1;
-                    let case = Case {
-                        inserted: &mended.inserted,
-                        state: &state,
-                        tree: &tree,
-                        promises: &promises,
-                    };
-                    failed += u64::from(judge.judge(&case)?.fails());
-                }
-                Ok(())
-            };
-            result = one();
-            result.is_ok() && states < STATES_MAX
+            result = proof.judge(&mut cursor, &epoch, &state);
+            result.is_ok() && proof.states < STATES_MAX
         });
         result?;
-        if epoch.end >= last || states >= STATES_MAX {
+        if epoch.end >= last || proof.states >= STATES_MAX {
             break;
         }
     }
-    Ok((states, failed))
+    Ok((proof.states, proof.failed))
+}
+
+struct Proof<'a> {
+    mended: &'a Subject,
+    judge: &'a mut dyn Judge,
+    seen: HashSet<(u128, usize)>,
+    states: u64,
+    failed: u64,
+}
+
+impl Proof<'_> {
+    fn judge(&mut self, cursor: &mut Cursor<'_>, epoch: &Epoch, state: &State) -> Result<()> {
+        let tree = cursor.tree(state)?;
+        if self.seen.insert((tree.hash(), epoch.promises)) {
+            let promises = self.mended.promises(epoch);
+            let edits = &self.mended.edits;
+            let case = Case { edits, state, tree: &tree, promises: &promises };
+            self.states += 1;
+            self.failed += u64::from(self.judge.judge(&case)?.fails());
+        }
+        Ok(())
+    }
 }

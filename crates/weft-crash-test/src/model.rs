@@ -38,7 +38,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::ops::Range;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -332,17 +331,16 @@ impl<'a> Builder<'a> {
                 }
                 let unit = self.push(nr, vec![effect], requires);
                 self.node(node_nr).data.push(unit);
-                self.note_order(unit, effect..effect + 1, is_apart);
+                self.note_order(unit, is_apart);
             }
             _ => {}
         }
     }
 
     /// Notes a unit that commits order and logs do not.
-    fn note_order(&mut self, unit: UnitNr, effects: Range<u32>, is_loose: bool) {
+    fn note_order(&mut self, unit: UnitNr, is_loose: bool) {
         if self.model.logs_single_inodes() {
-            let effects = &self.effects[effects.start as usize..effects.end as usize];
-            self.log.note(unit, self.chain.len(), effects, is_loose);
+            self.log.note(unit, self.chain.len(), &self.units, &self.effects, is_loose);
         }
     }
 
@@ -393,9 +391,7 @@ impl<'a> Builder<'a> {
             requires.extend(last.map(|last| UnitNr(last as u32)));
         }
         let unit = self.push(nr, effects.clone(), requires);
-        if let (Some(first), Some(last)) = (effects.first(), effects.last()) {
-            self.note_order(unit, *first..last + 1, false);
-        }
+        self.note_order(unit, false);
         if self.model.has_ordered_metadata() {
             self.chain.push(unit);
         }

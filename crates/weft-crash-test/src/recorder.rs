@@ -13,6 +13,7 @@ use weft_vfs::{
 };
 
 use crate::calls::{Action, Call, NewNode, NodeNr, Place, Process, Span};
+use crate::effects::{ZEROES_MAX, zeroes};
 
 /// A file system whose calls are recorded.
 pub struct Recorder {
@@ -42,6 +43,8 @@ struct State {
     promise: Option<Pattern>,
     /// Nothing is recorded before the setup has ended.
     recording: bool,
+    /// The program has ended: what is synced from now on is not by its doing.
+    ended: bool,
     limit_bytes: u64,
     overflow: bool,
 }
@@ -49,6 +52,12 @@ struct State {
 /// A pattern of lines: parts that must follow each other, `*` between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(Vec<String>);
+
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.join("*"))
+    }
+}
 
 impl Pattern {
     /// Reads a pattern. `*` stands for any text; a pattern may begin and end anywhere in a line.
@@ -89,6 +98,14 @@ impl Recorder {
         state.recording = true;
     }
 
+    /// Says that the program has ended. What it wrote through mappings may still come, and is
+    /// recorded; what makes it come is not.
+    pub fn end_of_program(&self) {
+        let mut state = self.lock();
+        self.read_printed(&mut state);
+        state.ended = true;
+    }
+
     /// Ends the recording and returns the calls, or `None` if the program wrote more than can be
     /// recorded.
     #[must_use]
@@ -117,10 +134,13 @@ impl Recorder {
     }
 
     fn note(&self, state: &mut State, caller: &Caller, action: Action, data: &[u8]) {
-        if !state.recording || state.overflow {
+        if !state.recording || state.overflow || state.ended && action.is_sync() {
             return;
         }
-        state.data_bytes += data.len() as u64;
+        state.data_bytes += match &action {
+            Action::Zero(span) if zeroes(span).len_bytes > ZEROES_MAX => u64::MAX / 2,
+            _ => data.len() as u64,
+        };
         if state.data_bytes > state.limit_bytes {
             state.overflow = true;
             state.calls = Vec::new();

@@ -6,6 +6,7 @@
 //! at the beginning, inode by inode, names and pages apart; the calls, each with its bytes; and an
 //! end with the number of the calls, so that a recording that was cut off is recognised.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::Path;
@@ -15,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use weft_vfs::memfs::{Snapshot, SnapshotAttr, SnapshotNode};
 use weft_vfs::{FileKind, Time};
 
-use crate::calls::{Action, Call, Process};
-use crate::effects::PAGE_BYTES;
+use crate::calls::{Action, Call, NodeNr, Process, Span};
+use crate::effects::{PAGE_BYTES, ZEROES_MAX, zeroes};
 use crate::{Error, Result};
 
 /// What was recorded, and how.
@@ -103,6 +104,28 @@ struct NodeFrame {
 }
 
 impl Recording {
+    /// Makes a recording of a program. Calls on inodes that had lost their last name before the
+    /// first call are left out: the kernel closes the files of an earlier program late.
+    #[must_use]
+    pub fn new(header: Header, base: Snapshot, mut calls: Vec<Call>) -> Self {
+        let mut known: HashSet<NodeNr> = base.nodes().map(|(nr, _)| NodeNr(nr)).collect();
+        calls.retain(|call| match &call.action {
+            Action::Create { new, .. } => {
+                known.insert(new.node);
+                true
+            }
+            Action::Write(Span { node, .. })
+            | Action::Zero(Span { node, .. })
+            | Action::Resize(Span { node, .. })
+            | Action::Attributes { node, .. }
+            | Action::Xattr { node, .. }
+            | Action::Fsync { node, .. }
+            | Action::Close { node } => known.contains(node),
+            _ => true,
+        });
+        Self { header, base, calls }
+    }
+
     /// Writes the recording to a file, which is replaced if it exists.
     ///
     /// # Errors
@@ -215,8 +238,7 @@ fn check(action: &Action, data_len: usize) -> std::result::Result<(), Problem> {
     if matches!(action, Action::Write(_)) && span.len_bytes != data_len as u64 {
         return Err(Problem::Format("a write of another length than its data"));
     }
-    // A hole that is punched needs no data: bounded apart, as its pages are enumerated.
-    if matches!(action, Action::Zero(_)) && span.len_bytes > 1 << 40 {
+    if matches!(action, Action::Zero(_)) && zeroes(span).len_bytes > ZEROES_MAX {
         return Err(Problem::Format("a hole that is too large"));
     }
     Ok(())

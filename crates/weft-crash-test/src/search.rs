@@ -178,7 +178,7 @@ fn check_without_power_cut(subject: &Subject, judge: &mut dyn Judge) -> Result<(
     let tree = cursor.tree(&state)?;
     let promises = subject.promises(&epoch);
     let verdict = judge.judge(&Case {
-        inserted: &subject.inserted,
+        edits: &subject.edits,
         state: &state,
         tree: &tree,
         promises: &promises,
@@ -320,8 +320,8 @@ impl Shared<'_> {
 
     fn verdict(&self, judge: &mut dyn Judge, epoch: &Epoch, job: &Job) -> Result<Verdict> {
         let promises = self.subject.promises(epoch);
-        let inserted = &self.subject.inserted;
-        let case = Case { inserted, state: &job.state, tree: &job.tree, promises: &promises };
+        let edits = &self.subject.edits;
+        let case = Case { edits, state: &job.state, tree: &job.tree, promises: &promises };
         let verdict = judge.judge(&case)?;
         locked(&self.verdicts).insert(job.key, verdict.fails());
         Ok(verdict)

@@ -243,7 +243,8 @@ impl Epoch {
     pub fn is_legal(&self, state: &State) -> bool {
         let known = state.kept.places().all(|place| place < self.pending.len());
         let kept = self.resized(&state.kept);
-        known && kept.places().all(|place| kept.contains_all(&self.requires[place]))
+        let torn = state.torn.is_none_or(|torn| kept.contains(torn.place as usize));
+        known && torn && kept.places().all(|place| kept.contains_all(&self.requires[place]))
     }
 
     fn resized(&self, kept: &Kept) -> Kept {

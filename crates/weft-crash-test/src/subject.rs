@@ -9,13 +9,19 @@ use crate::model::{Model, Unit, Units};
 use crate::states::{Epoch, State, epochs};
 use crate::{Error, Recording, Result};
 
-/// A call that makes something durable and that the program did not make.
+/// A change of a recording: what if the program had made other calls to make something durable?
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Inserted {
-    /// The call before which it is made.
-    pub before: CallNr,
-    /// `fsync` of a file or a directory.
-    pub action: Action,
+#[serde(rename_all = "snake_case")]
+pub enum Edit {
+    /// It makes one more.
+    Insert {
+        /// The call before which it is made.
+        before: CallNr,
+        /// An `fsync` of a file or a directory.
+        action: Action,
+    },
+    /// It does not make this one.
+    Remove(CallNr),
 }
 
 /// The calls of a recording, and their units under a model.
@@ -23,33 +29,40 @@ pub struct Inserted {
 pub struct Subject {
     /// The tree at the beginning.
     pub base: Snapshot,
-    /// The calls, with those that were inserted.
+    /// The calls, as the edits have changed them.
     pub calls: Vec<Call>,
     /// The units of the calls.
     pub units: Units,
     /// The model.
     pub model: Model,
-    /// The calls that were inserted.
-    pub inserted: Vec<Inserted>,
+    /// The changes of the recording.
+    pub edits: Vec<Edit>,
 }
 
 impl Subject {
-    /// Derives the units of a recording, as if the program had made some further calls.
+    /// Derives the units of a recording, as if the program had made other calls.
     #[must_use]
-    pub fn new(recording: &Recording, model: Model, inserted: &[Inserted]) -> Self {
-        let mut calls = Vec::with_capacity(recording.calls.len() + inserted.len());
+    pub fn new(recording: &Recording, model: Model, edits: &[Edit]) -> Self {
+        let mut calls = Vec::with_capacity(recording.calls.len() + edits.len());
         for (nr, call) in (0..).map(CallNr).zip(&recording.calls) {
-            for new in inserted.iter().filter(|new| new.before == nr) {
-                let process = Process::default();
-                let action = new.action.clone();
-                calls.push(Call { action, process, at_nanos: call.at_nanos, data: [].into() });
+            let mut call = call.clone();
+            for edit in edits {
+                match edit {
+                    Edit::Insert { before, action } if *before == nr => calls.push(Call {
+                        action: action.clone(),
+                        process: Process::default(),
+                        at_nanos: call.at_nanos,
+                        data: [].into(),
+                    }),
+                    Edit::Remove(removed) if *removed == nr => call.action = Action::Nothing,
+                    _ => {}
+                }
             }
-            calls.push(call.clone());
+            calls.push(call);
         }
         let sizes = sizes(&recording.base);
         let units = Units::new(model, &calls, &|node| sizes.get(&node).copied());
-        let inserted = inserted.to_vec();
-        Self { base: recording.base.clone(), calls, units, model, inserted }
+        Self { base: recording.base.clone(), calls, units, model, edits: edits.to_vec() }
     }
 
     /// The promises that were made before a call.

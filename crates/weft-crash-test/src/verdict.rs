@@ -5,7 +5,7 @@ use weft_vfs::memfs::Snapshot;
 
 use crate::Result;
 use crate::states::State;
-use crate::subject::Inserted;
+use crate::subject::Edit;
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +52,8 @@ impl std::fmt::Display for Outcome {
 /// A state to be judged.
 #[derive(Debug)]
 pub struct Case<'a> {
-    /// The calls that were inserted into the recording.
-    pub inserted: &'a [Inserted],
+    /// The changes of the recording.
+    pub edits: &'a [Edit],
     /// The state.
     pub state: &'a State,
     /// Its tree.
@@ -64,6 +64,15 @@ pub struct Case<'a> {
 
 /// Runs a check on states.
 pub trait Judge: Send {
+    /// Tells the judge under which model the next states are legal.
+    ///
+    /// # Errors
+    /// Those of [`judge`](Self::judge).
+    fn begin(&mut self, model: crate::Model) -> Result<()> {
+        let _ = model;
+        Ok(())
+    }
+
     /// Runs the check on one state.
     ///
     /// # Errors

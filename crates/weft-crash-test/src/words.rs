@@ -144,6 +144,7 @@ pub fn describe(base: &Snapshot, calls: &[Call], nr: CallNr) -> CallText {
         }
         Action::Sync => (String::new(), "sync()".into()),
         Action::Promise { line } => (String::new(), format!("the program printed {line:?}")),
+        Action::Nothing => (String::new(), "left out".into()),
         Action::End => (String::new(), "the program ended".into()),
     };
     let by = match call.process.pid {

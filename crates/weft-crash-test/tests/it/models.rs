@@ -261,6 +261,63 @@ fn a_new_name_of_a_file_brings_its_size_without_its_content_on_btrfs() {
     allows(program, "g", Some(b"ol"), apart);
 }
 
+/// Whether a model allows a state that a predicate describes.
+fn can_leave(
+    recording: &weft_crash_test::Recording,
+    model: Model,
+    state: impl Fn(&dyn Fn(&str) -> bool) -> bool + Send + Clone + 'static,
+) -> bool {
+    let found = crate::program::search_all(recording, model, move |tree, _| {
+        !state(&|name| crate::program::content(tree, name).is_some())
+    });
+    found.progress.failed > 0
+}
+
+#[test]
+fn what_is_done_to_a_synced_file_waits_for_nothing_on_btrfs() {
+    let program = || old_file().put("g", b"new").fsync("g").creat("h").rename("g", "i");
+    let recording = program().end();
+    for model in Model::ALL {
+        let found = can_leave(&recording, model, |has| has("i") && !has("h"));
+        assert_eq!(found, matches!(model, Posix | BtrfsLike), "{model}");
+    }
+    // A file that is not synced keeps its place in the order.
+    let recording = old_file().creat("g").creat("h").rename("g", "i").end();
+    for model in Model::ALL {
+        let found = can_leave(&recording, model, |has| has("i") && !has("h"));
+        assert_eq!(found, model == Posix, "{model}");
+    }
+}
+
+#[test]
+fn fsync_of_a_new_file_brings_the_one_that_had_its_name_on_btrfs() {
+    let program = || old_file().creat("before").rename("f", "g").put("f", b"new").fsync("f");
+    let recording = program().end();
+    for model in Model::ALL {
+        let found = can_leave(&recording, model, |has| has("g") && !has("before"));
+        assert_eq!(found, matches!(model, Posix | BtrfsLike), "{model}");
+    }
+}
+
+#[test]
+fn a_new_synced_file_may_be_lost_if_another_that_is_not_synced_replaces_it_on_btrfs() {
+    let program = || old_file().put("g", b"new").fsync("g").put("h", b"newer").rename("h", "g");
+    let recording = program().print("saved").end();
+    for model in Model::ALL {
+        let found = crate::program::search_all(&recording, model, |tree, promises| {
+            promises.is_empty() || crate::program::content(tree, "g").is_some()
+        });
+        // In posix, as the directory was not synced.
+        assert_eq!(found.progress.failed > 0, matches!(model, Posix | BtrfsLike), "{model}");
+    }
+    let synced = || old_file().put("g", b"new").fsync("g").put("h", b"newer").fsync("h");
+    let recording = synced().rename("h", "g").print("saved").end();
+    let found = crate::program::search_all(&recording, BtrfsLike, |tree, promises| {
+        promises.is_empty() || crate::program::content(tree, "g").is_some()
+    });
+    assert_eq!(found.progress.failed, 0);
+}
+
 #[test]
 fn what_is_durable_of_a_file_without_a_name_is_built() {
     // The inode is durable, and so is a page, while its name and a later size are not.
@@ -321,5 +378,21 @@ fn a_directory_that_was_moved_has_one_name() {
                 true
             });
         }
+    }
+}
+
+#[test]
+fn a_new_file_of_which_only_the_mode_is_not_durable_has_its_data() {
+    // fdatasync leaves the change of the mode behind, but not the inode that it changes.
+    let program = || {
+        let recording = Program::new().start().put("f", b"new").chmod("f", 0o600);
+        recording.fdatasync("f").fsync_dir("").print("saved f")
+    };
+    let recording = program().end();
+    for model in Model::ALL {
+        let found = crate::program::search_all(&recording, model, |tree, promises| {
+            promises.is_empty() || crate::program::content(tree, "f").as_deref() == Some(b"new")
+        });
+        assert_eq!(found.progress.failed, 0, "{model}");
     }
 }

@@ -85,6 +85,13 @@ impl Program {
         self
     }
 
+    pub fn chmod(self, path: &str, perm: u16) -> Self {
+        let ino = self.ino(path);
+        let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
+        FileSystem::setattr(&*self.recorder, &Caller::ROOT, ino, &set).unwrap();
+        self
+    }
+
     pub fn close(self, path: &str) -> Self {
         let ino = self.ino(path);
         // The file was never opened: the closing is what is recorded.
@@ -123,13 +130,6 @@ impl Program {
         let ino = self.ino(from);
         let (dir, name) = self.place(to);
         FileSystem::link(&*self.recorder, &Caller::ROOT, ino, dir, name).unwrap();
-        self
-    }
-
-    pub fn chmod(self, path: &str, perm: u16) -> Self {
-        let ino = self.ino(path);
-        let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
-        FileSystem::setattr(&*self.recorder, &Caller::ROOT, ino, &set).unwrap();
         self
     }
 

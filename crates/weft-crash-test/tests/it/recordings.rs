@@ -42,3 +42,25 @@ fn a_recording_that_is_cut_off_or_damaged_is_refused() {
         let _ = Recording::from_bytes(&damaged);
     }
 }
+
+#[test]
+fn calls_on_a_file_that_was_removed_before_are_left_out() {
+    let fs = std::sync::Arc::new(weft_vfs::memfs::MemFs::new());
+    let recorder = weft_crash_test::Recorder::new(fs.clone(), 1 << 20);
+    let fs: &dyn weft_vfs::FileSystem = &*fs;
+    let (root, caller) = (fs.root(), weft_vfs::Caller::ROOT);
+    let ino =
+        fs.mknod(&caller, root, b"f", weft_vfs::FileKind::Regular, 0o644, 0).unwrap().attr.ino;
+    fs.unlink(&caller, root, b"f").unwrap();
+    // As a program that is tested later sees it: the kernel still has the file open.
+    let base = Program::new().start().end().base;
+    recorder.start(None, None);
+    let recorded: &dyn weft_vfs::FileSystem = &recorder;
+    recorded.write(&caller, ino, weft_vfs::Handle::NONE, 0, b"late").unwrap();
+    recorded.mknod(&caller, root, b"g", weft_vfs::FileKind::Regular, 0o644, 0).unwrap();
+    let calls = recorder.stop().unwrap();
+    assert_eq!(calls.len(), 3);
+    let recording = Recording::new(weft_crash_test::Header::default(), base, calls);
+    assert_eq!(recording.calls.len(), 2);
+    crate::program::search_all(&recording, weft_crash_test::Model::Posix, |_, _| true);
+}

@@ -127,3 +127,21 @@ fn the_same_seed_gives_the_same_states() {
     assert_ne!(states(1), states(2));
     assert_eq!(states(1).len(), 500);
 }
+
+#[test]
+fn a_sync_that_is_left_out_is_missed() {
+    let recording = Program::new()
+        .put("f", b"old")
+        .start()
+        .put("f.tmp", b"new")
+        .fsync("f.tmp")
+        .rename("f.tmp", "f")
+        .end();
+    let fails = |edits: &[weft_crash_test::Edit]| {
+        let subject = Subject::new(&recording, Model::XfsLike, edits);
+        let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(Check(old_or_new))];
+        search(&subject, &mut judges, Limits::default(), &|_| {}).unwrap().progress.failed > 0
+    };
+    assert!(!fails(&[]));
+    assert!(fails(&[weft_crash_test::Edit::Remove(weft_crash_test::CallNr(2))]));
+}

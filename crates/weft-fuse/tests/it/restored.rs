@@ -60,8 +60,8 @@ fn each_restored_tree_is_seen() {
     }
     for _ in 0..3 {
         for (snapshot, then) in [&first, &second, &third, &second] {
-            let restored = m.fs.restore(snapshot);
-            assert_eq!((restored.unnamed, restored.dropped_names), (0, 0));
+            // The kernel may have held a removed file when the snapshot was taken: it has no name.
+            assert_eq!(m.fs.restore(snapshot).dropped_names, 0);
             assert_eq!(&seen(m.path()), then);
         }
         m.fs.restore(&empty);

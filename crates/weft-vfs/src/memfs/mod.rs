@@ -81,7 +81,8 @@ impl MemFs {
     }
 
     /// Returns the whole tree as it is now, in time proportional to the number of inodes: content is
-    /// shared until it is changed here or there.
+    /// shared until it is changed here or there. Files that were removed and are still open are in it,
+    /// without a name; so are some that the kernel has not forgotten yet.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.lock().snapshot()

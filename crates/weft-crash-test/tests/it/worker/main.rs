@@ -1,0 +1,143 @@
+//! The worker of the tests; and by hand, `weft-crash-test-worker COUNT`, the cost of that many
+//! commands.
+
+#[path = "../protocol.rs"]
+mod protocol;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use protocol::{Answer, Request};
+use weft_crash_test::sandbox::{
+    Error, Isolate, Output, Seat, ShellCommand, TestMount, Worker, WorkerOptions, empty_tree,
+    run_if_worker,
+};
+use weft_vfs::memfs::Snapshot;
+use weft_vfs::{Caller, Entry, FileKind, Ino, Layer, MemFs, OpenFlags, Opened};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    run_if_worker(|seat| {
+        if let Err(e) = work(seat) {
+            eprintln!("{e}");
+        }
+    });
+    measure(std::env::args().nth(1).ok_or("give the number of commands")?.parse()?)
+}
+
+/// Drains the output of the command that runs before each call that makes a file, as a recorder
+/// does.
+#[derive(Default)]
+struct Drains {
+    below: MemFs,
+    output: Mutex<Option<Arc<Output>>>,
+    drained: Mutex<Vec<String>>,
+}
+
+impl Drains {
+    fn drain(&self) {
+        if let Some(output) = &*self.output.lock().expect("lock") {
+            let text = String::from_utf8_lossy(&output.drain_now()).into_owned();
+            self.drained.lock().expect("lock").push(text);
+        }
+    }
+}
+
+impl Layer for Drains {
+    fn below(&self) -> &dyn weft_vfs::FileSystem {
+        &self.below
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        perm: u16,
+        flags: OpenFlags,
+    ) -> weft_vfs::Result<(Entry, Opened)> {
+        self.drain();
+        self.below().create(caller, parent, name, perm, flags)
+    }
+
+    fn mknod(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        perm: u16,
+        rdev: u32,
+    ) -> weft_vfs::Result<Entry> {
+        self.drain();
+        self.below().mknod(caller, parent, name, kind, perm, rdev)
+    }
+}
+
+fn work(mut seat: Seat) -> Result<(), Error> {
+    let fs = Arc::new(Drains::default());
+    let empty = empty_tree();
+    let mount = TestMount::new(fs.clone(), &seat.mountpoint)?;
+    while let Some(request) = seat.channel.receive()? {
+        let answer = answer(&seat, &fs, &empty, &mount, request);
+        seat.channel.send(&answer)?;
+    }
+    mount.unmount()
+}
+
+/// Prints what a command costs: restoring a tree, starting `true`, reaping it.
+fn measure(times: u32) -> Result<(), Box<dyn std::error::Error>> {
+    for isolate in [Isolate::Auto, Isolate::UserNamespace, Isolate::Subreaper] {
+        let dir = tempfile::tempdir()?;
+        let options = WorkerOptions { isolate, ..WorkerOptions::new(["worker"], dir.path()) };
+        let mut worker = Worker::start(&options)?;
+        worker.channel().send(&Request::Repeat { times })?;
+        let answer = worker.channel().receive_within(Duration::from_secs(3600))?;
+        let Answer::Repeated { mean } = answer else { return Err(format!("{answer:?}").into()) };
+        println!("{}: {times} commands, {mean:?} each", worker.isolation());
+        worker.end()?;
+    }
+    Ok(())
+}
+
+fn answer(
+    seat: &Seat,
+    fs: &Drains,
+    empty: &Snapshot,
+    mount: &TestMount,
+    request: Request,
+) -> Answer {
+    let isolation = &seat.isolation;
+    let command = |line: &str, limit| {
+        fs.below.restore(empty);
+        ShellCommand::new(line, mount.path(), limit)
+    };
+    let failed = |e: Error| Answer::Failed(e.to_string());
+    match request {
+        Request::Run { line, limit } => match command(&line, limit).run(isolation) {
+            Ok(outcome) => Answer::Ran { outcome, in_place: mount.is_in_place() },
+            Err(e) => failed(e),
+        },
+        Request::Repeat { times } => {
+            let began = Instant::now();
+            for _ in 0..times {
+                match command("true", Duration::from_secs(10)).run(isolation) {
+                    Ok(outcome) if outcome.is_success() => {}
+                    Ok(outcome) => return Answer::Failed(format!("{outcome:?}")),
+                    Err(e) => return failed(e),
+                }
+            }
+            Answer::Repeated { mean: began.elapsed() / times.max(1) }
+        }
+        Request::Drain { line } => {
+            let ran = command(&line, Duration::from_secs(10)).run_drained(isolation, |output| {
+                *fs.output.lock().expect("lock") = Some(Arc::clone(output));
+            });
+            fs.drain();
+            *fs.output.lock().expect("lock") = None;
+            match ran {
+                Ok(_) => Answer::Drained(std::mem::take(&mut *fs.drained.lock().expect("lock"))),
+                Err(e) => failed(e),
+            }
+        }
+    }
+}
