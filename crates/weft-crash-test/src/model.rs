@@ -8,13 +8,14 @@
 //!
 //! | | `posix` | `ext4-ordered` | `xfs-like` | `btrfs-like` |
 //! |---|---|---|---|---|
-//! | changes of names and inodes | in any order | in the order of the calls | same | same, but for what was fsynced |
-//! | the parts of a `rename` | apart | together | together | together |
+//! | changes of names and inodes | in any order | in the order of the calls | same | same, but for inodes that were fsynced |
+//! | the parts of a `rename` | apart | together | together | together in one directory |
 //! | overwritten pages | at any time | at any time | at any time | at any time |
-//! | a file that grew | size and data apart | size after the data of a new block | size after its data | size after its data |
-//! | `rename` over a file | alone | after the data of new blocks (`auto_da_alloc`) | alone | alone |
-//! | `fsync` of a file | the file | the file, and all names and inodes changed before its own last change | same | the file and its names |
-//! | `fsync` of a directory | its names | the same for the directory's last change | same | its names, and the inodes they name |
+//! | the end of the last page of a file made shorter | cleared at any time | same | same | same |
+//! | a file that grew | size and data apart | same, the size in the order of the calls | size after its data | same, but in a file that was made shorter |
+//! | `rename` over a file | alone | after the size of the file (`auto_da_alloc`), not its data | alone | alone |
+//! | `fsync` of a file | the file, if it has a name | the file, and all names and inodes changed before its own last change | same | the file and its names, if it has one |
+//! | `fsync` of a directory | its names, but for files that were moved elsewhere | the same for the directory's last change | same | as `posix`, and the inodes it names |
 //!
 //! Sources:
 //!
@@ -24,15 +25,23 @@
 //!   (Pillai and others, "All File Systems Are Not Created Equal", OSDI 2014, section 3) does.
 //! - `ext4-ordered`: the kernel's `Documentation/filesystems/ext4/` (`data=ordered`,
 //!   `auto_da_alloc`, `delalloc`), `fs/ext4/fsync.c` (the transaction that `fsync` commits is that of
-//!   the inode's last change), `ext4_da_write_end` (a write into a block that exists changes the size
-//!   at once and does not wait for the data), and table 1 of the same paper.
+//!   the inode's last change), and table 1 of the same paper. That documentation says that the data
+//!   of a file which replaces another are on the disk before the `rename`. Since Linux 5.6 they need
+//!   not be: new blocks are marked as unwritten until the data are there (`dioread_nolock`, the
+//!   default since commit 244adf6426ee), `mpage_map_and_submit_extent` sets the size when they are
+//!   allocated, and the journal waits for no data. The file is as long as it should be, of zeroes.
 //! - `xfs-like`: the kernel's `Documentation/filesystems/xfs/`, `fs/xfs/xfs_file.c` (`xfs_file_fsync`
 //!   forces the log up to the inode's last change) and `fs/xfs/xfs_aops.c` (the size on disk is
 //!   changed when the write has ended).
 //! - `btrfs-like`: btrfs(5); `fs/btrfs/tree-log.c` (`btrfs_log_inode_parent`: an fsync logs the inode,
-//!   its names and its new parents, not what else the transaction holds); and the guarantees collected
-//!   in Mohan and others, "Finding Crash-Consistency Bugs with Bounded Black-Box Crash Testing" (OSDI
-//!   2018).
+//!   its names and its new parents, not what else the transaction holds, and nothing of an inode
+//!   without a name; `btrfs_log_new_name` and `btrfs_del_dir_entries_in_log`: later changes of its
+//!   names change the log); and the guarantees collected in Mohan and others, "Finding
+//!   Crash-Consistency Bugs with Bounded Black-Box Crash Testing" (OSDI 2018).
+//!
+//! The models are judged by the file systems themselves: `examples/judge_models` runs random
+//! workloads on the kernel's ext4, XFS and btrfs over a recorded disk, and asks of each tree that a
+//! power cut leaves whether the model allows it.
 //!
 //! Where a source leaves something open, the model allows it.
 
