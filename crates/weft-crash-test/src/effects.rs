@@ -129,9 +129,10 @@ pub fn changes_of(call: &Call) -> Vec<Change> {
         Action::Write(span) => pages(span, Some(&call.data)),
         Action::Zero(span) => pages(&zeroes(span), None),
         Action::Resize(span) => {
-            let why =
-                if span.size_after < span.size_before { Resizing::Shrink } else { Resizing::Grow };
-            vec![Change::Size { node: span.node, size_bytes: span.size_after, why }]
+            let shrinks = span.size_after < span.size_before;
+            let why = if shrinks { Resizing::Shrink } else { Resizing::Grow };
+            let size = Change::Size { node: span.node, size_bytes: span.size_after, why };
+            tail(span).into_iter().chain([size]).collect()
         }
         Action::Attributes { node, perm, uid, gid } => {
             vec![Change::Attributes { node: *node, perm: *perm, uid: *uid, gid: *gid }]
@@ -148,6 +149,19 @@ pub fn changes_of(call: &Call) -> Vec<Change> {
         | Action::Nothing
         | Action::End => Vec::new(),
     }
+}
+
+/// What a file that is made shorter has in its new last page behind its end: zeroes, which are
+/// written as data are, so that they may be there before the file is shorter.
+fn tail(span: &Span) -> Option<Change> {
+    let (page, start) = (span.size_after / PAGE_BYTES, span.size_after % PAGE_BYTES);
+    let end = span.size_before.min((page + 1) * PAGE_BYTES);
+    if start == 0 || end <= span.size_after {
+        return None;
+    }
+    // Both are at most the size of a page.
+    let (start, len) = (start as usize, (end - span.size_after) as usize);
+    Some(Change::Page { node: span.node, bytes: PageBytes { page, start, len, source: None } })
 }
 
 /// The longest range that is made to read as zeroes in one call, in bytes: its pages are

@@ -85,7 +85,9 @@ impl<'a> Images<'a> {
         let mut rest = Vec::new();
         for (unit, effect) in window() {
             let place = place(unit);
-            if place.is_some() || open.contains(&object(effect)) {
+            // An inode comes first: what is durable of it may stand in the floor.
+            let is_new = matches!(units.effects[effect as usize].change, Change::Node(_));
+            if place.is_some() || (!is_new && open.contains(&object(effect))) {
                 rest.push((place, effect));
             } else {
                 apply(&mut floor, units, self.calls, effect, None)?;

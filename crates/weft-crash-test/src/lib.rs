@@ -7,6 +7,7 @@ mod effects;
 mod error;
 mod finding;
 mod image;
+mod inode_log;
 mod mend;
 mod model;
 mod recorder;

@@ -122,6 +122,12 @@ impl Recorder {
         (!state.overflow).then(|| std::mem::take(&mut state.calls))
     }
 
+    /// The number of calls that were recorded until now.
+    #[must_use]
+    pub fn recorded(&self) -> usize {
+        self.lock().calls.len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic within a call leaves the list as it was before the call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

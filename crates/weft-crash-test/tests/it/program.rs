@@ -126,6 +126,22 @@ impl Program {
         self
     }
 
+    pub fn link(self, from: &str, to: &str) -> Self {
+        let ino = self.ino(from);
+        let (dir, name) = self.place(to);
+        FileSystem::link(&*self.recorder, &Caller::ROOT, ino, dir, name).unwrap();
+        self
+    }
+
+    /// Makes a call on a file that has just lost its name.
+    pub fn unlinked(self, path: &str, call: impl FnOnce(&dyn FileSystem, Ino)) -> Self {
+        let (dir, name) = self.place(path);
+        let ino = FileSystem::lookup(&*self.recorder, dir, name).unwrap().attr.ino;
+        FileSystem::unlink(&*self.recorder, &Caller::ROOT, dir, name).unwrap();
+        call(&*self.recorder, ino);
+        self
+    }
+
     pub fn unlink(self, path: &str) -> Self {
         let (dir, name) = self.place(path);
         FileSystem::unlink(&*self.recorder, &Caller::ROOT, dir, name).unwrap();
