@@ -1,6 +1,7 @@
 //! The command line: verbs and their options, as clap derives them.
 
 pub mod cache;
+pub mod crash;
 pub mod hfs;
 mod known;
 #[cfg(feature = "ringer")]
@@ -8,6 +9,7 @@ pub mod ringer;
 pub mod transform;
 
 pub use cache::{Cache, Caching};
+pub use crash::Crash;
 use known::{FORKS, ORDERS, known};
 #[cfg(feature = "ringer")]
 pub use ringer::Ringer;
@@ -607,42 +609,6 @@ pub struct Fsck {
     /// The journal beside the volume, if it was made with one
     #[arg(long, value_name = "FILE")]
     pub journal: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct Crash {
-    /// Begin every workload with a copy of this volume [default: an empty one of a few MiB]
-    pub image: Option<String>,
-    /// Begin no new workload after this many distinct images
-    #[arg(long, default_value_t = 5000, value_name = "COUNT")]
-    pub states: u64,
-    /// Begin no new workload after this many seconds
-    #[arg(long, value_name = "SECONDS")]
-    pub seconds: Option<u64>,
-    /// Order of writes [default: soft]
-    #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS))]
-    pub order: Option<Order>,
-    /// Explore HFS, not ext2 [with IMAGE: the format of that volume]
-    #[arg(long, conflicts_with = "image")]
-    pub hfs: bool,
-    /// Block size of the volume in bytes [default: 1024]
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["image", "hfs"])]
-    pub block_size: Option<u32>,
-    /// Inode size of the volume in bytes [default: 256]
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["image", "hfs"])]
-    pub inode_size: Option<u32>,
-    /// Explore every pair of operations, then random workloads until the time limit
-    #[arg(long)]
-    pub all_pairs: bool,
-    /// Seed of the sampled states and the random workloads
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Run only this workload, as a failure prints it
-    #[arg(long, value_name = "WORKLOAD")]
-    pub workload: Option<String>,
-    /// Run only this state of the workload, as a failure prints it
-    #[arg(long, value_name = "STATE")]
-    pub state: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -111,6 +111,8 @@ pub(crate) struct Front {
     /// The file system determines the offset of appends, as the kernel's value of a file's length
     /// may be out of date.
     appends: bool,
+    /// An fsync of the root is one of the whole file system.
+    sync_by_root: bool,
     /// The passthrough state.
     passthrough: Option<Passthrough>,
     agreed: Agreed,
@@ -137,6 +139,7 @@ impl Front {
             nodes,
             stateful,
             appends: false,
+            sync_by_root: true,
             passthrough: None,
             agreed: Agreed::default(),
             notifier: OnceLock::new(),
@@ -153,6 +156,11 @@ impl Front {
     /// too.
     pub(crate) fn placing_appends(self) -> Self {
         Self { appends: self.stateful, ..self }
+    }
+
+    /// Sets whether an fsync of the root is one of the whole file system.
+    pub(crate) fn syncing_by_root(self, sync_by_root: bool) -> Self {
+        Self { sync_by_root, ..self }
     }
 
     /// Sets the passthrough state.
@@ -644,9 +652,7 @@ impl Front {
         body.skip(8)?;
         let data_only = body.u32()? & FSYNC_DATA_ONLY != 0;
         match opcode {
-            // The kernel forwards to a FUSE mount only fsync(2), not sync(2) or syncfs(2). So this
-            // makes the whole volume durable: `sync MOUNTPOINT`.
-            Opcode::FSyncDir if ino == self.fs.root() => self.fs.sync()?,
+            Opcode::FSyncDir if self.sync_by_root && ino == self.fs.root() => self.fs.sync()?,
             Opcode::FSyncDir => self.fs.fsync_dir(&Self::caller(head), ino)?,
             _ => self.fs.fsync(&Self::caller(head), ino, data_only)?,
         }

@@ -122,6 +122,7 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
     };
     let queues = queues.filter(|_| agreed.io_uring());
     let front = front.with_passthrough(passthrough).agreed(agreed);
+    let front = front.syncing_by_root(options.sync_by_root);
     let front = Arc::new(if kernel_knows_lengths { front } else { front.placing_appends() });
     let fd = session.as_fd().try_clone_to_owned().map_err(serve_error)?;
     let service = Service::new(Arc::clone(&front), fd, options.max_write_bytes);

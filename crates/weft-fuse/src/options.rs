@@ -54,6 +54,10 @@ pub struct MountOptions {
     /// take it for a hole, and the copy has zeroes in its place); and mtime is not that of the
     /// write.
     pub writeback_cache: bool,
+    /// An fsync of the mount's root makes the whole file system durable (`sync MOUNTPOINT`). Default:
+    /// yes, as the kernel forwards neither `sync(2)` nor `syncfs(2)` to a FUSE mount. Otherwise it
+    /// makes the names in the root durable, as in any other directory.
+    pub sync_by_root: bool,
     /// Passthrough: the kernel itself reads and writes files whose content is exactly that of a
     /// file of the host ([`FileSystem::backing`](weft_vfs::FileSystem::backing)). Root only, from
     /// Linux 6.9 on, and not with [`writeback_cache`](Self::writeback_cache); elsewhere it has no
@@ -117,6 +121,7 @@ impl Default for MountOptions {
             absent_names: true,
             shared: false,
             writeback_cache: false,
+            sync_by_root: true,
             passthrough: false,
             io_uring: IoUring::Auto,
             max_write_bytes: 1 << 20,

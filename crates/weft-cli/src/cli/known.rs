@@ -23,7 +23,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{cache, hfs};
+    use crate::cli::{cache, crash, hfs};
     use weft::Order;
     use weft::hfs::view::Forks;
 
@@ -33,6 +33,7 @@ mod tests {
         assert!(Order::ALL.iter().all(|order| ORDERS.contains(&order.name())));
         assert_eq!(FORKS, Forks::ALL.map(Forks::name));
         assert!(hfs::FORMATS.iter().all(|name| name.parse::<hfs::As>().is_ok()));
+        assert_eq!(crash::MODELS, weft_crash_test::Model::ALL.map(weft_crash_test::Model::name));
         assert!(cache::MODES.iter().all(|name| name.parse::<weft::cache::Mode>().is_ok()));
     }
 }

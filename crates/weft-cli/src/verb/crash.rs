@@ -1,6 +1,8 @@
 //! `crash`: explores the states that a power failure can leave.
 
+use super::crash_run;
 use crate::cli;
+use crate::cli::crash::CrashVerb;
 use crate::failure::{DONE, Failure, Outcome, PROMISE_BROKEN};
 use crate::output::{Output, count};
 use serde::Serialize;
@@ -17,8 +19,19 @@ use weft_crash::{Target, Workload, explore, replay};
 /// copy of it.
 const IMAGE_MAX_BYTES: u64 = 256 << 20;
 
-/// `crash`.
+/// `crash`, of a program or of weft's own formats.
 pub fn run(out: Output, args: &cli::Crash) -> Outcome {
+    match &args.verb {
+        None => explore_format(out, args),
+        Some(CrashVerb::Run(args)) => crash_run::run(out, args),
+        Some(CrashVerb::Worker) => {
+            weft_crash_test::worker_main();
+            Err(Failure::usage("weft crash worker is started by weft crash run"))
+        }
+    }
+}
+
+fn explore_format(out: Output, args: &cli::Crash) -> Outcome {
     let began = Instant::now();
     let order = args.order.unwrap_or(Order(Policy::Soft));
     let target = match &args.image {

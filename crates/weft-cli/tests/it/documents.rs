@@ -73,3 +73,66 @@ fn the_exit_codes_are_documented() {
         assert!(page.contains(code), "{code}");
     }
 }
+
+/// The blocks of a document in a language, in order.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let parts = text.split("\n```").collect::<Vec<_>>();
+    let of = |part: &&str| {
+        part.strip_prefix(language).and_then(|b| b.strip_prefix('\n')).map(str::to_owned)
+    };
+    parts.iter().filter_map(of).collect()
+}
+
+#[test]
+fn the_tutorial_of_crash_tests_finds_and_mends_its_bug() {
+    if std::process::Command::new("python3").arg("--version").output().is_err() {
+        println!("not run: there is no python3");
+        return;
+    }
+    let bench = Bench::new();
+    let text = document("docs/crash.md");
+    let python = blocks(&text, "python");
+    let lines = blocks(&text, "sh");
+    let [program, sync_file, sync_directory] = python.as_slice() else { panic!("{python:#?}") };
+    let [old_or_new, promised] = lines.as_slice() else { panic!("{lines:#?}") };
+    let weft = |line: &str| {
+        let path = format!(
+            "{}:{}",
+            Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap().display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
+        let ran = std::process::Command::new("/bin/sh")
+            .args(["-c", line.trim()])
+            .current_dir(bench.dir())
+            .env("PATH", path)
+            .output()
+            .expect("a shell");
+        let out = String::from_utf8_lossy(&ran.stdout).into_owned();
+        (ran.status.code(), out, String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    // What the page says that it prints.
+    bench.write("settings.py", program.as_bytes());
+    let (code, out, err) = weft(old_or_new);
+    assert_eq!(code, Some(3), "{out}{err}");
+    for said in blocks(&text, "text")[0].lines().filter(|line| line.trim().starts_with("missing:"))
+    {
+        assert!(out.contains(said.trim()), "{said}: {out}");
+    }
+    let saved = program.replace(
+        "        json.dump(settings, file)\n",
+        &format!("        json.dump(settings, file)\n{sync_file}\n"),
+    );
+    assert_ne!(&saved, program);
+    bench.write("settings.py", saved.as_bytes());
+    let (code, out, err) = weft(old_or_new);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let (code, out, err) = weft(promised);
+    assert_eq!(code, Some(3), "{out}{err}");
+    assert!(out.contains(r#"missing: fsync(".")"#), "{out}");
+    let renamed = "    os.rename(\"settings.json.new\", \"settings.json\")\n";
+    let durable = saved.replace(renamed, &format!("{renamed}{sync_directory}\n"));
+    assert_ne!(durable, saved);
+    bench.write("settings.py", durable.as_bytes());
+    let (code, out, err) = weft(promised);
+    assert_eq!(code, Some(0), "{out}{err}");
+}

@@ -43,7 +43,8 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("weft-crash", &["block", "patch", "vfs", "unix", "ext2", "hfs", "weft"]),
-    ("weft-cli", &["weft", "crash"]),
+    ("weft-crash-test", &["block", "vfs", "fuse"]),
+    ("weft-cli", &["weft", "crash", "crash-test"]),
     ("weft-bench", &["weft"]),
 ];
 

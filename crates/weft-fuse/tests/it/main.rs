@@ -9,6 +9,7 @@ mod life;
 mod mapped;
 mod names;
 mod overtaken;
+mod restored;
 mod slow;
 mod trees;
 mod waits;

@@ -30,6 +30,8 @@ mod operations;
 mod random;
 mod renaming;
 mod seeded;
+#[cfg(test)]
+mod snapshots;
 mod space;
 mod threads;
 mod times;

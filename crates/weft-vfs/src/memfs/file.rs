@@ -1,20 +1,27 @@
-//! The content of a file in memory: a sparse map of pages.
+//! The content of a file in memory: a sparse map of pages, which copies of it share until one is
+//! changed.
 //!
-//! Invariants: a page that is missing reads as zeroes; within an allocated page every byte at or
-//! past the file's size is zero, so that growing a file needs no work.
+//! Invariants: a page that is missing reads as zeroes; in a mounted file every byte at or past the
+//! file's size is zero within an allocated page, and no page lies past it, so that growing a file
+//! needs no work. In a snapshot that is being built there may be such bytes (data that reached the
+//! disk before the size did); `passes_end` is true then.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::page::Page;
 use crate::{Error, Result, SeekFrom};
 
 /// Unit of allocation, in bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
 const PAGE: usize = PAGE_BYTES as usize;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Content {
     pub(super) size_bytes: u64,
-    pages: BTreeMap<u64, Box<[u8]>>,
+    pages: Arc<BTreeMap<u64, Arc<Page>>>,
+    /// There may be bytes other than zero past the size.
+    passes_end: bool,
 }
 
 impl Content {
@@ -30,7 +37,7 @@ impl Content {
         each_page(offset, len as u64, |nr, within, at| {
             let out = &mut buf[at..at + within.len()];
             match self.pages.get(&nr) {
-                Some(page) => out.copy_from_slice(&page[within]),
+                Some(page) => out.copy_from_slice(&page.bytes()[within]),
                 None => out.fill(0),
             }
         });
@@ -46,7 +53,7 @@ impl Content {
             }
             let len = within.len();
             if let Some(page) = self.page(nr, budget) {
-                page[within].copy_from_slice(&data[at..at + len]);
+                page.bytes_mut()[within].copy_from_slice(&data[at..at + len]);
                 done = at + len;
             }
         });
@@ -57,30 +64,82 @@ impl Content {
     }
 
     /// Returns the page, allocated if necessary; `None` if the budget is used up.
-    fn page(&mut self, nr: u64, budget: &mut u64) -> Option<&mut Box<[u8]>> {
+    fn page(&mut self, nr: u64, budget: &mut u64) -> Option<&mut Page> {
         use std::collections::btree_map::Entry;
-        match self.pages.entry(nr) {
-            Entry::Occupied(e) => Some(e.into_mut()),
+        match Arc::make_mut(&mut self.pages).entry(nr) {
+            Entry::Occupied(e) => Some(Arc::make_mut(e.into_mut())),
             Entry::Vacant(_) if *budget == 0 => None,
             Entry::Vacant(e) => {
                 *budget -= 1;
-                Some(e.insert(vec![0; PAGE].into_boxed_slice()))
+                Some(Arc::make_mut(e.insert(Arc::default())))
             }
+        }
+    }
+
+    /// Returns a page, if it is allocated.
+    pub(super) fn shared_page(&self, nr: u64) -> Option<&Arc<Page>> {
+        self.pages.get(&nr)
+    }
+
+    /// Returns the allocated pages in order.
+    pub(super) fn shared_pages(&self) -> impl Iterator<Item = (u64, &Arc<Page>)> {
+        self.pages.iter().map(|(&nr, page)| (nr, page))
+    }
+
+    /// Replaces a page; without one there is a hole. The size stays.
+    pub(super) fn set_page(&mut self, nr: u64, page: Option<Arc<Page>>) {
+        let pages = Arc::make_mut(&mut self.pages);
+        match page {
+            Some(page) => {
+                pages.insert(nr, page);
+                self.passes_end |=
+                    nr.saturating_add(1).saturating_mul(PAGE_BYTES) > self.size_bytes;
+            }
+            None => drop(pages.remove(&nr)),
+        }
+    }
+
+    /// Writes without changing the size, also past the end.
+    pub(super) fn write_keeping_size(&mut self, offset: u64, data: &[u8]) {
+        let (size_bytes, mut budget) = (self.size_bytes, u64::MAX);
+        self.write(offset, data, &mut budget);
+        self.passes_end |= self.size_bytes > size_bytes;
+        self.size_bytes = size_bytes;
+    }
+
+    /// Returns true if [`trim`](Self::trim) may have something to do.
+    pub(super) fn passes_end(&self) -> bool {
+        self.passes_end
+    }
+
+    /// Removes all bytes past the end.
+    pub(super) fn trim(&mut self) {
+        if std::mem::take(&mut self.passes_end) {
+            self.cut(self.size_bytes);
         }
     }
 
     pub(super) fn truncate(&mut self, size_bytes: u64) {
         if size_bytes < self.size_bytes {
-            let keep = size_bytes.div_ceil(PAGE_BYTES);
-            self.pages.split_off(&keep);
-            let tail = usize::try_from(size_bytes % PAGE_BYTES).unwrap_or(0);
-            if tail > 0
-                && let Some(page) = self.pages.get_mut(&(size_bytes / PAGE_BYTES))
-            {
-                page[tail..].fill(0);
-            }
+            self.cut(size_bytes);
         }
         self.size_bytes = size_bytes;
+    }
+
+    /// Makes all bytes from `end` on zero.
+    fn cut(&mut self, end: u64) {
+        let keep = end.div_ceil(PAGE_BYTES);
+        if self.pages.last_key_value().is_some_and(|(&last, _)| last >= keep) {
+            Arc::make_mut(&mut self.pages).split_off(&keep);
+        }
+        let tail = usize::try_from(end % PAGE_BYTES).unwrap_or(0);
+        let last = end / PAGE_BYTES;
+        if tail > 0
+            && self.pages.contains_key(&last)
+            && let Some(page) = Arc::make_mut(&mut self.pages).get_mut(&last)
+        {
+            Arc::make_mut(page).bytes_mut()[tail..].fill(0);
+        }
     }
 
     /// Makes a range read as zeroes; whole pages are freed.
@@ -88,14 +147,18 @@ impl Content {
         let end = offset.saturating_add(len_bytes);
         let (first, last) = (offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
         let touched: Vec<u64> = self.pages.range(first..last).map(|(&nr, _)| nr).collect();
+        if touched.is_empty() {
+            return;
+        }
+        let pages = Arc::make_mut(&mut self.pages);
         for nr in touched {
             let start = nr * PAGE_BYTES;
             let from = usize::try_from(offset.saturating_sub(start)).unwrap_or(PAGE).min(PAGE);
             let to = usize::try_from(end - start).unwrap_or(PAGE).min(PAGE);
             if from == 0 && to == PAGE {
-                self.pages.remove(&nr);
-            } else if let Some(page) = self.pages.get_mut(&nr) {
-                page[from..to].fill(0);
+                pages.remove(&nr);
+            } else if let Some(page) = pages.get_mut(&nr) {
+                Arc::make_mut(page).bytes_mut()[from..to].fill(0);
             }
         }
     }

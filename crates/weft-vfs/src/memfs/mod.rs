@@ -5,8 +5,14 @@
 //! `fsync` does nothing.
 
 mod file;
+mod names;
 mod node;
+mod page;
+mod snapshot;
+mod snapshot_node;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -18,9 +24,13 @@ use crate::{
     Time, XattrSet,
 };
 use file::PAGE_BYTES;
-use node::{Data, Names};
+use names::Names;
+use snapshot_node::Data;
 use state::{ROOT, State};
 
+pub use page::Page;
+pub use snapshot::{Restored, Snapshot};
+pub use snapshot_node::{SnapshotAttr, SnapshotNode};
 pub use state::MemLimits;
 
 /// A file system in memory.
@@ -68,6 +78,54 @@ impl MemFs {
     #[must_use]
     pub fn invalidate(&self) -> Option<Arc<dyn Invalidate>> {
         locked(&self.invalidate).clone()
+    }
+
+    /// Returns the whole tree as it is now, in time proportional to the number of inodes: content is
+    /// shared until it is changed here or there. Files that were removed and are still open are in it,
+    /// without a name; so are some that the kernel has not forgotten yet.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.lock().snapshot()
+    }
+
+    /// Replaces everything by the tree of a snapshot, in time proportional to the number of inodes
+    /// and names. What is restored of a tree that no file system could have is written at
+    /// [`Snapshot`].
+    ///
+    /// Every inode but the root has a number that no inode had before; all older numbers, also with
+    /// open handles, fail with [`Error::Stale`], and may be forgotten late. Names in the root and its
+    /// attributes, which the kernel may have cached, are announced to the front of a mount. As that
+    /// is waited for, no thread that serves this mount may call this.
+    pub fn restore(&self, snapshot: &Snapshot) -> Restored {
+        let mut names = Vec::new();
+        let mut state = self.lock();
+        names.append(&mut state.root_names());
+        let restored = state.restore(snapshot);
+        names.append(&mut state.root_names());
+        drop(state);
+        if let Some(sink) = self.invalidate() {
+            names.sort_unstable();
+            names.dedup();
+            for name in &names {
+                sink.entry(Ino(ROOT), name);
+            }
+            // The list of names is content.
+            sink.inode(Ino(ROOT), true);
+            sink.settle();
+        }
+        restored
+    }
+
+    /// Returns the number of an inode in a [`snapshot`](Self::snapshot) that is taken now. It stays
+    /// the same as long as the inode exists, also in a tree restored from that snapshot; while
+    /// nothing was ever restored, it is the inode number itself.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn number(&self, ino: Ino) -> Result<u64> {
+        let state = self.lock();
+        state.node(ino.0)?;
+        state.number(ino.0)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -176,7 +234,7 @@ impl FileSystem for MemFs {
 
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
         let mut state = self.lock();
-        let data = Data::Directory(Names::new(parent.0));
+        let data = Data::Directory(Names::new(ROOT));
         let ino = state.add(caller, parent.0, name, FileKind::Directory, perm, data)?;
         state.entry(ino)
     }

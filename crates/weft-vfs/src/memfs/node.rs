@@ -1,96 +1,49 @@
-//! An inode of the file system in memory, and a directory's names.
+//! An inode of the file system in memory: what a snapshot has of it, and who uses it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
-use super::file::{Content, PAGE_BYTES};
+use super::file::PAGE_BYTES;
+use super::snapshot_node::{Data, SnapshotNode};
 use crate::acl::{self, Acl};
 use crate::{Attr, Error, FileKind, Ino, Result, Time};
 
-/// The names of a directory. An entry keeps its cookie as long as the name stands, and cookies
-/// only grow, so a cursor is the last cookie seen.
-#[derive(Debug)]
-pub(super) struct Names {
-    pub(super) parent: u64,
-    by_name: HashMap<Vec<u8>, u64>,
-    by_cookie: BTreeMap<u64, (Vec<u8>, u64)>,
-    next_cookie: u64,
-}
-
-impl Names {
-    /// Cookies 1 and 2 are `.` and `..`.
-    pub(super) fn new(parent: u64) -> Self {
-        Self { parent, by_name: HashMap::new(), by_cookie: BTreeMap::new(), next_cookie: 3 }
-    }
-
-    pub(super) fn get(&self, name: &[u8]) -> Option<u64> {
-        let cookie = self.by_name.get(name)?;
-        self.by_cookie.get(cookie).map(|(_, ino)| *ino)
-    }
-
-    /// Adds the name, or changes it to name `ino`.
-    pub(super) fn set(&mut self, name: &[u8], ino: u64) {
-        if let Some(cookie) = self.by_name.get(name) {
-            if let Some(slot) = self.by_cookie.get_mut(cookie) {
-                slot.1 = ino;
-            }
-            return;
-        }
-        self.by_name.insert(name.to_vec(), self.next_cookie);
-        self.by_cookie.insert(self.next_cookie, (name.to_vec(), ino));
-        self.next_cookie += 1;
-    }
-
-    pub(super) fn remove(&mut self, name: &[u8]) {
-        if let Some(cookie) = self.by_name.remove(name) {
-            self.by_cookie.remove(&cookie);
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.by_name.len() as u64
-    }
-
-    /// Returns the entries after `cursor`, without `.` and `..`.
-    pub(super) fn after(&self, cursor: u64) -> impl Iterator<Item = (u64, &[u8], u64)> {
-        self.by_cookie
-            .range(cursor.saturating_add(1)..)
-            .map(|(&cookie, (name, ino))| (cookie, name.as_slice(), *ino))
-    }
-}
-
-#[derive(Debug)]
-pub(super) enum Data {
-    File(Content),
-    Directory(Names),
-    Symlink(Vec<u8>),
-    Special,
-}
-
+/// An inode. What a snapshot has of it is shared with snapshots, and copied by the first change
+/// after one was taken.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) kind: FileKind,
-    pub(super) perm: u16,
-    pub(super) nlink: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) rdev: u32,
-    pub(super) atime: Time,
-    pub(super) mtime: Time,
-    pub(super) ctime: Time,
-    pub(super) btime: Time,
-    pub(super) data: Data,
-    pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    shared: Arc<SnapshotNode>,
     /// References taken and not yet released.
     pub(super) references: u64,
     /// Open handles.
     pub(super) opens: u64,
 }
 
+impl Deref for Node {
+    type Target = SnapshotNode;
+
+    fn deref(&self) -> &SnapshotNode {
+        &self.shared
+    }
+}
+
+impl DerefMut for Node {
+    fn deref_mut(&mut self) -> &mut SnapshotNode {
+        SnapshotNode::edit(&mut self.shared)
+    }
+}
+
 impl Node {
+    /// Makes an inode that nobody uses yet.
+    pub(super) fn new(shared: Arc<SnapshotNode>) -> Self {
+        Self { shared, references: 0, opens: 0 }
+    }
+
+    /// Returns what a snapshot has of this inode.
+    pub(super) fn share(&self) -> Arc<SnapshotNode> {
+        Arc::clone(&self.shared)
+    }
+
     pub(super) fn attr(&self, ino: u64) -> Attr {
         let (size_bytes, pages) = match &self.data {
             Data::File(content) => (content.size_bytes, content.pages()),
@@ -116,36 +69,6 @@ impl Node {
         }
     }
 
-    pub(super) fn names(&self) -> Result<&Names> {
-        match &self.data {
-            Data::Directory(names) => Ok(names),
-            _ => Err(Error::NotADirectory),
-        }
-    }
-
-    pub(super) fn names_mut(&mut self) -> Result<&mut Names> {
-        match &mut self.data {
-            Data::Directory(names) => Ok(names),
-            _ => Err(Error::NotADirectory),
-        }
-    }
-
-    pub(super) fn content(&self) -> Result<&Content> {
-        match &self.data {
-            Data::File(content) => Ok(content),
-            Data::Directory(_) => Err(Error::IsADirectory),
-            _ => Err(Error::Invalid("not a regular file")),
-        }
-    }
-
-    pub(super) fn content_mut(&mut self) -> Result<&mut Content> {
-        match &mut self.data {
-            Data::File(content) => Ok(content),
-            Data::Directory(_) => Err(Error::IsADirectory),
-            _ => Err(Error::Invalid("not a regular file")),
-        }
-    }
-
     /// Sets the permission bits, and with them those of the ACL.
     pub(super) fn chmod(&mut self, perm: u16) -> Result<()> {
         if let Some(value) = self.xattrs.get_mut(acl::ACCESS)
@@ -166,15 +89,16 @@ impl Node {
             return Err(Error::Access);
         }
         let mut kept = list;
+        let node = &mut **self;
         if name == acl::ACCESS
             && let Some(list) = kept.take()
         {
-            self.perm = self.perm & !0o777 | list.perm();
+            node.perm = node.perm & !0o777 | list.perm();
             kept = (!list.is_mode()).then_some(list);
         }
         match kept {
-            Some(list) => self.xattrs.insert(name.to_vec(), list.to_xattr()),
-            None => self.xattrs.remove(name),
+            Some(list) => node.xattrs.insert(name.to_vec(), list.to_xattr()),
+            None => node.xattrs.remove(name),
         };
         self.changed();
         Ok(())
@@ -190,9 +114,5 @@ impl Node {
     /// Records a change of only the inode now.
     pub(super) fn changed(&mut self) {
         self.ctime = Time::now();
-    }
-
-    pub(super) fn is_dir(&self) -> bool {
-        self.kind == FileKind::Directory
     }
 }

@@ -2,11 +2,20 @@
 //!
 //! Invariants: an inode exists as long as it has a name, a reference or an open handle; a
 //! directory's link count is two plus its subdirectories; `pages` is the sum over all files.
+//!
+//! Inodes have two numbers. Snapshots, and names in directories, have the *number in the snapshot*,
+//! so that restoring one changes no directory. What the caller sees is that plus `base`, which each
+//! restoring raises past all that were in use; only the root is always 1. In this file `ino` is what
+//! the caller sees, and `number` the other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::file::{Content, PAGE_BYTES};
-use super::node::{Data, Names, Node};
+use super::names::Names;
+use super::node::Node;
+use super::snapshot::{Restored, Snapshot};
+use super::snapshot_node::{Data, SnapshotAttr, SnapshotNode};
 use crate::acl::{self, Acl};
 use crate::{
     Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, Handle, HandleTable, Ino,
@@ -43,9 +52,12 @@ impl Default for MemLimits {
 #[derive(Debug)]
 pub(super) struct State {
     limits: MemLimits,
+    /// By number in the snapshot.
     nodes: HashMap<u64, Node>,
     handles: HandleTable<(u64, OpenFlags)>,
-    next_ino: u64,
+    /// The next number in the snapshot.
+    next: u64,
+    base: u64,
     pages: u64,
 }
 
@@ -55,22 +67,65 @@ impl State {
             limits,
             nodes: HashMap::new(),
             handles: HandleTable::default(),
-            next_ino: ROOT + 1,
+            next: ROOT + 1,
+            base: 0,
             pages: 0,
         };
         let names = Data::Directory(Names::new(ROOT));
         let mut root = new_node(&Caller::ROOT, FileKind::Directory, 0o755, names);
         root.nlink = 2;
-        state.nodes.insert(ROOT, root);
+        state.nodes.insert(ROOT, Node::new(Arc::new(root)));
         state
     }
 
+    /// Returns the number in the snapshot, if `ino` was not used before the last restoring.
+    pub(super) fn number(&self, ino: u64) -> Result<u64> {
+        match ino.checked_sub(self.base) {
+            _ if ino == ROOT => Ok(ROOT),
+            Some(number) if number > ROOT => Ok(number),
+            _ => Err(Error::Stale(ino)),
+        }
+    }
+
+    pub(super) fn ino(&self, number: u64) -> u64 {
+        if number == ROOT { ROOT } else { self.base + number }
+    }
+
     pub(super) fn node(&self, ino: u64) -> Result<&Node> {
-        self.nodes.get(&ino).ok_or(Error::Stale(ino))
+        self.nodes.get(&self.number(ino)?).ok_or(Error::Stale(ino))
     }
 
     pub(super) fn node_mut(&mut self, ino: u64) -> Result<&mut Node> {
-        self.nodes.get_mut(&ino).ok_or(Error::Stale(ino))
+        let number = self.number(ino)?;
+        self.nodes.get_mut(&number).ok_or(Error::Stale(ino))
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let nodes = self.nodes.iter().map(|(&number, node)| (number, node.share())).collect();
+        Snapshot::from_nodes(nodes)
+    }
+
+    /// Replaces everything. All numbers but the root's and all handles are stale then.
+    pub(super) fn restore(&mut self, snapshot: &Snapshot) -> Restored {
+        let (nodes, restored) = snapshot.consistent();
+        self.base += self.next;
+        self.next = nodes.last().map_or(ROOT, |&(number, _)| number) + 1;
+        self.handles.clear();
+        let pages = |node: &SnapshotNode| node.content().map_or(0, Content::pages);
+        self.pages = nodes.iter().map(|(_, node)| pages(node)).sum();
+        // The root stays referenced by callers, who forget it late or never.
+        let root_references = self.nodes.get(&ROOT).map_or(0, |root| root.references);
+        self.nodes = nodes.into_iter().map(|(number, node)| (number, Node::new(node))).collect();
+        if let Some(root) = self.nodes.get_mut(&ROOT) {
+            root.references = root_references;
+        }
+        restored
+    }
+
+    /// Returns the names in the root.
+    pub(super) fn root_names(&self) -> Vec<Vec<u8>> {
+        let names = self.nodes.get(&ROOT).and_then(|root| root.names().ok());
+        names.into_iter().flat_map(Names::sorted).map(|(name, _)| name.to_vec()).collect()
     }
 
     pub(super) fn free_pages(&self) -> u64 {
@@ -93,8 +148,9 @@ impl State {
         let gone = self.node(ino).is_ok_and(|n| n.nlink == 0 && n.references == 0 && n.opens == 0);
         if gone
             && ino != ROOT
-            && let Some(node) = self.nodes.remove(&ino)
-            && let Data::File(content) = node.data
+            && let Ok(number) = self.number(ino)
+            && let Some(node) = self.nodes.remove(&number)
+            && let Data::File(content) = &node.data
         {
             self.pages -= content.pages();
         }
@@ -105,8 +161,8 @@ impl State {
         check_name(name)?;
         match name {
             b"." => Ok(parent),
-            b".." => Ok(names.parent),
-            _ => names.get(name).ok_or(Error::NotFound),
+            b".." => Ok(self.ino(names.parent)),
+            _ => names.get(name).map(|number| self.ino(number)).ok_or(Error::NotFound),
         }
     }
 
@@ -159,13 +215,16 @@ impl State {
             node.nlink = 2;
             self.node_mut(parent)?.nlink += 1;
         }
-        let ino = self.next_ino;
-        self.next_ino += 1;
-        self.nodes.insert(ino, node);
+        let number = self.next;
+        self.next += 1;
+        if let Data::Directory(names) = &mut node.data {
+            names.parent = self.number(parent)?;
+        }
+        self.nodes.insert(number, Node::new(Arc::new(node)));
         let dir = self.node_mut(parent)?;
-        dir.names_mut()?.set(name, ino);
+        dir.names_mut()?.set(name, number);
         dir.modified();
-        Ok(ino)
+        Ok(self.ino(number))
     }
 
     pub(super) fn link(&mut self, ino: u64, parent: u64, name: &[u8]) -> Result<()> {
@@ -183,8 +242,9 @@ impl State {
         }
         node.nlink += 1;
         node.changed();
+        let number = self.number(ino)?;
         let dir = self.node_mut(parent)?;
-        dir.names_mut()?.set(name, ino);
+        dir.names_mut()?.set(name, number);
         dir.modified();
         Ok(())
     }
@@ -245,7 +305,7 @@ impl State {
         self.node(new_parent)?.names()?;
         let from = self.find(parent, name)?;
         check_name(new_name)?;
-        let to = self.node(new_parent)?.names()?.get(new_name);
+        let to = self.node(new_parent)?.names()?.get(new_name).map(|number| self.ino(number));
         if to.is_some() && flags.contains(RenameFlags::NO_REPLACE) {
             return Err(Error::Exists);
         }
@@ -284,14 +344,15 @@ impl State {
         {
             return Err(Error::TooManyLinks);
         }
+        let (from_number, new_parent_number) = (self.number(from)?, self.number(new_parent)?);
         self.node_mut(parent)?.names_mut()?.remove(name);
-        self.node_mut(new_parent)?.names_mut()?.set(new_name, from);
+        self.node_mut(new_parent)?.names_mut()?.set(new_name, from_number);
         if from_dir {
             self.node_mut(parent)?.nlink -= 1;
             if !replaces_dir {
                 self.node_mut(new_parent)?.nlink += 1;
             }
-            self.node_mut(from)?.names_mut()?.parent = new_parent;
+            self.node_mut(from)?.names_mut()?.parent = new_parent_number;
         }
         self.node_mut(parent)?.modified();
         self.node_mut(new_parent)?.modified();
@@ -310,14 +371,15 @@ impl State {
         for (at, moved, moved_is_dir, lost_is_dir) in
             [((a.0, a.1), b.2, b_dir, a_dir), ((b.0, b.1), a.2, a_dir, b_dir)]
         {
+            let (parent_number, moved_number) = (self.number(at.0)?, self.number(moved)?);
             let dir = self.node_mut(at.0)?;
-            dir.names_mut()?.set(at.1, moved);
+            dir.names_mut()?.set(at.1, moved_number);
             dir.nlink += u32::from(moved_is_dir);
             dir.nlink -= u32::from(lost_is_dir);
             dir.modified();
             let node = self.node_mut(moved)?;
             if moved_is_dir {
-                node.names_mut()?.parent = at.0;
+                node.names_mut()?.parent = parent_number;
             }
             node.changed();
         }
@@ -333,7 +395,7 @@ impl State {
             if ino == ROOT {
                 return Ok(false);
             }
-            ino = self.node(ino)?.names()?.parent;
+            ino = self.ino(self.node(ino)?.names()?.parent);
         }
     }
 
@@ -350,6 +412,7 @@ impl State {
     }
 
     pub(super) fn release(&mut self, ino: u64, handle: Handle) -> Result<()> {
+        self.node(ino)?;
         self.handles.close_if(handle, |(of, _)| *of == ino)?;
         self.node_mut(ino)?.opens -= 1;
         self.reap(ino);
@@ -381,7 +444,7 @@ impl State {
             }
         })
         .inspect(|_| {
-            if let Some(node) = self.nodes.get_mut(&ino) {
+            if let Ok(node) = self.node_mut(ino) {
                 node.modified();
             }
         })
@@ -455,14 +518,15 @@ impl State {
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<bool> {
         let names = self.node(ino)?.names()?;
-        for (cookie, name, to) in [(1, &b"."[..], ino), (2, b"..", names.parent)] {
+        for (cookie, name, to) in [(1, &b"."[..], ino), (2, b"..", self.ino(names.parent))] {
             let (ino, next) = (Ino(to), DirCursor(cookie));
             let dirent = DirEntry { ino, kind: FileKind::Directory, name, next };
             if cursor.0 < cookie && !each(dirent) {
                 return Ok(true);
             }
         }
-        for (cookie, name, to) in names.after(cursor.0.max(2)) {
+        for (cookie, name, number) in names.after(cursor.0.max(2)) {
+            let to = self.ino(number);
             let kind = self.node(to)?.kind;
             if !each(DirEntry { ino: Ino(to), kind, name, next: DirCursor(cookie) }) {
                 return Ok(true);
@@ -472,12 +536,10 @@ impl State {
     }
 }
 
-fn new_node(caller: &Caller, kind: FileKind, perm: u16, data: Data) -> Node {
+fn new_node(caller: &Caller, kind: FileKind, perm: u16, data: Data) -> SnapshotNode {
     let now = Time::now();
-    Node {
-        kind,
+    let attr = SnapshotAttr {
         perm,
-        nlink: 1,
         uid: caller.uid,
         gid: caller.gid,
         rdev: 0,
@@ -485,9 +547,6 @@ fn new_node(caller: &Caller, kind: FileKind, perm: u16, data: Data) -> Node {
         mtime: now,
         ctime: now,
         btime: now,
-        data,
-        xattrs: BTreeMap::new(),
-        references: 0,
-        opens: 0,
-    }
+    };
+    SnapshotNode::with_data(kind, &attr, data)
 }

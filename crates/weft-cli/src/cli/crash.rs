@@ -1,0 +1,165 @@
+//! The command line of `weft crash`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use weft::Order;
+use weft_crash_test::Model;
+
+use super::known::{ORDERS, known};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Crash {
+    #[command(subcommand)]
+    pub verb: Option<CrashVerb>,
+    /// Begin every workload with a copy of this volume [default: an empty one of a few MiB]
+    pub image: Option<String>,
+    /// Begin no new workload after this many distinct images
+    #[arg(long, default_value_t = 5000, value_name = "COUNT")]
+    pub states: u64,
+    /// Begin no new workload after this many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u64>,
+    /// Order of writes [default: soft]
+    #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS))]
+    pub order: Option<Order>,
+    /// Explore HFS, not ext2 [with IMAGE: the format of that volume]
+    #[arg(long, conflicts_with = "image")]
+    pub hfs: bool,
+    /// Block size of the volume in bytes [default: 1024]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["image", "hfs"])]
+    pub block_size: Option<u32>,
+    /// Inode size of the volume in bytes [default: 256]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["image", "hfs"])]
+    pub inode_size: Option<u32>,
+    /// Explore every pair of operations, then random workloads until the time limit
+    #[arg(long)]
+    pub all_pairs: bool,
+    /// Seed of the sampled states and the random workloads
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Run only this workload, as a failure prints it
+    #[arg(long, value_name = "WORKLOAD")]
+    pub workload: Option<String>,
+    /// Run only this state of the workload, as a failure prints it
+    #[arg(long, value_name = "STATE")]
+    pub state: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CrashVerb {
+    /// Test what power cuts would leave of a program's files, and name the fsync that is missing
+    ///
+    /// The program runs in an empty folder; every call that changes something there is recorded.
+    /// Then the states are built that a power cut could have left there, at any moment, on file
+    /// systems that reorder what was not fsynced, and the check runs in each of them. Each command
+    /// is a line for /bin/sh that starts in the folder, which is also in `WEFT_MNT`; the directory
+    /// in which this command was started is in `WEFT_CWD`. The check says
+    /// by its exit status whether the state is one that the program can live with (0), after any
+    /// recovery that the program itself would make. It may change the folder: each state is a copy.
+    ///
+    /// Exit code 0: no state fails. 3: some fail; each kind is printed with the calls that matter.
+    /// 1: nothing was tested, and why.
+    #[command(after_help = "Models: posix (what was not fsynced may be lost in any combination), \
+                            ext4-ordered, xfs-like, btrfs-like; docs/crash.md has their rules and \
+                            sources.\nExample: weft crash run --setup 'echo old >f' --run 'echo new >t; \
+                            mv t f' --check 'grep -qx -e old -e new f'")]
+    Run(Box<CrashRun>),
+    /// A worker of `weft crash run`
+    #[command(hide = true)]
+    Worker,
+}
+
+#[derive(Debug, Args)]
+pub struct CrashRun {
+    /// Prepares the folder; what it leaves is taken to be durable
+    #[arg(long, value_name = "COMMAND", conflicts_with = "replay")]
+    pub setup: Option<String>,
+    /// The program to be tested
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        required_unless_present = "replay",
+        conflicts_with = "replay"
+    )]
+    pub run: Option<String>,
+    /// Exits with 0 if the folder is in a state that the program can live with
+    #[arg(long, value_name = "COMMAND", required_unless_present_any = ["record", "list"])]
+    pub check: Option<String>,
+    /// A model of what file systems may lose and reorder; may be repeated [default: ext4-ordered,
+    /// xfs-like and btrfs-like]
+    #[arg(long = "model", value_name = "MODEL", value_parser = known::<Model>(MODELS))]
+    pub models: Vec<Model>,
+    /// Lines that the program prints and that match this (* stands for any text) are promises of
+    /// durability; the check finds those that were made in the file named by `WEFT_PROMISES`
+    #[arg(long, value_name = "PATTERN", conflicts_with = "replay")]
+    pub stdout_is_promise: Option<String>,
+    /// Keep the recording in this file; without --check, only record
+    #[arg(long, value_name = "LOG", conflicts_with = "replay")]
+    pub record: Option<PathBuf>,
+    /// Test a recording instead of running a program
+    #[arg(long, value_name = "LOG")]
+    pub replay: Option<PathBuf>,
+    /// Judge only this state, as a failure prints it, under the one --model given
+    #[arg(long, value_name = "STATE", requires = "models")]
+    pub state: Option<String>,
+    /// Leave out each call that makes something durable in turn, and tell whether a state fails
+    /// without it: which are needed, and how much the check sees
+    #[arg(long, conflicts_with_all = ["state", "junit"])]
+    pub each_sync: bool,
+    /// Leave the files of the --state in this directory
+    #[arg(long, value_name = "DIR", requires = "state")]
+    pub extract: Option<PathBuf>,
+    /// Print the recorded calls
+    #[arg(long)]
+    pub list: bool,
+    /// Judge at most this many states for each model
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
+    pub states: u64,
+    /// Search at most this long for each model
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time)]
+    pub time: Duration,
+    /// Stop after this many kinds of failures
+    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    pub findings: usize,
+    /// Seed of the random states, where there are too many for all
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Pages are written whole
+    #[arg(long)]
+    pub no_torn: bool,
+    /// Number of checks that run at the same time [default: the number of CPUs]
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// A check that takes longer fails
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    pub check_limit: Duration,
+    /// A program that takes longer is not tested
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time)]
+    pub run_limit: Duration,
+    /// A program that writes more is not tested
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub write_limit: u64,
+    /// The size of the file system that the program runs on
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
+    pub size: u64,
+    /// Test a program although it fails
+    #[arg(long)]
+    pub any_exit: bool,
+    /// Write the result as JUnit XML to this file, too
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+}
+
+/// The names of the models, for completion and errors.
+pub const MODELS: &[&str] = &["posix", "ext4-ordered", "xfs-like", "btrfs-like"];
+
+fn time(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|e| e.to_string())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    weft::block::parse_size(text).map_err(|e| e.to_string())
+}

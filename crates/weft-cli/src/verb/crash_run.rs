@@ -1,0 +1,171 @@
+//! `crash run`: a crash test of a program.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use weft_crash_test::{
+    Bounds, CallNr, CallText, CheckOptions, Error, Limits, Model, Pattern, Progress, RecordOptions,
+    Recording, State, Verdict, WorkerCommand, check_each_sync, check_recording, check_state,
+    describe, extract_state, record_program,
+};
+
+use crate::cli::crash::CrashRun;
+use crate::failure::{DONE, Failure, Outcome, PROMISE_BROKEN};
+use crate::output::{Output, count};
+
+/// The models of file systems that people use; `posix` is stricter than any of them.
+const DEFAULT_MODELS: [Model; 3] = [Model::Ext4Ordered, Model::XfsLike, Model::BtrfsLike];
+
+/// `crash run`.
+pub fn run(out: Output, args: &CrashRun) -> Outcome {
+    let began = Instant::now();
+    let worker = WorkerCommand::this_program(&["crash", "worker"]);
+    let recording = match (&args.replay, &args.run) {
+        (Some(log), _) => Recording::load(log).map_err(failure)?,
+        (None, Some(run)) => {
+            let progress = out.progress("recording");
+            progress.say(run.clone());
+            record_program(&worker, &record_options(args, run)).map_err(failure)?
+        }
+        (None, None) => return Err(Failure::usage("give --run COMMAND or --replay LOG")),
+    };
+    if let Some(log) = &args.record {
+        recording.save(log).map_err(failure)?;
+    }
+    if args.list {
+        return list(out, &recording);
+    }
+    let Some(check) = &args.check else {
+        let calls = count(recording.calls.len() as u64, "call");
+        out.confirm(
+            &serde_json::json!({ "calls": recording.calls.len() }),
+            &format!("{calls} recorded"),
+        )?;
+        return Ok(DONE);
+    };
+    let options = check_options(args, check);
+    if let Some(state) = &args.state {
+        let state: State = state.parse().map_err(failure)?;
+        if let Some(directory) = &args.extract {
+            extract_state(&recording, options.models[0], &state, directory).map_err(failure)?;
+        }
+        let verdict = check_state(&worker, &recording, &options, &state).map_err(failure)?;
+        return tell_verdict(out, &verdict);
+    }
+    if args.each_sync {
+        let shown = Shown { bar: out.progress("judging"), last: Mutex::new(Instant::now()) };
+        let all = check_each_sync(&worker, &recording, &options, &|m, p| shown.show(m, p))
+            .map_err(failure)?;
+        drop(shown);
+        out.report(&all, |w| write!(w, "{all}"))?;
+        return Ok(DONE);
+    }
+    let shown = Shown { bar: out.progress("judging"), last: Mutex::new(Instant::now()) };
+    let report = check_recording(&worker, &recording, &options, &|model, p| shown.show(model, p))
+        .map_err(failure)?;
+    drop(shown);
+    if let Some(file) = &args.junit {
+        write_file(file, &report.junit(began.elapsed()))?;
+    }
+    out.report(&report, |w| write!(w, "{report}"))?;
+    Ok(if report.passed() { DONE } else { PROMISE_BROKEN })
+}
+
+fn failure(e: Error) -> Failure {
+    match e {
+        Error::UnknownModel(_) | Error::State(_) => Failure::usage(e.to_string()),
+        e => Failure::new(e.to_string()),
+    }
+}
+
+fn record_options(args: &CrashRun, run: &str) -> RecordOptions {
+    RecordOptions {
+        setup: args.setup.clone(),
+        run: run.to_owned(),
+        promise: args.stdout_is_promise.as_deref().map(Pattern::new),
+        time_limit: args.run_limit,
+        write_limit_bytes: args.write_limit,
+        size_bytes: args.size,
+        any_exit: args.any_exit,
+    }
+}
+
+fn check_options(args: &CrashRun, check: &str) -> CheckOptions {
+    let bounds = Bounds { seed: args.seed, torn: !args.no_torn, ..Bounds::default() };
+    let models = match args.models.as_slice() {
+        [] => DEFAULT_MODELS.to_vec(),
+        models => models.to_vec(),
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    CheckOptions {
+        check: check.to_owned(),
+        time_limit: args.check_limit,
+        models,
+        limits: Limits {
+            bounds,
+            states: args.states,
+            time: args.time,
+            findings: args.findings,
+            ..Limits::default()
+        },
+        jobs: args.jobs.unwrap_or(cpus),
+        size_bytes: args.size,
+    }
+}
+
+/// A progress line that changes a few times a second, as formatting costs more than a state.
+struct Shown {
+    bar: crate::output::Progress,
+    last: Mutex<Instant>,
+}
+
+impl Shown {
+    fn show(&self, model: Model, progress: &Progress) {
+        const PERIOD: Duration = Duration::from_millis(100);
+        let Ok(mut last) = self.last.try_lock() else { return };
+        if last.elapsed() < PERIOD {
+            return;
+        }
+        *last = Instant::now();
+        let Progress { epochs, epochs_done, tried, distinct, judged, failed, .. } = progress;
+        let failed = if *failed > 0 { format!(", {failed} FAIL") } else { String::new() };
+        self.bar.say(format!(
+            "{model}: part {} of {epochs}, {tried} states tried, {distinct} distinct, {judged} judged{failed}",
+            epochs_done + 1
+        ));
+    }
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text)
+        .map_err(|e| Failure::new(format!("cannot write {}: {e}", path.display())))
+}
+
+#[derive(Serialize)]
+struct Listed {
+    calls: Vec<CallText>,
+}
+
+fn list(out: Output, recording: &Recording) -> Outcome {
+    let numbers = (0..recording.calls.len() as u32).map(CallNr);
+    let calls: Vec<CallText> =
+        numbers.map(|nr| describe(&recording.base, &recording.calls, nr)).collect();
+    let width = calls.iter().map(|call| call.by.len()).max().unwrap_or(0);
+    let listed = Listed { calls };
+    out.report(&listed, |w| {
+        listed.calls.iter().try_for_each(|CallText { nr, by, text, .. }| {
+            writeln!(w, "{nr:>6}  {by:width$}  {text}")
+        })
+    })?;
+    Ok(DONE)
+}
+
+fn tell_verdict(out: Output, verdict: &Verdict) -> Outcome {
+    out.report(verdict, |w| {
+        writeln!(w, "the check: {}", verdict.outcome)?;
+        w.write_all(verdict.output.as_bytes())
+    })?;
+    Ok(if verdict.fails() { PROMISE_BROKEN } else { DONE })
+}

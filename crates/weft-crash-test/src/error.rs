@@ -1,0 +1,62 @@
+//! The errors of this crate.
+
+use std::path::PathBuf;
+
+/// The errors of a crash test. That a state fails its check is no error but a result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no model of this name.
+    #[error("unknown model {0:?}: the models are posix, ext4-ordered, xfs-like and btrfs-like")]
+    UnknownModel(String),
+    /// A file is no recording, or is damaged.
+    #[error("{path}: not a recording of weft crash run: {problem}")]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The text of a crash state cannot be read.
+    #[error("{0:?} is no state of this recording (a state is an epoch and units, such as 3:0-4,6)")]
+    State(String),
+    /// A command of the user could not be tested.
+    #[error("not tested: {0}")]
+    NotTested(String),
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The file system in memory refused a state.
+    #[error("{what}: {source}")]
+    Fs {
+        /// What was tried.
+        what: String,
+        /// Its error.
+        source: weft_vfs::Error,
+    },
+    /// A worker process failed, or the mount in it.
+    #[error(transparent)]
+    Sandbox(#[from] crate::sandbox::Error),
+}
+
+/// The result of a fallible call of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Says what was tried when a system call failed.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
+    /// Says what was tried when the file system in memory refused it.
+    pub(crate) fn fs(what: impl Into<String>) -> impl FnOnce(weft_vfs::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Fs { what, source }
+    }
+}

@@ -1,0 +1,200 @@
+//! A kind of failure: which call's loss makes the check fail, and beside which other call.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::calls::{Action, CallNr, NodeNr};
+use crate::effects::Change;
+use crate::mend::Mend;
+use crate::model::UnitNr;
+use crate::shrink::Cause;
+use crate::subject::Subject;
+use crate::verdict::{Outcome, Verdict};
+use crate::words::{CallText, Paths, describe, kind_of_path, part};
+
+/// Failures of one kind have the same calls on the same paths, but for numbers in these.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FindingKind {
+    /// The calls that are lost.
+    lost: Vec<(String, String)>,
+    /// The call that is not.
+    kept: Option<(String, String)>,
+    torn: bool,
+}
+
+/// What a finding is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Nature {
+    /// A call is lost and a later one is on the disk.
+    Reordered,
+    /// A call is lost that the program had promised to be durable.
+    NotDurable,
+    /// Only a part of one call is on the disk.
+    Partial,
+    /// All calls are on the disk, up to a moment: the program was stopped between two calls.
+    Interrupted,
+}
+
+/// A call of which parts are lost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LostCall {
+    /// The call.
+    #[serde(flatten)]
+    pub call: CallText,
+    /// The parts that are lost, such as `data`; empty if it is lost as a whole.
+    pub parts: Vec<&'static str>,
+}
+
+/// A kind of failure, with its smallest example.
+#[derive(Debug, Clone, Serialize)]
+pub struct Finding {
+    /// By this, findings are told apart.
+    #[serde(skip)]
+    pub kind: FindingKind,
+    /// What it is about.
+    pub nature: Nature,
+    /// The calls that are lost, without those that are lost only because they need one of them.
+    pub lost: Vec<LostCall>,
+    /// The number of further parts that are lost because they need one of these.
+    pub dependent: usize,
+    /// The call that makes the loss matter: it is on the disk, or it is a promise.
+    pub kept: Option<CallText>,
+    /// The state, for `--state`.
+    pub state: String,
+    /// The states that have the same cause.
+    pub states: u64,
+    /// How the check ended.
+    pub outcome: Outcome,
+    /// What it printed.
+    pub output: String,
+    /// What would prevent it, and whether it does.
+    pub mend: Option<Mend>,
+    /// The cause, from which a mend is derived.
+    #[serde(skip)]
+    pub cause: Cause,
+}
+
+impl FindingKind {
+    pub(crate) fn of(subject: &Subject, cause: &Cause) -> Self {
+        let name = |call: CallNr| {
+            let text = describe(&subject.base, &subject.calls, call);
+            let action = subject.calls.get(call.index()).map_or("", |call| call.action.name());
+            (action.to_owned(), kind_of_path(&text.path))
+        };
+        let calls: BTreeSet<CallNr> =
+            roots(subject, cause).iter().map(|unit| call_of(subject, *unit)).collect();
+        let mut lost: Vec<_> = calls.into_iter().map(name).collect();
+        lost.sort();
+        lost.dedup();
+        Self { lost, kept: cause.trigger.map(name), torn: cause.torn.is_some() }
+    }
+}
+
+fn call_of(subject: &Subject, unit: UnitNr) -> CallNr {
+    subject.units.units[unit.index()].call
+}
+
+/// The lost units that require no other lost one.
+pub(crate) fn roots(subject: &Subject, cause: &Cause) -> Vec<UnitNr> {
+    let lost: BTreeSet<UnitNr> = cause.lost.iter().copied().collect();
+    let units = &subject.units.units;
+    let is_root = |unit: &UnitNr| units[unit.index()].requires.iter().all(|r| !lost.contains(r));
+    lost.iter().copied().filter(is_root).collect()
+}
+
+impl Finding {
+    pub(crate) fn new(
+        subject: &Subject,
+        kind: FindingKind,
+        cause: &Cause,
+        verdict: Verdict,
+    ) -> Self {
+        let roots = roots(subject, cause);
+        let mut lost: Vec<LostCall> = Vec::new();
+        for unit in cause.torn.iter().chain(&roots) {
+            let call = describe(&subject.base, &subject.calls, call_of(subject, *unit));
+            let part = match cause.torn == Some(*unit) {
+                true => "half of a page",
+                false => part(&subject.units, *unit),
+            };
+            match lost.iter_mut().find(|known| known.call.nr == call.nr) {
+                Some(known) if !known.parts.contains(&part) => known.parts.push(part),
+                Some(_) => {}
+                None => lost.push(LostCall { call, parts: vec![part] }),
+            }
+        }
+        for call in &mut lost {
+            call.parts.retain(|part| !part.is_empty());
+        }
+        let kept = cause.trigger.map(|call| describe(&subject.base, &subject.calls, call));
+        Self {
+            kind,
+            nature: nature(subject, cause),
+            lost,
+            dependent: cause.lost.len() - roots.len(),
+            kept,
+            state: cause.state.to_string(),
+            states: 0,
+            outcome: verdict.outcome,
+            output: verdict.output,
+            mend: None,
+            cause: cause.clone(),
+        }
+    }
+
+    /// Says in one sentence what happened.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        let lost: Vec<&str> = self.lost.iter().map(|lost| lost.call.text.as_str()).collect();
+        let lost = match lost.as_slice() {
+            [] => String::new(),
+            [one] => (*one).to_owned(),
+            [first, second] => format!("{first} and {second}"),
+            [first, rest @ ..] => format!("{first} and {} more calls", rest.len()),
+        };
+        let Some(kept) = self.kept.as_ref().map(|call| call.text.as_str()) else {
+            return "the check fails on what was there before the program began".into();
+        };
+        match self.nature {
+            Nature::Reordered => format!("{lost} is lost, but the later {kept} is on the disk"),
+            Nature::NotDurable => format!("{lost} is lost, though {kept}"),
+            Nature::Partial => format!("only a part of {kept} is on the disk"),
+            Nature::Interrupted => format!("the power was cut right after {kept}"),
+        }
+    }
+}
+
+fn nature(subject: &Subject, cause: &Cause) -> Nature {
+    let action = cause.trigger.and_then(|call| subject.calls.get(call.index())).map(|c| &c.action);
+    let same_call = |unit: &UnitNr| Some(call_of(subject, *unit)) == cause.trigger;
+    match action {
+        _ if cause.torn.is_some() => Nature::Partial,
+        _ if cause.lost.is_empty() => Nature::Interrupted,
+        Some(Action::Promise { .. } | Action::End) | None => Nature::NotDurable,
+        Some(_) if cause.lost.iter().all(same_call) => Nature::Partial,
+        Some(_) => Nature::Reordered,
+    }
+}
+
+/// The inodes and directories whose fsync would make a lost unit durable.
+pub(crate) fn objects(subject: &Subject, unit: UnitNr) -> (Vec<NodeNr>, Vec<NodeNr>) {
+    let (mut files, mut dirs) = (Vec::new(), Vec::new());
+    for change in subject.units.changes(unit) {
+        match change {
+            Change::Name { dir, node, before, .. } => {
+                dirs.push(*dir);
+                files.extend(node.or(*before));
+            }
+            change if change.makes_directory() => dirs.push(change.node()),
+            change => files.push(change.node()),
+        }
+    }
+    (files, dirs)
+}
+
+/// The path of an inode for a message about a call.
+pub(crate) fn path_of(subject: &Subject, node: NodeNr, at: CallNr) -> String {
+    Paths::at(&subject.base, &subject.calls, at).of(node)
+}

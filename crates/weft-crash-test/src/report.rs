@@ -1,0 +1,280 @@
+//! What a crash test says: as text, and as JUnit's XML. As JSON it is [`Report`] itself.
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::finding::{Finding, Nature};
+use crate::search::Found;
+use crate::words::CallText;
+use crate::{Header, Model};
+
+/// The result of a crash test.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// What was recorded.
+    pub recorded: Header,
+    /// Calls in the recording.
+    pub calls: usize,
+    /// Those that make something durable.
+    pub syncs: usize,
+    /// Promises that the program made.
+    pub promises: usize,
+    /// What was found under each model.
+    pub models: Vec<ModelReport>,
+}
+
+/// What was found under one model.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelReport {
+    /// The model.
+    pub model: Model,
+    /// Changes that are durable or lost as a whole.
+    pub units: usize,
+    /// What was found.
+    #[serde(flatten)]
+    pub found: Found,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+impl Report {
+    /// Returns true if no state failed.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.models.iter().all(|model| model.found.progress.failed == 0)
+    }
+
+    /// The report as JUnit's XML: a test case for each model.
+    #[must_use]
+    pub fn junit(&self, seconds: Duration) -> String {
+        let failures = self.models.iter().filter(|model| model.found.progress.failed > 0).count();
+        let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+        let name = escape(&self.recorded.run);
+        let (tests, seconds) = (self.models.len(), seconds.as_secs_f64());
+        let _ = writeln!(
+            xml,
+            "<testsuite name=\"weft crash run\" tests=\"{tests}\" failures=\"{failures}\" \
+             errors=\"0\" time=\"{seconds:.3}\">"
+        );
+        for model in &self.models {
+            let _ = write!(
+                xml,
+                "  <testcase classname=\"{name}\" name=\"{}\" time=\"{:.3}\"",
+                model.model, model.seconds
+            );
+            if model.found.progress.failed == 0 {
+                xml.push_str("/>\n");
+                continue;
+            }
+            let headline = model.found.findings.first().map_or_else(
+                || format!("{} states fail", model.found.progress.failed),
+                Finding::headline,
+            );
+            let _ = writeln!(xml, ">\n    <failure message=\"{}\">", escape(&headline));
+            let _ = write!(xml, "{}", escape(&model.to_string()));
+            xml.push_str("    </failure>\n  </testcase>\n");
+        }
+        xml.push_str("</testsuite>\n");
+        xml
+    }
+}
+
+/// What became of a recording when each call that makes something durable was left out in turn.
+#[derive(Debug, Clone, Serialize)]
+pub struct EachSync {
+    /// What was recorded.
+    pub recorded: Header,
+    /// The calls, under each model.
+    pub syncs: Vec<SyncReport>,
+}
+
+/// What became of a recording when one call was left out.
+#[derive(Debug, Clone, Serialize)]
+pub struct SyncReport {
+    /// The model.
+    pub model: Model,
+    /// The call.
+    pub call: CallText,
+    /// The number of changes that only this call made durable; if there are none, it had nothing to
+    /// do, and nothing was searched.
+    pub settles: usize,
+    /// Whether a state fails without it.
+    pub needed: bool,
+    /// The number of states that were judged, up to the first that failed.
+    pub states: u64,
+    /// The failure, in a sentence.
+    pub failure: Option<String>,
+    /// Its state.
+    pub state: Option<String>,
+    /// How long the search took, in seconds.
+    pub seconds: f64,
+}
+
+impl fmt::Display for EachSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for sync in &self.syncs {
+            let verdict = match (sync.settles, sync.needed) {
+                (0, _) => "nothing to do".to_owned(),
+                (_, false) => format!("not missed in {}", count(sync.states, "state")),
+                (_, true) => format!("NEEDED: found in {}", count(sync.states, "state")),
+            };
+            writeln!(
+                f,
+                "{}: without call {} {}: {verdict}, {:.1} s",
+                sync.model, sync.call.nr, sync.call.text, sync.seconds
+            )?;
+            if let Some(failure) = &sync.failure {
+                writeln!(f, "    {failure}")?;
+            }
+        }
+        let needed = self.syncs.iter().filter(|sync| sync.needed).count();
+        let idle = self.syncs.iter().filter(|sync| sync.settles == 0).count();
+        let all = count(self.syncs.len() as u64, "call");
+        writeln!(f, "{all}: {needed} needed, {idle} with nothing to do")
+    }
+}
+
+/// Text in XML: characters that XML cannot hold are replaced.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\n' | '\t' => escaped.push(c),
+            c if c.is_control() => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// A number and a noun in the singular or plural.
+fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "recorded: {}, of them {} to make something durable",
+            count(self.calls as u64, "call"),
+            self.syncs
+        )?;
+        if self.promises > 0 {
+            write!(f, "; {}", count(self.promises as u64, "promise"))?;
+        }
+        writeln!(f)?;
+        self.models.iter().try_for_each(|model| write!(f, "{model}"))
+    }
+}
+
+impl fmt::Display for ModelReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Found { progress, findings, unexplained, unstable, cut_short } = &self.found;
+        let verdict = match progress.failed {
+            0 => "no state fails".to_owned(),
+            1 => "1 STATE FAILS".to_owned(),
+            failed => format!("{failed} STATES FAIL"),
+        };
+        writeln!(
+            f,
+            "{}: {verdict}; {} tried, {} distinct, {} judged in {:.1} s",
+            self.model,
+            count(progress.tried, "state"),
+            progress.distinct,
+            progress.judged,
+            self.seconds
+        )?;
+        for (nr, finding) in findings.iter().enumerate() {
+            writeln!(f, "\n  {}. {}", nr + 1, finding.headline())?;
+            write_finding(f, finding)?;
+        }
+        if !findings.is_empty() {
+            writeln!(f)?;
+        }
+        if *unexplained > 0 {
+            writeln!(f, "  {} more fail; they were not shrunk", count(*unexplained, "state"))?;
+        }
+        if *unstable > 0 {
+            writeln!(
+                f,
+                "  unstable check: {} failed and then passed; they are not counted",
+                count(*unstable, "state")
+            )?;
+        }
+        if let Some(reason) = cut_short {
+            writeln!(f, "  ended before all states were tried: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
+    let line = |f: &mut fmt::Formatter<'_>, call: &CallText, fate: &str| {
+        let by = if call.by.is_empty() { String::new() } else { format!("  by {}", call.by) };
+        writeln!(f, "     call {:>5}  {}{by}: {fate}", call.nr, call.text)
+    };
+    for lost in &finding.lost {
+        let parts = lost.parts.join(" and ");
+        let fate = match (parts.as_str(), finding.nature) {
+            ("", _) => "LOST".to_owned(),
+            ("half of a page", _) => "half of a page is written".to_owned(),
+            (parts, _) => format!("LOST: its {parts}"),
+        };
+        line(f, &lost.call, &fate)?;
+    }
+    if finding.dependent > 0 {
+        let more = count(finding.dependent as u64, "change");
+        writeln!(f, "     and {more} that cannot be there without")?;
+    }
+    if let Some(kept) = &finding.kept
+        && finding.lost.iter().all(|lost| lost.call.nr != kept.nr)
+    {
+        let fate = match finding.nature {
+            Nature::NotDurable => "promised",
+            _ => "on the disk",
+        };
+        line(f, kept, fate)?;
+    }
+    match (&finding.mend, finding.nature) {
+        (Some(mend), _) => {
+            writeln!(
+                f,
+                "     missing: {}, after call {} and before call {}",
+                mend.calls.join(" and "),
+                mend.after,
+                mend.before.nr
+            )?;
+            let tried = count(mend.states, "state");
+            let proof = match mend.failed {
+                0 => format!("none of {tried} there fails"),
+                failed => format!("{failed} of {tried} there fail, for other reasons"),
+            };
+            writeln!(f, "     with it, {proof}")?;
+        }
+        (None, Nature::Interrupted | Nature::Partial) => {
+            writeln!(
+                f,
+                "     no fsync prevents this: write a new file and rename it, or keep a log"
+            )?;
+        }
+        (None, _) => {}
+    }
+    writeln!(
+        f,
+        "     {} with this cause; the smallest is --state {}",
+        count(finding.states, "state"),
+        finding.state
+    )?;
+    writeln!(f, "     the check: {}", finding.outcome)?;
+    for text in finding.output.lines().take(12) {
+        writeln!(f, "       | {text}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! A recording under a model: what is searched, by the searcher and by each of its workers alike.
+
+use serde::{Deserialize, Serialize};
+use weft_vfs::memfs::Snapshot;
+
+use crate::calls::{Action, Call, CallNr, Process};
+use crate::image::{EpochImages, Images, sizes};
+use crate::model::{Model, Unit, Units};
+use crate::states::{Epoch, State, epochs};
+use crate::{Error, Recording, Result};
+
+/// A change of a recording: what if the program had made other calls to make something durable?
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Edit {
+    /// It makes one more.
+    Insert {
+        /// The call before which it is made.
+        before: CallNr,
+        /// An `fsync` of a file or a directory.
+        action: Action,
+    },
+    /// It does not make this one.
+    Remove(CallNr),
+}
+
+/// The calls of a recording, and their units under a model.
+#[derive(Debug)]
+pub struct Subject {
+    /// The tree at the beginning.
+    pub base: Snapshot,
+    /// The calls, as the edits have changed them.
+    pub calls: Vec<Call>,
+    /// The units of the calls.
+    pub units: Units,
+    /// The model.
+    pub model: Model,
+    /// The changes of the recording.
+    pub edits: Vec<Edit>,
+}
+
+impl Subject {
+    /// Derives the units of a recording, as if the program had made other calls.
+    #[must_use]
+    pub fn new(recording: &Recording, model: Model, edits: &[Edit]) -> Self {
+        let mut calls = Vec::with_capacity(recording.calls.len() + edits.len());
+        for (nr, call) in (0..).map(CallNr).zip(&recording.calls) {
+            let mut call = call.clone();
+            for edit in edits {
+                match edit {
+                    Edit::Insert { before, action } if *before == nr => calls.push(Call {
+                        action: action.clone(),
+                        process: Process::default(),
+                        at_nanos: call.at_nanos,
+                        data: [].into(),
+                    }),
+                    Edit::Remove(removed) if *removed == nr => call.action = Action::Nothing,
+                    _ => {}
+                }
+            }
+            calls.push(call);
+        }
+        let sizes = sizes(&recording.base);
+        let units = Units::new(model, &calls, &|node| sizes.get(&node).copied());
+        Self { base: recording.base.clone(), calls, units, model, edits: edits.to_vec() }
+    }
+
+    /// The promises that were made before a call.
+    #[must_use]
+    pub fn promises(&self, epoch: &Epoch) -> Vec<&str> {
+        let lines = self.calls.iter().filter_map(|call| match &call.action {
+            Action::Promise { line } => Some(line.as_str()),
+            _ => None,
+        });
+        lines.take(epoch.promises).collect()
+    }
+
+    /// The epochs, in order.
+    pub fn epochs(&self) -> impl Iterator<Item = Epoch> + '_ {
+        epochs(&self.units, &self.calls)
+    }
+}
+
+/// The trees of states, built one after the other. States in the order of their epochs are cheap.
+pub struct Cursor<'a> {
+    subject: &'a Subject,
+    epochs: Box<dyn Iterator<Item = Epoch> + 'a>,
+    images: Images<'a>,
+    current: Option<(Epoch, EpochImages<'a>)>,
+    /// The end of the epoch before the current one.
+    former_end: Option<CallNr>,
+}
+
+impl std::fmt::Debug for Cursor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let epoch = self.current.as_ref().map(|(epoch, _)| epoch.nr);
+        f.debug_struct("Cursor").field("epoch", &epoch).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Cursor<'a> {
+    /// Begins before the first epoch.
+    #[must_use]
+    pub fn new(subject: &'a Subject) -> Self {
+        let images = Images::new(&subject.base, &subject.units, &subject.calls);
+        Self {
+            subject,
+            epochs: Box::new(subject.epochs()),
+            images,
+            current: None,
+            former_end: None,
+        }
+    }
+
+    /// Goes to an epoch.
+    ///
+    /// # Errors
+    /// [`Error::State`] if there is none with this number.
+    pub fn epoch(&mut self, nr: u32) -> Result<&Epoch> {
+        if self.current.as_ref().is_none_or(|(epoch, _)| epoch.nr > nr) {
+            *self = Self::new(self.subject);
+        }
+        while self.current.as_ref().is_none_or(|(epoch, _)| epoch.nr < nr) {
+            let epoch = self.epochs.next().ok_or_else(|| Error::State(format!("{nr}:")))?;
+            let images = self.images.epoch(&epoch)?;
+            self.former_end = self.current.as_ref().map(|(former, _)| former.end);
+            self.current = Some((epoch, images));
+        }
+        match &self.current {
+            Some((epoch, _)) => Ok(epoch),
+            None => Err(Error::State(format!("{nr}:"))),
+        }
+    }
+
+    /// Goes to the epoch of a power cut before a call.
+    ///
+    /// # Errors
+    /// [`Error::State`] if the recording has fewer calls.
+    pub fn epoch_at(&mut self, cut: CallNr) -> Result<&Epoch> {
+        if self.former_end.is_some_and(|end| end >= cut) {
+            *self = Self::new(self.subject);
+        }
+        let mut nr = self.current.as_ref().map_or(0, |(epoch, _)| epoch.nr);
+        while self.epoch(nr)?.end < cut {
+            nr += 1;
+        }
+        self.epoch(nr)
+    }
+
+    /// The units, which know their calls.
+    pub(crate) fn calls_of_units(&self) -> &'a [Unit] {
+        &self.subject.units.units
+    }
+
+    /// Builds the tree of a state.
+    ///
+    /// # Errors
+    /// [`Error::State`] if the state is of no epoch.
+    pub fn tree(&mut self, state: &State) -> Result<Snapshot> {
+        self.epoch(state.epoch)?;
+        match &self.current {
+            Some((_, images)) => images.tree(state),
+            None => Err(Error::State(state.to_string())),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What a check says of a state.
+
+use serde::{Deserialize, Serialize};
+use weft_vfs::memfs::Snapshot;
+
+use crate::Result;
+use crate::states::State;
+use crate::subject::Edit;
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Exit status 0.
+    Passed,
+    /// Another exit status.
+    Failed(i32),
+    /// A signal.
+    Killed(i32),
+    /// It took longer than it may.
+    TimedOut,
+}
+
+/// How a check ended, and what it printed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Its standard output and error, as far as they are kept.
+    pub output: String,
+}
+
+impl Verdict {
+    /// Returns true if the state is no state that a power cut may leave.
+    #[must_use]
+    pub fn fails(&self) -> bool {
+        self.outcome != Outcome::Passed
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Passed => f.write_str("passed"),
+            Self::Failed(status) => write!(f, "exit status {status}"),
+            Self::Killed(signal) => write!(f, "ended by signal {signal}"),
+            Self::TimedOut => f.write_str("timed out"),
+        }
+    }
+}
+
+/// A state to be judged.
+#[derive(Debug)]
+pub struct Case<'a> {
+    /// The changes of the recording.
+    pub edits: &'a [Edit],
+    /// The state.
+    pub state: &'a State,
+    /// Its tree.
+    pub tree: &'a Snapshot,
+    /// The promises that the program had made.
+    pub promises: &'a [&'a str],
+}
+
+/// Runs a check on states.
+pub trait Judge: Send {
+    /// Tells the judge under which model the next states are legal.
+    ///
+    /// # Errors
+    /// Those of [`judge`](Self::judge).
+    fn begin(&mut self, model: crate::Model) -> Result<()> {
+        let _ = model;
+        Ok(())
+    }
+
+    /// Runs the check on one state.
+    ///
+    /// # Errors
+    /// If the check could not be run: this is no verdict.
+    fn judge(&mut self, case: &Case<'_>) -> Result<Verdict>;
+}

@@ -1,0 +1,13 @@
+//! Tests through the public interface.
+//!
+//! Those of `sandbox` need `/dev/fuse` and the right to mount. Where something is missing a test
+//! says so.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod fuzz;
+mod models;
+mod program;
+mod protocol;
+mod recordings;
+mod sandbox;
+mod searches;

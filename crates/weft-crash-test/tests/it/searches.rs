@@ -1,0 +1,147 @@
+//! Searches with checks that are functions: what is found, how it is said, and what mends it.
+
+use crate::program::{Check, Program, content, search_all};
+use weft_crash_test::{Judge, Limits, Model, Nature, Subject, mend, search};
+
+fn old_or_new(tree: &weft_vfs::memfs::Snapshot, _: &[&str]) -> bool {
+    matches!(content(tree, "f").as_deref(), Some(b"old" | b"new"))
+}
+
+#[test]
+fn a_missing_fsync_before_a_rename_is_named_and_mended() {
+    let recording =
+        Program::new().put("f", b"old").start().put("f.tmp", b"new").rename("f.tmp", "f").end();
+    let found = search_all(&recording, Model::XfsLike, old_or_new);
+    let [finding] = found.findings.as_slice() else { panic!("{found:#?}") };
+    assert_eq!(finding.nature, Nature::Reordered);
+    assert_eq!(finding.lost.len(), 1);
+    assert_eq!(finding.lost[0].call.text, r#"write("f.tmp", bytes 0 to 3)"#);
+    assert_eq!(finding.kept.as_ref().unwrap().text, r#"rename("f.tmp", "f")"#);
+    let subject = Subject::new(&recording, Model::XfsLike, &[]);
+    let mut judge = Check(old_or_new);
+    let mend = mend(&recording, Model::XfsLike, &subject, finding, &mut judge).unwrap().unwrap();
+    assert_eq!(mend.calls, [r#"fsync("f.tmp")"#]);
+    assert_eq!((mend.after, mend.before.nr), (2, 3));
+    assert!(mend.states > 0 && mend.failed == 0, "{mend:?}");
+}
+
+#[test]
+fn a_broken_promise_is_named_and_mended_by_the_directory() {
+    let recording = Program::new().start().put("g", b"new").fsync("g").print("saved g").end();
+    let check = |tree: &weft_vfs::memfs::Snapshot, promises: &[&str]| {
+        promises.is_empty() || content(tree, "g").is_some()
+    };
+    let found = search_all(&recording, Model::Posix, check);
+    let [finding] = found.findings.as_slice() else { panic!("{found:#?}") };
+    assert_eq!(finding.nature, Nature::NotDurable);
+    assert_eq!(finding.kept.as_ref().unwrap().text, r#"the program printed "saved g""#);
+    let subject = Subject::new(&recording, Model::Posix, &[]);
+    let mend =
+        mend(&recording, Model::Posix, &subject, finding, &mut Check(check)).unwrap().unwrap();
+    assert_eq!(mend.calls, [r#"fsync(".")"#]);
+    assert_eq!(mend.failed, 0);
+}
+
+#[test]
+fn a_file_overwritten_in_place_is_interrupted_or_partial_and_no_fsync_mends_it() {
+    let recording = Program::new()
+        .put("f", b"old")
+        .start()
+        .truncate("f", 0)
+        .write("f", 0, b"new")
+        .fsync("f")
+        .end();
+    for model in Model::ALL {
+        let found = search_all(&recording, model, old_or_new);
+        assert!(!found.findings.is_empty(), "{model}");
+        let subject = Subject::new(&recording, model, &[]);
+        for finding in &found.findings {
+            assert_ne!(finding.nature, Nature::Reordered, "{model}: {}", finding.headline());
+            let mended =
+                mend(&recording, model, &subject, finding, &mut Check(old_or_new)).unwrap();
+            assert_eq!(mended, None);
+        }
+    }
+}
+
+#[test]
+fn failures_of_one_kind_are_one_finding() {
+    let mut program = Program::new();
+    for nr in 0..20 {
+        program = program.put(&format!("f{nr:04}"), b"old");
+    }
+    program = program.start();
+    for nr in 0..20 {
+        let (name, tmp) = (format!("f{nr:04}"), format!("t{nr:04}"));
+        program = program.put(&tmp, b"new").rename(&tmp, &name);
+    }
+    let recording = program.end();
+    let check = |tree: &weft_vfs::memfs::Snapshot, _: &[&str]| {
+        (0..20).all(|nr| {
+            matches!(content(tree, &format!("f{nr:04}")).as_deref(), Some(b"old" | b"new"))
+        })
+    };
+    let subject = Subject::new(&recording, Model::XfsLike, &[]);
+    let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(Check(check))];
+    let mut limits = Limits::default();
+    limits.bounds.states = 400;
+    limits.bounds.all = 400;
+    let found = search(&subject, &mut judges, limits, &|_| {}).unwrap();
+    assert!(found.progress.failed > 20, "{:?}", found.progress);
+    assert!(found.findings.len() <= 2, "{:#?}", found.findings);
+}
+
+#[test]
+fn a_check_that_fails_without_a_power_cut_tests_nothing() {
+    let recording = Program::new().start().put("g", b"new").end();
+    let subject = Subject::new(&recording, Model::Posix, &[]);
+    let mut judges: Vec<Box<dyn Judge>> =
+        vec![Box::new(Check(|_: &weft_vfs::memfs::Snapshot, _: &[&str]| false))];
+    let error = search(&subject, &mut judges, Limits::default(), &|_| {}).unwrap_err();
+    assert!(error.to_string().starts_with("not tested: the check fails on what"), "{error}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_states() {
+    let mut program = Program::new().start();
+    for nr in 0..40 {
+        program = program.put(&format!("f{nr}"), b"x");
+    }
+    let recording = program.end();
+    let subject = Subject::new(&recording, Model::Posix, &[]);
+    let states = |seed| {
+        let mut all = Vec::new();
+        for epoch in subject.epochs() {
+            let bounds = weft_crash_test::Bounds { all: 100, states: 500, torn: true, seed };
+            epoch.each_state(&subject.units, bounds, &mut |state| {
+                assert!(epoch.is_legal(&state));
+                let text = state.to_string();
+                assert_eq!(text.parse::<weft_crash_test::State>().unwrap().to_string(), text);
+                all.push(text);
+                true
+            });
+        }
+        all
+    };
+    assert_eq!(states(1), states(1));
+    assert_ne!(states(1), states(2));
+    assert_eq!(states(1).len(), 500);
+}
+
+#[test]
+fn a_sync_that_is_left_out_is_missed() {
+    let recording = Program::new()
+        .put("f", b"old")
+        .start()
+        .put("f.tmp", b"new")
+        .fsync("f.tmp")
+        .rename("f.tmp", "f")
+        .end();
+    let fails = |edits: &[weft_crash_test::Edit]| {
+        let subject = Subject::new(&recording, Model::XfsLike, edits);
+        let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(Check(old_or_new))];
+        search(&subject, &mut judges, Limits::default(), &|_| {}).unwrap().progress.failed > 0
+    };
+    assert!(!fails(&[]));
+    assert!(fails(&[weft_crash_test::Edit::Remove(weft_crash_test::CallNr(2))]));
+}

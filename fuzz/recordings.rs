@@ -1,0 +1,76 @@
+//! Recordings of crash tests that begin as a good one: the bytes are changes, `[offset, offset,
+//! value]`. Those that can still be read are searched a little.
+
+use std::sync::{Arc, OnceLock};
+use weft_crash_test::{Bounds, Cursor, Header, Model, Recorder, Recording, State, Subject};
+use weft_vfs::memfs::MemFs;
+use weft_vfs::{
+    Caller, FallocateMode, FileKind, FileSystem, Handle, RenameFlags, SetAttr, XattrSet,
+};
+
+/// States of each epoch that are built.
+const STATES: usize = 8;
+
+pub fn recordings(data: &[u8]) {
+    static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
+    let mut bytes = GOOD.get_or_init(|| good().unwrap_or_default()).clone();
+    for change in data.chunks_exact(3) {
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % bytes.len();
+        bytes[at] = change[2];
+    }
+    let _ = String::from_utf8_lossy(data).parse::<State>();
+    let Ok(recording) = Recording::from_bytes(&bytes) else { return };
+    for model in Model::ALL {
+        let subject = Subject::new(&recording, model, &[]);
+        let mut cursor = Cursor::new(&subject);
+        for epoch in subject.epochs() {
+            let bounds = Bounds { all: STATES, states: STATES, ..Bounds::default() };
+            epoch.each_state(&subject.units, bounds, &mut |state| {
+                assert!(epoch.is_legal(&state), "{state} is a state of its epoch");
+                // A tree that cannot be built is an error, of a damaged recording alone.
+                let built = cursor.tree(&state).map(|tree| tree.hash());
+                assert!(built.is_ok() || !data.is_empty(), "{built:?}");
+                true
+            });
+        }
+    }
+}
+
+/// A recording with every kind of call.
+fn good() -> weft_vfs::Result<Vec<u8>> {
+    let memory = Arc::new(MemFs::new());
+    let recorder = Recorder::new(Arc::clone(&memory) as Arc<dyn FileSystem>, 1 << 20);
+    let fs: &dyn FileSystem = &recorder;
+    let (root, me) = (fs.root(), &Caller::ROOT);
+    let file =
+        |name: &[u8]| fs.mknod(me, root, name, FileKind::Regular, 0o644, 0).map(|e| e.attr.ino);
+    let write = |ino, at, data: &[u8]| fs.write(me, ino, Handle::NONE, at, data);
+    let old = file(b"old")?;
+    write(old, 0, &[1; 6000])?;
+    let base = memory.snapshot();
+    recorder.start(None, None);
+    let dir = fs.mkdir(me, root, b"dir", 0o755)?.attr.ino;
+    let new = file(b"new")?;
+    write(new, 0, &[2; 5000])?;
+    write(old, 5000, &[3; 100])?;
+    fs.setattr(
+        me,
+        old,
+        &SetAttr { size_bytes: Some(10), perm: Some(0o600), ..SetAttr::default() },
+    )?;
+    fs.setxattr(me, new, b"user.a", b"value", XattrSet::Any)?;
+    fs.fsync(me, new, true)?;
+    fs.symlink(me, dir, b"link", b"../new")?;
+    fs.link(me, new, dir, b"also")?;
+    fs.fallocate(me, new, FallocateMode::PunchHole, 100, 4000)?;
+    fs.rename(me, root, b"new", dir, b"moved", RenameFlags::empty())?;
+    fs.rename(me, root, b"dir", root, b"old", RenameFlags::EXCHANGE)?;
+    fs.fsync_dir(me, root)?;
+    fs.unlink(me, dir, b"also")?;
+    fs.removexattr(me, new, b"user.a")?;
+    fs.sync()?;
+    write(new, 0, &[4; 10])?;
+    let calls = recorder.stop().unwrap_or_default();
+    let bytes = Recording::new(Header::default(), base, calls).to_bytes();
+    bytes.map_err(|_| weft_vfs::Error::Invalid("the recording cannot be written"))
+}
