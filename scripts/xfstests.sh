@@ -144,8 +144,11 @@ run() {
     case $name in kernel) continue ;; esac
     # The daemon holds a lock until all is written.
     if ! flock -w "$limit" "$dir/$volume.img" true; then
-      echo "$0: $dir/$volume.img is in use $limit s after $test" >&2
-      exit 1
+      # The daemon goes on with a file that has no name any more, and the next test has a new one.
+      result="failed: $dir/$volume.img was still written $limit s after the unmount"
+      rm "$dir/$volume.img"
+      "$weft" mkfs ext3 "$dir/$volume.img" --size "$size" --quiet
+      continue
     fi
     if ! e2fsck -fn "$dir/$volume.img" >"$out.e2fsck-$volume" 2>&1; then
       result="$result, and e2fsck finds errors on the $volume volume"

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -231,9 +231,7 @@ impl Shared<'_> {
                     counts.distinct += 1;
                     self.counts(counts);
                     progress(counts);
-                    if send.send(Job { state, tree, key }).is_err() {
-                        return false;
-                    }
+                    self.send(send, Job { state, tree, key });
                 }
                 self.goes_on(counts)
             });
@@ -244,6 +242,18 @@ impl Shared<'_> {
             counts.epochs_done += 1;
         }
         Ok(())
+    }
+
+    /// Waits until a judge takes states, or the search ends: also because all judges have ended.
+    fn send(&self, send: &SyncSender<Job>, mut job: Job) {
+        const PAUSE: Duration = Duration::from_micros(200);
+        while let Err(TrySendError::Full(rejected)) = send.try_send(job) {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            job = rejected;
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Returns false when a limit is reached, and notes which.
@@ -267,6 +277,7 @@ impl Shared<'_> {
     }
 
     fn judge_all(&self, judge: &mut dyn Judge, receive: &Mutex<Receiver<Job>>) {
+        let _ends = EndsSearch(&self.stop);
         let mut cursor = Cursor::new(self.subject);
         loop {
             let Ok(job) = locked(receive).recv() else { return };
@@ -348,6 +359,17 @@ impl Shared<'_> {
         }
         self.shrinking.fetch_add(1, Ordering::Relaxed);
         Ok(self.judge_state(judge, cursor, state)?.fails())
+    }
+}
+
+/// Ends the search if a judge's thread panics: nobody would take the states.
+struct EndsSearch<'a>(&'a AtomicBool);
+
+impl Drop for EndsSearch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
     }
 }
 

@@ -145,3 +145,23 @@ fn a_sync_that_is_left_out_is_missed() {
     assert!(!fails(&[]));
     assert!(fails(&[weft_crash_test::Edit::Remove(weft_crash_test::CallNr(2))]));
 }
+
+#[test]
+fn judges_that_panic_end_the_search() {
+    let mut program = Program::new().start();
+    for nr in 0..40 {
+        program = program.put(&format!("f{nr}"), b"x");
+    }
+    let recording = program.end();
+    let subject = Subject::new(&recording, Model::Posix, &[]);
+    let mut first = true;
+    let check = move |_: &weft_vfs::memfs::Snapshot, _: &[&str]| {
+        assert!(std::mem::take(&mut first), "the check without a power cut is the only one");
+        true
+    };
+    let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(Check(check))];
+    let search = std::panic::AssertUnwindSafe(|| {
+        search(&subject, &mut judges, Limits::default(), &|_| {}).map(|_| ())
+    });
+    assert!(std::panic::catch_unwind(search).is_err());
+}
