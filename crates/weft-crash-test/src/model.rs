@@ -15,6 +15,7 @@
 //! | a file that grew | size and data apart | same, the size in the order of the calls | size after its data | same, but in a file that was made shorter |
 //! | `rename` over a file | alone | after the size of the file (`auto_da_alloc`), not its data | alone | alone |
 //! | `fsync` of a file | the file, if it has a name | the file, and all names and inodes changed before its own last change | same | the file and its names, if it has one |
+//! | `sync` | all but overwritten pages | all | all but overwritten pages | all |
 //! | `fsync` of a directory | its names, but for files that were moved elsewhere | the same for the directory's last change | same | as `posix`, and the inodes it names |
 //!
 //! Sources:
@@ -32,7 +33,8 @@
 //!   allocated, and the journal waits for no data. The file is as long as it should be, of zeroes.
 //! - `xfs-like`: the kernel's `Documentation/filesystems/xfs/`, `fs/xfs/xfs_file.c` (`xfs_file_fsync`
 //!   forces the log up to the inode's last change) and `fs/xfs/xfs_aops.c` (the size on disk is
-//!   changed when the write has ended).
+//!   changed when the write has ended), `fs/xfs/xfs_super.c` (`xfs_fs_sync_fs` forces the log, which
+//!   flushes the disk only if there is something to write to it).
 //! - `btrfs-like`: btrfs(5); `fs/btrfs/tree-log.c` (`btrfs_log_inode_parent`: an fsync logs the inode,
 //!   its names and its new parents, not what else the transaction holds, and nothing of an inode
 //!   without a name; `btrfs_log_new_name` and `btrfs_del_dir_entries_in_log`: later changes of its
@@ -41,7 +43,18 @@
 //!
 //! The models are judged by the file systems themselves: `examples/judge_models` runs random
 //! workloads on the kernel's ext4, XFS and btrfs over a recorded disk, and asks of each tree that a
-//! power cut leaves whether the model allows it.
+//! power cut leaves whether the file system's model and `posix` allow it. With Linux 6.18.44:
+//!
+//! | `judge_models` | workloads | states of the disk | trees | not allowed |
+//! |---|---|---|---|---|
+//! | `ext4 --seeds 0..2889` | 2,889 | 105,228 | 9,047 | none |
+//! | `xfs --seeds 0..992` | 992 | 8,584 | 2,825 | none |
+//! | `btrfs --seeds 5000..6027` | 1,027 | 40,165 | 2,703 | in one workload |
+//!
+//! Not judged were 200 states of ext4 and 31 of XFS, of workloads that allow too many. What no model
+//! allows is a fault of btrfs: the `fsync` of an open file without a name, which another that was
+//! never fsynced has replaced by `rename`, undoes an earlier `fsync` of it. After a power cut the
+//! name has the content from before both.
 //!
 //! Where a source leaves something open, the model allows it.
 
@@ -101,6 +114,13 @@ impl Model {
     /// was emptied, when it is closed.
     fn allocates_replacements(self) -> bool {
         self == Self::Ext4Ordered
+    }
+
+    /// `sync` flushes the disk in any case. XFS does only if there is something to write to its log,
+    /// and so not if old blocks were written and the times of the file are those that it had. POSIX
+    /// does not ask that `sync` waits.
+    fn flushes_data_for_sync(self) -> bool {
+        !matches!(self, Self::Posix | Self::XfsLike)
     }
 
     /// `fsync` writes the inode and its names, and nothing else.
@@ -518,13 +538,18 @@ impl<'a> Builder<'a> {
     }
 
     fn sync(&mut self, nr: CallNr) {
-        for unit in &mut self.units {
-            unit.durable_after.get_or_insert(nr);
+        for unit in (0..self.units.len() as u32).map(UnitNr) {
+            let mut effects = self.units[unit.index()].effects.iter();
+            let is_page =
+                effects.any(|e| matches!(self.effects[*e as usize].change, Change::Page { .. }));
+            if !is_page || self.model.flushes_data_for_sync() {
+                self.settle(unit, nr);
+            }
         }
         self.durable = self.chain.len();
         self.log.commit();
         for node in self.nodes.values_mut() {
-            node.data.clear();
+            node.data.retain(|unit| self.units[unit.index()].durable_after.is_none());
             node.metadata.clear();
             node.emptied = false;
             node.is_shorter = false;

@@ -11,6 +11,9 @@
 //! that the model allows when as many calls had returned as had at that request. Two rules that are
 //! too strong must be refuted, which shows that the comparison sees what it should. With a disk that
 //! lies about flushes the models must be refuted as well.
+//!
+//! Exit status: 0 if the models allow everything, and what must be refuted is; 1 if not; 2 if
+//! nothing was judged.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test of the models")]
 
 mod allowed;

@@ -319,6 +319,30 @@ fn a_new_synced_file_may_be_lost_if_another_that_is_not_synced_replaces_it_on_bt
 }
 
 #[test]
+fn sync_may_leave_overwritten_pages_on_xfs() {
+    let program = || old_file().write("f", 0, b"new").creat("g").sync().print("saved");
+    let recording = program().end();
+    for model in Model::ALL {
+        let lost = |name: &'static str, content: &'static [u8]| {
+            let found = crate::program::search_all(&recording, model, move |tree, promises| {
+                let seen = crate::program::content(tree, name);
+                promises.is_empty() || seen.as_deref() == Some(content)
+            });
+            found.progress.failed > 0
+        };
+        assert_eq!(lost("f", b"new"), matches!(model, Posix | XfsLike), "{model}");
+        assert!(!lost("g", b""), "{model}");
+    }
+    let recording = program().fsync("f").print("saved f").end();
+    for model in Model::ALL {
+        let found = crate::program::search_all(&recording, model, |tree, promises| {
+            promises.len() < 2 || crate::program::content(tree, "f").as_deref() == Some(b"new")
+        });
+        assert_eq!(found.progress.failed, 0, "{model}");
+    }
+}
+
+#[test]
 fn what_is_durable_of_a_file_without_a_name_is_built() {
     // The inode is durable, and so is a page, while its name and a later size are not.
     let page = vec![b'x'; 4096];

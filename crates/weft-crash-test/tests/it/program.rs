@@ -105,6 +105,11 @@ impl Program {
         self
     }
 
+    pub fn sync(self) -> Self {
+        FileSystem::sync(&*self.recorder).unwrap();
+        self
+    }
+
     pub fn fdatasync(self, path: &str) -> Self {
         let ino = self.ino(path);
         FileSystem::fsync(&*self.recorder, &Caller::ROOT, ino, true).unwrap();
