@@ -6,7 +6,9 @@
 use std::fs;
 use std::io;
 
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
+};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{
     CapabilitySet, UnshareFlags, capabilities, clear_ambient_capability_set,
@@ -81,13 +83,31 @@ pub(super) fn enter(with_user: bool) -> Result<bool, String> {
         map_user(uid.as_raw(), gid.as_raw()).map_err(|e| format!("mapping of the user: {e}"))?;
         true
     };
-    // Neither are mounts of the worker seen outside, nor those of outside in it.
-    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount_change("/", private).map_err(|e| format!("a private tree of mounts: {e}"))?;
+    // Mounts of the worker are not seen outside; what is unmounted outside goes here, too.
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", slave).map_err(|e| format!("a tree of mounts of its own: {e}"))?;
+    let_mounts_go();
     if user {
         keep_right_to_mount().map_err(|e| format!("the right to mount: {e}"))?;
     }
     Ok(user)
+}
+
+/// Detaches the mounts of weft that this namespace has got copies of: as long as they are here, those
+/// who unmount them outside wait, where mounts are not told of each other. The one with the working
+/// directory stays.
+fn let_mounts_go() {
+    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return };
+    let here = std::env::current_dir().unwrap_or_default();
+    for line in mounts.lines() {
+        let is_weft = line.contains(" - fuse.weft ");
+        let Some(path) = line.split(' ').nth(4).filter(|_| is_weft) else { continue };
+        // Paths with blanks are written in another way, and left alone.
+        if !path.contains('\\') && !here.starts_with(path) {
+            // An ordinary user may not: then what is unmounted outside goes here by itself.
+            let _ = unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        }
+    }
 }
 
 fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {

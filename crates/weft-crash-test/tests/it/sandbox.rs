@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_crash_test::sandbox::{Ended, Error, Isolate, Isolation, Outcome, Worker, WorkerOptions};
@@ -153,6 +154,26 @@ fn mounts_of_workers_are_at_one_path_and_not_seen_outside() {
     assert_eq!(fs::read_dir(first.worker.mountpoint()).expect("list").count(), 0);
     second.end();
     first.end();
+}
+
+#[test]
+fn other_mounts_of_weft_are_let_go() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may unmount in a worker's namespace");
+        return;
+    }
+    let outside = tempfile::tempdir().expect("temporary directory");
+    let memory = Arc::new(weft_vfs::memfs::MemFs::new());
+    let options = weft_fuse::MountOptions::default();
+    let mut mount = weft_fuse::mount(memory, outside.path(), &options).expect("mount");
+    let Some(mut bench) = Bench::start(Isolate::Auto) else { return };
+    if bench.worker.isolation().is_namespace() {
+        let line = format!("grep -c {} /proc/self/mountinfo", outside.path().display());
+        assert_eq!(bench.run(&line, 10_000).0.stdout.to_string(), "0\n");
+    }
+    // It would wait for the worker.
+    mount.unmount().expect("unmount");
+    bench.end();
 }
 
 #[test]
