@@ -10,7 +10,8 @@ use crate::host::Result;
 /// Epochs with more states are not judged.
 const STATES_MAX: usize = 1 << 15;
 
-/// What is judged: a model, or something that must be refuted.
+/// A rule that the kernel's states are compared with: a model, or one that is too strong on purpose
+/// and must be refuted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     Model(Model),
@@ -29,7 +30,7 @@ impl Rule {
         }
     }
 
-    /// Whether violations are expected.
+    /// Returns true for a rule that is too strong on purpose: states that violate it are expected.
     pub fn must_fail(self) -> bool {
         !matches!(self, Self::Model(_))
     }
@@ -58,7 +59,7 @@ pub struct Allowed {
     steps: Vec<u128>,
 }
 
-/// What a rule says of a tree.
+/// The answer of a rule about one tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Allowed,
@@ -103,7 +104,8 @@ impl Allowed {
         first..=(first + in_flight).min(last)
     }
 
-    /// Whether a tree can be left by a power cut when so many calls had returned.
+    /// Tells whether the rule allows that a power cut leaves this tree after this number of calls had
+    /// returned.
     pub fn answer(&self, returned: usize, tree: u128) -> Answer {
         let is_allowed = if self.rule == Rule::AtOnce {
             let next = (returned + 1).min(self.steps.len() - 1);

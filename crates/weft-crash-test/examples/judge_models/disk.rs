@@ -16,7 +16,7 @@ use weft_vfs::{
 /// The unit in which a disk may lose parts of a write.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// What a file system did to the disk.
+/// A request of the file system to its disk.
 #[derive(Clone)]
 pub enum Request {
     Write { offset: u64, data: Arc<[u8]> },
@@ -135,7 +135,7 @@ pub struct DiskState {
     pub upto: usize,
     /// The blocks that differ from the image at the beginning.
     pub changed: Image,
-    /// Whether all parts are there.
+    /// True if no part of these requests is missing.
     pub whole: bool,
 }
 

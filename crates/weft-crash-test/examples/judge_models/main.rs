@@ -93,7 +93,7 @@ impl Options {
     }
 }
 
-/// What was counted for one rule.
+/// The counters of one rule.
 #[derive(Default)]
 struct Tally {
     judged: u64,
@@ -408,7 +408,7 @@ fn judge_all(kind: Kind, dir: &Path, options: &Options) -> Result<bool> {
     Ok(rules(kind).into_iter().zip(&totals.rules).all(expected))
 }
 
-/// Whether this process has its own table of mounts.
+/// Returns true if this process is in a mount namespace of its own.
 const OWN_MOUNTS: &str = "WEFT_JUDGE_OWN_MOUNTS";
 
 fn main() -> Result<ExitCode> {

@@ -38,7 +38,7 @@ pub struct Workload<'a> {
     fs: Arc<Recorder>,
     rng: Rng,
     open: Vec<Open>,
-    /// What was done, for people.
+    /// The call in words, for messages.
     pub steps: Vec<String>,
     /// For each recorded call the number of requests to the disk when it had returned.
     pub returned: Vec<usize>,
@@ -46,7 +46,7 @@ pub struct Workload<'a> {
     fill: u8,
 }
 
-/// What a step came to.
+/// The result of one step of a workload.
 enum Done {
     Yes(String),
     /// The state of the tree does not permit it.
@@ -81,7 +81,7 @@ impl<'a> Workload<'a> {
         Ok(new)
     }
 
-    /// What was done until now is durable; from now on calls are recorded.
+    /// Ends the preparation, whose changes are taken to be durable, and begins to record calls.
     pub fn start(&mut self) -> Snapshot {
         self.returned.clear();
         self.fs.start(None, None);
@@ -159,7 +159,7 @@ impl<'a> Workload<'a> {
         Ok(self.note(done))
     }
 
-    /// How programs save files: some calls that belong together.
+    /// Adds the calls by which programs save a file: write, fsync, rename and the like, together.
     fn pattern(&mut self) -> Result<u64> {
         let file = *self.rng.pick(&FILES).unwrap();
         let at = self.open.len();

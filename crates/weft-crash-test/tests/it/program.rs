@@ -24,7 +24,7 @@ impl Program {
         Self { fs, recorder, base: None, printed: Arc::default() }
     }
 
-    /// What was done until now is durable; from now on calls are recorded.
+    /// Ends the preparation, whose changes are taken to be durable, and begins to record calls.
     pub fn start(mut self) -> Self {
         self.base = Some(self.fs.snapshot());
         let printed = Arc::clone(&self.printed);

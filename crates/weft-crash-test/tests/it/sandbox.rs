@@ -37,7 +37,7 @@ impl Bench {
                 Some(Self { worker, dir })
             }
             Err(Error::NoNamespaces(why)) if isolate == Isolate::UserNamespace => {
-                eprintln!("skipped: no namespaces of users here: {why}");
+                eprintln!("not here: namespaces of users: {why}");
                 None
             }
             Err(e) => panic!("{isolate:?}: {e}"),
@@ -133,7 +133,7 @@ fn a_command_runs_in_the_mounted_folder() {
 fn mounts_of_workers_are_at_one_path_and_not_seen_outside() {
     let Some(mut first) = Bench::start(Isolate::Auto) else { return };
     if !first.worker.isolation().is_namespace() {
-        eprintln!("skipped: {}", first.worker.isolation());
+        eprintln!("not here: namespaces: {}", first.worker.isolation());
         return;
     }
     let second = WorkerOptions { number: 1, ..options(first.dir.path()) };
@@ -273,7 +273,7 @@ fn a_command_cannot_kill_the_first_process_of_its_namespace() {
     for isolate in [Isolate::Auto, Isolate::UserNamespace] {
         let Some(mut bench) = Bench::start(isolate) else { continue };
         if !bench.worker.isolation().is_namespace() {
-            eprintln!("skipped: {}", bench.worker.isolation());
+            eprintln!("not here: namespaces: {}", bench.worker.isolation());
             continue;
         }
         let (outcome, in_place) = bench.run("kill -9 $PPID; sleep 0.1; echo $PPID", 10_000);
