@@ -321,7 +321,7 @@ fn a_worker_killed_by_hand() {
             let mut killed = vec![worker];
             if supervisor_too {
                 // Without namespaces what the worker has started would go on then.
-                if isolate == Isolate::Subreaper {
+                if !bench.worker.isolation().is_namespace() {
                     continue;
                 }
                 killed = vec![supervisor.to_string()];
