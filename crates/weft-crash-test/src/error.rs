@@ -23,6 +23,26 @@ pub enum Error {
     /// A command of the user could not be tested.
     #[error("not tested: {0}")]
     NotTested(String),
+    /// A pattern of calls or paths cannot be read.
+    #[error("{pattern:?}: {problem}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A power cut of that kind would take nothing.
+    #[error("nothing is lost: {0}")]
+    NothingToLose(String),
+    /// The mount that was asked could not do it.
+    #[error("{0}")]
+    Refused(String),
+    /// The directory could not be written.
+    #[error("the directory is not up to date: {0}")]
+    Directory(String),
+    /// A process was killed and is still there, so that nothing was taken away under it.
+    #[error("nothing is lost: process {0} was killed and does not end")]
+    StillRunning(u32),
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {

@@ -113,6 +113,21 @@ impl EpochImages<'_> {
     }
 }
 
+/// Makes the changes of all calls before `end` in a tree.
+pub(crate) fn apply_until(
+    tree: &mut Snapshot,
+    units: &Units,
+    calls: &[Call],
+    end: CallNr,
+) -> Result<()> {
+    for unit in units.units.iter().take_while(|unit| unit.call < end) {
+        for effect in &unit.effects {
+            apply(tree, units, calls, *effect, None)?;
+        }
+    }
+    Ok(())
+}
+
 fn apply(
     tree: &mut Snapshot,
     units: &Units,

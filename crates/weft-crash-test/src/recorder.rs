@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use weft_vfs::memfs::MemFs;
 use weft_vfs::{
     Attr, Caller, Entry, FallocateMode, FileKind, FileSystem, Handle, Ino, Layer, OpenFlags,
     Opened, RenameFlags, Result, SetAttr, XattrSet,
@@ -20,7 +21,13 @@ pub struct Recorder {
     below: Arc<dyn FileSystem>,
     state: Mutex<State>,
     started: Instant,
+    /// The time of the first call, in nanoseconds.
+    start_nanos: u64,
+    number: Number,
 }
+
+/// The number of an inode in the recording; `None` if it is gone.
+type Number = Box<dyn Fn(Ino) -> Option<u64> + Send + Sync>;
 
 impl std::fmt::Debug for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,7 +93,28 @@ impl Recorder {
     #[must_use]
     pub fn new(below: Arc<dyn FileSystem>, limit_bytes: u64) -> Self {
         let state = State { limit_bytes, ..State::default() };
-        Self { below, state: Mutex::new(state), started: Instant::now() }
+        Self {
+            below,
+            state: Mutex::new(state),
+            started: Instant::now(),
+            start_nanos: 0,
+            number: Box::new(|ino| Some(ino.0)),
+        }
+    }
+
+    /// Records calls without end, of a file system in memory whose trees may be replaced. The times of
+    /// calls count from 1970.
+    pub(crate) fn without_end(fs: Arc<MemFs>) -> Self {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let start = since.map_or(0, |since| since.as_nanos());
+        let numbered = Arc::clone(&fs);
+        let recorder = Self {
+            start_nanos: u64::try_from(start).unwrap_or(0),
+            number: Box::new(move |ino| numbered.number(ino).ok()),
+            ..Self::new(fs, u64::MAX)
+        };
+        recorder.start(None, None);
+        recorder
     }
 
     /// Begins to record. `printed` returns what the program has printed since it was last called;
@@ -128,13 +156,46 @@ impl Recorder {
         self.lock().calls.len()
     }
 
+    /// The calls that are recorded until now.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.lock().calls.clone()
+    }
+
+    /// The bytes of data in the calls that are recorded until now.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        self.lock().data_bytes
+    }
+
+    /// Drops the first calls of the recording.
+    pub(crate) fn drop_first(&self, calls: usize) {
+        let mut state = self.lock();
+        let calls = calls.min(state.calls.len());
+        let dropped: u64 = state.calls.drain(..calls).map(|call| call.data.len() as u64).sum();
+        state.data_bytes = state.data_bytes.saturating_sub(dropped);
+    }
+
+    /// The number of an inode that exists.
+    fn nr(&self, ino: Ino) -> NodeNr {
+        NodeNr((self.number)(ino).unwrap_or(0))
+    }
+
+    fn place(&self, dir: Ino, name: &[u8]) -> Place {
+        Place { dir: self.nr(dir), name: name.to_vec() }
+    }
+
+    fn resize(&self, ino: Ino, size_before: u64, size_after: u64) -> Action {
+        let node = self.nr(ino);
+        Action::Resize(Span { node, offset: 0, len_bytes: 0, size_before, size_after })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic within a call leaves the list as it was before the call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, state: &mut State, caller: &Caller, action: Action, data: &[u8]) {
-        if !state.recording || state.overflow || state.ended && action.is_sync() {
+        let is_late = state.ended && action.is_sync();
+        if !state.recording || state.overflow || is_late || action == Action::Nothing {
             return;
         }
         state.data_bytes += match &action {
@@ -150,7 +211,8 @@ impl Recorder {
     }
 
     fn push(&self, state: &mut State, action: Action, process: Process, data: Arc<[u8]>) {
-        let at_nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let at_nanos = self.start_nanos.saturating_add(elapsed);
         state.calls.push(Call { action, process, at_nanos, data });
     }
 
@@ -188,7 +250,7 @@ impl Recorder {
 
     fn new_node(&self, attr: &Attr, target: &[u8]) -> NewNode {
         NewNode {
-            node: NodeNr(attr.ino.0),
+            node: self.nr(attr.ino),
             kind: attr.kind,
             perm: attr.perm,
             uid: attr.uid,
@@ -208,7 +270,7 @@ impl Recorder {
     ) -> Result<Entry> {
         self.change(caller, &[], || {
             let entry = call()?;
-            let at = at.map(|(dir, name)| place(dir, name));
+            let at = at.map(|(dir, name)| self.place(dir, name));
             let action = Action::Create { new: self.new_node(&entry.attr, target), at };
             Ok((entry, action))
         })
@@ -227,20 +289,15 @@ impl Recorder {
 
     fn remove(&self, caller: &Caller, dir: Ino, name: &[u8], is_dir: bool) -> Result<()> {
         self.change(caller, &[], || {
-            let found = self.find(dir, name);
+            let node = self.find(dir, name).map_or(NodeNr(0), |attr| self.nr(attr.ino));
             if is_dir {
                 self.below.rmdir(caller, dir, name)
             } else {
                 self.below.unlink(caller, dir, name)
             }?;
-            let node = NodeNr(found.map_or(0, |attr| attr.ino.0));
-            Ok(((), Action::Remove { at: place(dir, name), node, is_dir }))
+            Ok(((), Action::Remove { at: self.place(dir, name), node, is_dir }))
         })
     }
-}
-
-fn place(dir: Ino, name: &[u8]) -> Place {
-    Place { dir: NodeNr(dir.0), name: name.to_vec() }
 }
 
 fn process(caller: &Caller) -> Process {
@@ -307,11 +364,12 @@ impl Layer for Recorder {
         match existed {
             None => {
                 let new = NewNode { perm: entry.attr.perm, ..self.new_node(&entry.attr, &[]) };
-                let action = Action::Create { new, at: Some(place(parent, name)) };
+                let action = Action::Create { new, at: Some(self.place(parent, name)) };
                 self.note(&mut state, caller, action, &[]);
             }
             Some(before) if before.size_bytes != entry.attr.size_bytes => {
-                let action = resize(entry.attr.ino, before.size_bytes, entry.attr.size_bytes);
+                let (before, after) = (before.size_bytes, entry.attr.size_bytes);
+                let action = self.resize(entry.attr.ino, before, after);
                 self.note(&mut state, caller, action, &[]);
             }
             Some(_) => {}
@@ -328,23 +386,25 @@ impl Layer for Recorder {
         let before = self.size(ino)?;
         let opened = self.below.open(caller, ino, flags)?;
         let after = self.size(ino)?;
-        self.note(&mut state, caller, resize(ino, before, after), &[]);
+        self.note(&mut state, caller, self.resize(ino, before, after), &[]);
         Ok(opened)
     }
 
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
         let mut state = self.lock();
         self.read_printed(&mut state);
+        let node = (self.number)(ino).map(NodeNr);
         let result = self.below.release(ino, handle);
-        let action = Action::Close { node: NodeNr(ino.0) };
-        self.note(&mut state, &Caller::ROOT, action, &[]);
+        if let Some(node) = node {
+            self.note(&mut state, &Caller::ROOT, Action::Close { node }, &[]);
+        }
         result
     }
 
     fn link(&self, caller: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         self.change(caller, &[], || {
             let entry = self.below.link(caller, ino, new_parent, new_name)?;
-            let action = Action::Link { node: NodeNr(ino.0), at: place(new_parent, new_name) };
+            let action = Action::Link { node: self.nr(ino), at: self.place(new_parent, new_name) };
             Ok((entry, action))
         })
     }
@@ -368,19 +428,23 @@ impl Layer for Recorder {
     ) -> Result<()> {
         self.change(caller, &[], || {
             let (from, to) = (self.find(parent, name), self.find(new_parent, new_name));
+            let nr = |attr: &Option<Attr>| attr.as_ref().map(|attr| self.nr(attr.ino));
+            let (node, replaced) = (nr(&from).unwrap_or(NodeNr(0)), nr(&to));
+            // Between two names of one inode it does nothing (POSIX, rename).
+            let is_same = replaced == Some(node);
             self.below.rename(caller, parent, name, new_parent, new_name, flags)?;
             let is_dir = |attr: &Option<Attr>| {
                 attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory)
             };
             let action = Action::Rename {
-                from: place(parent, name),
-                to: place(new_parent, new_name),
-                node: NodeNr(from.as_ref().map_or(0, |attr| attr.ino.0)),
-                replaced: to.as_ref().map(|attr| NodeNr(attr.ino.0)),
+                from: self.place(parent, name),
+                to: self.place(new_parent, new_name),
+                node,
+                replaced,
                 exchange: flags.contains(RenameFlags::EXCHANGE),
                 is_dir: is_dir(&from) || is_dir(&to),
             };
-            Ok(((), action))
+            Ok(((), if is_same { Action::Nothing } else { action }))
         })
     }
 
@@ -399,7 +463,7 @@ impl Layer for Recorder {
             // An append goes where the file ends, whatever the offset says.
             let appended = size_after > size_before && offset + len as u64 != size_after;
             let offset = if appended { size_after - len as u64 } else { offset };
-            let (node, len_bytes) = (NodeNr(ino.0), len as u64);
+            let (node, len_bytes) = (self.nr(ino), len as u64);
             Ok((len, Action::Write(Span { node, offset, len_bytes, size_before, size_after })))
         })
     }
@@ -427,7 +491,7 @@ impl Layer for Recorder {
             let size_before = self.size(ino)?;
             self.below.fallocate(caller, ino, mode, offset, len_bytes)?;
             let size_after = self.size(ino)?;
-            let span = Span { node: NodeNr(ino.0), offset, len_bytes, size_before, size_after };
+            let span = Span { node: self.nr(ino), offset, len_bytes, size_before, size_after };
             let zeroes = !matches!(mode, FallocateMode::Allocate { .. });
             Ok(((), if zeroes { Action::Zero(span) } else { Action::Resize(span) }))
         })
@@ -444,13 +508,13 @@ impl Layer for Recorder {
         let before = self.below.getattr(ino)?;
         let after = self.below.setattr(caller, ino, set)?;
         if set.size_bytes.is_some() {
-            let action = resize(ino, before.size_bytes, after.size_bytes);
+            let action = self.resize(ino, before.size_bytes, after.size_bytes);
             self.note(&mut state, caller, action, &[]);
         }
         let rights = |attr: &Attr| (attr.perm, attr.uid, attr.gid);
         if set.size_bytes.is_none() || rights(&before) != rights(&after) {
             let (perm, uid, gid) = rights(&after);
-            let action = Action::Attributes { node: NodeNr(ino.0), perm, uid, gid };
+            let action = Action::Attributes { node: self.nr(ino), perm, uid, gid };
             self.note(&mut state, caller, action, &[]);
         }
         Ok(after)
@@ -466,28 +530,28 @@ impl Layer for Recorder {
     ) -> Result<()> {
         self.change(caller, value, || {
             self.below.setxattr(caller, ino, name, value, how)?;
-            Ok(((), Action::Xattr { node: NodeNr(ino.0), name: name.to_vec(), removed: false }))
+            Ok(((), Action::Xattr { node: self.nr(ino), name: name.to_vec(), removed: false }))
         })
     }
 
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         self.change(caller, &[], || {
             self.below.removexattr(caller, ino, name)?;
-            Ok(((), Action::Xattr { node: NodeNr(ino.0), name: name.to_vec(), removed: true }))
+            Ok(((), Action::Xattr { node: self.nr(ino), name: name.to_vec(), removed: true }))
         })
     }
 
     fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> Result<()> {
         self.change(caller, &[], || {
             self.below.fsync(caller, ino, data_only)?;
-            Ok(((), Action::Fsync { node: NodeNr(ino.0), data_only }))
+            Ok(((), Action::Fsync { node: self.nr(ino), data_only }))
         })
     }
 
     fn fsync_dir(&self, caller: &Caller, ino: Ino) -> Result<()> {
         self.change(caller, &[], || {
             self.below.fsync_dir(caller, ino)?;
-            Ok(((), Action::FsyncDir { dir: NodeNr(ino.0) }))
+            Ok(((), Action::FsyncDir { dir: self.nr(ino) }))
         })
     }
 
@@ -497,9 +561,4 @@ impl Layer for Recorder {
             Ok(((), Action::Sync))
         })
     }
-}
-
-fn resize(ino: Ino, size_before: u64, size_after: u64) -> Action {
-    let node = NodeNr(ino.0);
-    Action::Resize(Span { node, offset: 0, len_bytes: 0, size_before, size_after })
 }

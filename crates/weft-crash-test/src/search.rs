@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -16,6 +16,7 @@ use weft_vfs::memfs::Snapshot;
 
 use crate::finding::{Finding, FindingKind};
 use crate::model::UnitNr;
+use crate::mutex::locked;
 use crate::shrink::{Cause, shrink};
 use crate::states::{Bounds, Epoch, State};
 use crate::subject::{Cursor, Subject};
@@ -192,11 +193,6 @@ fn check_without_power_cut(subject: &Subject, judge: &mut dyn Judge) -> Result<(
         )));
     }
     Ok(())
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Everything under these locks is changed by single assignments.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared<'_> {

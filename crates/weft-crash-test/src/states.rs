@@ -238,6 +238,30 @@ fn requires(units: &Units, pending: &[UnitNr]) -> Vec<Vec<u32>> {
 }
 
 impl Epoch {
+    /// The epoch of a power cut after all calls, whatever its number.
+    pub(crate) fn at_end(units: &Units, calls: &[Call]) -> Self {
+        let numbers = (0..units.units.len() as u32).map(UnitNr);
+        let is_pending = |unit: &UnitNr| units.units[unit.index()].durable_after.is_none();
+        let pending: Vec<UnitNr> = numbers.filter(is_pending).collect();
+        let is_promise = |call: &&Call| matches!(call.action, Action::Promise { .. });
+        let promises = calls.iter().filter(is_promise).count();
+        let requires = requires(units, &pending);
+        Self { nr: 0, end: CallNr(calls.len() as u32), pending, promises, requires }
+    }
+
+    /// A random state.
+    pub(crate) fn random_state(&self, seed: u64) -> State {
+        let mut found = self.full();
+        let bounds = Bounds { seed, ..Bounds::default() };
+        if !self.pending.is_empty() {
+            self.random_states(bounds, &mut |state| {
+                found = state;
+                false
+            });
+        }
+        found
+    }
+
     /// Returns true if a state contains, with each of its units, those that it requires.
     #[must_use]
     pub fn is_legal(&self, state: &State) -> bool {

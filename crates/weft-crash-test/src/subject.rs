@@ -60,9 +60,15 @@ impl Subject {
             }
             calls.push(call);
         }
-        let sizes = sizes(&recording.base);
+        let subject = Self::of_calls(recording.base.clone(), calls, model);
+        Self { edits: edits.to_vec(), ..subject }
+    }
+
+    /// Derives the units of calls on a tree.
+    pub(crate) fn of_calls(base: Snapshot, calls: Vec<Call>, model: Model) -> Self {
+        let sizes = sizes(&base);
         let units = Units::new(model, &calls, &|node| sizes.get(&node).copied());
-        Self { base: recording.base.clone(), calls, units, model, edits: edits.to_vec() }
+        Self { base, calls, units, model, edits: Vec::new() }
     }
 
     /// The promises that were made before a call.

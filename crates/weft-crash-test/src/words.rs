@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use weft_vfs::memfs::Snapshot;
 
 use crate::calls::{Action, Call, CallNr, NodeNr, ROOT};
@@ -10,7 +10,7 @@ use crate::effects::{Change, Resizing};
 use crate::model::{UnitNr, Units};
 
 /// A call, as a message shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallText {
     /// Its number in the recording, from 1.
     pub nr: u32,
@@ -41,20 +41,23 @@ impl Paths {
             }
         }
         let mut paths = Self { names };
-        for call in &calls[..end.index().min(calls.len())] {
-            match &call.action {
-                Action::Create { new, at: Some(at) } => paths.set(new.node, at.dir, &at.name),
-                Action::Link { node, at } => paths.set(*node, at.dir, &at.name),
-                Action::Rename { from, to, node, replaced, exchange, .. } => {
-                    if let Some(replaced) = replaced.filter(|_| *exchange) {
-                        paths.set(replaced, from.dir, &from.name);
-                    }
-                    paths.set(*node, to.dir, &to.name);
-                }
-                _ => {}
-            }
-        }
+        calls[..end.index().min(calls.len())].iter().for_each(|call| paths.after(call));
         paths
+    }
+
+    /// Goes on to the paths after a call.
+    pub fn after(&mut self, call: &Call) {
+        match &call.action {
+            Action::Create { new, at: Some(at) } => self.set(new.node, at.dir, &at.name),
+            Action::Link { node, at } => self.set(*node, at.dir, &at.name),
+            Action::Rename { from, to, node, replaced, exchange, .. } => {
+                if let Some(replaced) = replaced.filter(|_| *exchange) {
+                    self.set(replaced, from.dir, &from.name);
+                }
+                self.set(*node, to.dir, &to.name);
+            }
+            _ => {}
+        }
     }
 
     fn set(&mut self, node: NodeNr, dir: NodeNr, name: &[u8]) {
@@ -82,7 +85,8 @@ impl Paths {
         parts.join("/")
     }
 
-    fn place(&self, dir: NodeNr, name: &[u8]) -> String {
+    /// The path of a name in a directory.
+    pub(crate) fn place(&self, dir: NodeNr, name: &[u8]) -> String {
         let name = String::from_utf8_lossy(name);
         if dir == ROOT { name.into_owned() } else { format!("{}/{name}", self.of(dir)) }
     }
@@ -91,11 +95,16 @@ impl Paths {
 /// Describes a call.
 #[must_use]
 pub fn describe(base: &Snapshot, calls: &[Call], nr: CallNr) -> CallText {
-    let paths = Paths::at(base, calls, nr);
     let Some(call) = calls.get(nr.index()) else {
         let (by, text, path) = (String::new(), "the end of the program".into(), String::new());
         return CallText { nr: nr.0 + 1, by, text, path };
     };
+    describe_with(&Paths::at(base, calls, nr), call, nr)
+}
+
+/// Describes a call, with the paths before it.
+#[must_use]
+pub(crate) fn describe_with(paths: &Paths, call: &Call, nr: CallNr) -> CallText {
     let name = call.action.name();
     let of = |node: &NodeNr| paths.of(*node);
     let (path, text) = match &call.action {

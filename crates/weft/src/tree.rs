@@ -38,6 +38,8 @@ pub struct Tree {
     has_aliases: bool,
     /// Whether files have companions, whose length follows that of the file.
     has_companions: bool,
+    /// Whether the file system is another than that of the source.
+    is_behind: bool,
     /// Distinguishes the inodes of a directory of the host from those of other trees.
     identity: Option<String>,
     /// The lock that keeps other processes of weft out of the same directory.
@@ -62,6 +64,7 @@ impl From<Stack> for Tree {
             has_snapshots: false,
             has_aliases: stack.names_have_aliases(),
             has_companions: stack.shows_companions(),
+            is_behind: false,
             identity: None,
             lock: None,
         }
@@ -96,6 +99,7 @@ impl Tree {
             has_snapshots: false,
             has_aliases: false,
             has_companions: false,
+            is_behind: false,
             identity: std::fs::metadata(path).ok().map(|found| format!("device {}", found.dev())),
             lock: Some(lock),
         })
@@ -122,9 +126,17 @@ impl Tree {
             has_snapshots: false,
             has_aliases: false,
             has_companions: false,
+            is_behind: false,
             identity: None,
             lock: None,
         })
+    }
+
+    /// Shows another file system in place of this one, which is below it. Nobody else changes the
+    /// files, and an `fsync` of the root is one of a directory: it makes nothing else durable.
+    #[must_use]
+    pub fn behind(self, fs: Arc<dyn FileSystem>) -> Self {
+        Self { fs, shared: None, is_behind: true, ..self }
     }
 
     /// Adds networks of transformations on the files.
@@ -167,6 +179,10 @@ impl Tree {
         }
         // Takes effect only for a directory of the host, and for outputs that are kept there.
         fuse.passthrough = options.passthrough.unwrap_or(self.lock.is_some() || self.has_snapshots);
+        if self.is_behind {
+            fuse.passthrough = false;
+            fuse.sync_by_root = false;
+        }
         if self.has_aliases {
             // The kernel knows one spelling of a name, and would keep stale entries for the others.
             fuse.lifetime = Duration::ZERO;

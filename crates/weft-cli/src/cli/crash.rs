@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use weft::Order;
 use weft_crash_test::Model;
+use weft_crash_test::live::CallPattern;
 
 use super::known::{ORDERS, known};
 
@@ -67,6 +68,28 @@ pub enum CrashVerb {
                             sources.\nExample: weft crash run --setup 'echo old >f' --run 'echo new >t; \
                             mv t f' --check 'grep -qx -e old -e new f'")]
     Run(Box<CrashRun>),
+    /// Mount a directory elsewhere, and keep apart what programs do not fsync there
+    ///
+    /// All content of the directory is in memory. Programs see at the mount what they have written;
+    /// the directory follows, within a second, with what is durable under the model. weft crash report
+    /// says what is not, weft crash lose takes it away, as a power cut would. Unmounting keeps
+    /// everything: weft umount writes it to the directory.
+    Mount(CrashMount),
+    /// Show what programs have not made durable in a folder of weft crash mount
+    Report(CrashLive),
+    /// Cut the power: take away what is not durable in a folder of weft crash mount
+    ///
+    /// Programs that go on have lost the files that they had open (ESTALE), as far as they are not
+    /// killed. Answers when it is done, also with --at: until then it waits.
+    #[command(
+        after_help = "Calls: any, creat, mkdir, mknod, symlink, link, unlink, rmdir, rename, \
+                            open, read, write, truncate, fallocate, chmod, setxattr, removexattr, \
+                            fsync, fdatasync, close.\nExample: weft crash lose --at 'fsync:wal/*' \
+                            --nth 3 --kill /mnt/db"
+    )]
+    Lose(CrashLose),
+    /// Make everything durable in a folder of weft crash mount
+    Sync(CrashLive),
     /// A worker of `weft crash run`
     #[command(hide = true)]
     Worker,
@@ -151,6 +174,80 @@ pub struct CrashRun {
     /// Write the result as JUnit XML to this file, too
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct CrashMount {
+    /// The directory; nothing else may change it meanwhile
+    pub directory: String,
+    /// The directory to mount on
+    pub mountpoint: PathBuf,
+    /// What is durable, and in which order
+    #[arg(long, value_name = "MODEL", default_value = "ext4-ordered", value_parser = known::<Model>(MODELS))]
+    pub model: Model,
+    /// The size of the file system, all of which is in memory
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
+    pub size: u64,
+    /// Hold at most this much data that is not durable; of more, the oldest are written back
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub unsynced_limit: u64,
+    /// Answer requests on this Unix socket, too: one JSON request and answer to a line
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Other users may use the mount
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Return once it is mounted
+    #[arg(long, short)]
+    pub background: bool,
+    /// Write the process id to this file once mounted
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+    /// The re-execution of this command behind --background
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CrashLive {
+    /// The mount, or the socket of its --control
+    pub mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct CrashLose {
+    /// The mount, or the socket of its --control
+    pub mountpoint: PathBuf,
+    /// Only what the newest N calls have changed: the disk was behind
+    #[arg(long, value_name = "N", conflicts_with_all = ["random", "torn"])]
+    pub newest: Option<u64>,
+    /// A random part, in an order that the model allows: the disk has written later calls first
+    #[arg(long, conflicts_with = "torn")]
+    pub random: bool,
+    /// A part of the last write: some of its pages, or some sectors of one
+    #[arg(long)]
+    pub torn: bool,
+    /// The seed of --random and --torn
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Only what was changed in files that match (* stands for any text in a name, ** for any path)
+    #[arg(long, value_name = "PATTERN")]
+    pub path: Option<String>,
+    /// Wait for this call, and cut the power there: CALL or CALL:PATTERN, such as 'rename:*.tmp'
+    #[arg(long, value_name = "CALL")]
+    pub at: Option<CallPattern>,
+    /// The Nth such call from now on
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "at", value_parser = clap::value_parser!(u64).range(1..))]
+    pub nth: u64,
+    /// After the call has done its work, and before the program hears of it
+    #[arg(long, requires = "at")]
+    pub after: bool,
+    /// Kill the processes that have used the folder, but for this command and its ancestors
+    #[arg(long)]
+    pub kill: bool,
+    /// Give up after this long
+    #[arg(long, value_name = "TIME", requires = "at", value_parser = time)]
+    pub timeout: Option<Duration>,
 }
 
 /// The names of the models, for completion and errors.

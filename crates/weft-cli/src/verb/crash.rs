@@ -1,6 +1,6 @@
 //! `crash`: explores the states that a power failure can leave.
 
-use super::crash_run;
+use super::{crash_live, crash_run};
 use crate::cli;
 use crate::cli::crash::CrashVerb;
 use crate::failure::{DONE, Failure, Outcome, PROMISE_BROKEN};
@@ -24,6 +24,10 @@ pub fn run(out: Output, args: &cli::Crash) -> Outcome {
     match &args.verb {
         None => explore_format(out, args),
         Some(CrashVerb::Run(args)) => crash_run::run(out, args),
+        Some(CrashVerb::Mount(args)) => crash_live::mount(out, args),
+        Some(CrashVerb::Report(args)) => crash_live::report(out, args),
+        Some(CrashVerb::Lose(args)) => crash_live::lose(out, args),
+        Some(CrashVerb::Sync(args)) => crash_live::sync(out, args),
         Some(CrashVerb::Worker) => {
             weft_crash_test::worker_main();
             Err(Failure::usage("weft crash worker is started by weft crash run"))

@@ -6,6 +6,7 @@ mod cat;
 mod change;
 mod copy;
 mod crash;
+mod crash_live;
 mod crash_run;
 mod damage;
 mod df;

@@ -6,6 +6,7 @@ mod careful;
 mod check;
 mod choices;
 mod coherence;
+mod crash_live;
 mod crash_run;
 mod crowds;
 mod derived;

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 mod fuzz;
+mod live;
 mod models;
 mod program;
 mod protocol;

@@ -280,7 +280,7 @@ fn a_command_cannot_kill_the_first_process_of_its_namespace() {
         assert_eq!((outcome.ended, in_place), (Ended::Exit(0), true));
         assert_eq!(outcome.stdout.to_string(), "1\n");
         // Everything but the shell itself, and the first.
-        let (outcome, in_place) = bench.run("sleep 1000 & kill -9 -1; sleep 0.1; echo on", 10_000);
+        let (outcome, in_place) = bench.run("sleep 1000 & kill -9 -1; wait; echo on", 10_000);
         assert!(in_place, "{outcome:?}");
         assert_eq!(outcome.left_running, 0);
         assert!(bench.run("echo x > file", 10_000).0.is_success());

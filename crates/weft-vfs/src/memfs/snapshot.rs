@@ -233,6 +233,13 @@ impl Snapshot {
         Ok(())
     }
 
+    /// Returns the tree that is restored of this one: without what cannot be reached from the root,
+    /// and without names of nothing.
+    #[must_use]
+    pub fn mended(&self) -> Self {
+        Self::from_nodes(self.consistent().0.into_iter().collect())
+    }
+
     /// Returns a hash of what a program can observe of the tree once it is restored: all paths, which
     /// of them are names of one inode, and the [hash of each inode](SnapshotNode::hash). It does not
     /// depend on numbers and on times.
