@@ -141,18 +141,18 @@ impl NameChanges {
         });
     }
 
-    /// Reports whether the removal of a fresh name needs to wait for nothing, for an inode that has
-    /// another name: not if other changes wait for it to be there. These are the removals of the inode's
-    /// other names, and if it is `relied_on`, others; they have no need to wait if one name is there
-    /// all the time.
-    pub fn may_be_forgotten(&self, name: Position, relied_on: bool) -> bool {
+    /// Reports whether the removal of a fresh name, in a move to the name `to`, need wait for nothing:
+    /// not if other changes wait for the old name to be there. These are the removals of names that
+    /// the inode had before, and if it is `relied_on`, of names below it. They need not wait if the new
+    /// name is there all the time.
+    pub fn may_be_forgotten(&self, name: Position, to: Position, relied_on: bool) -> bool {
         let mut waits = relied_on;
         for change in &self.0 {
             match change.status {
-                Status::Kept => return true,
+                Status::Kept if change.name.is(to) => return true,
                 Status::Gone | Status::Removed => waits = true,
                 Status::Replacing => waits |= change.name.is(name),
-                Status::Fresh | Status::Given => {}
+                Status::Fresh | Status::Given | Status::Kept => {}
             }
         }
         !waits
@@ -161,5 +161,102 @@ impl NameChanges {
     /// Reports whether all of them are durable.
     pub fn are_durable(&self, op: &Op<'_>) -> bool {
         self.0.iter().all(|change| op.is_durable(change.patch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use weft_block::MemoryDevice;
+    use weft_patch::{BlockNr, Engine, Options};
+
+    const A: Position = Position { dir: Ino(2), at: 12 };
+    const B: Position = Position { dir: Ino(3), at: 12 };
+    const UNKNOWN: Position = Position { dir: Ino(2), at: Position::UNKNOWN };
+
+    fn engine() -> Arc<Engine> {
+        let options = Options { background: false, ..Options::default() };
+        Engine::new(Arc::new(MemoryDevice::new(1 << 16)), 1024, options).unwrap()
+    }
+
+    fn patch(op: &mut Op<'_>, nr: u64) -> PatchId {
+        op.write(BlockNr(nr), 0, &[1], &[]).unwrap()
+    }
+
+    #[test]
+    fn a_new_name_is_fresh_until_it_is_durable() {
+        let engine = engine();
+        let mut op = engine.begin(1).unwrap();
+        let named = patch(&mut op, 1);
+        let mut names = NameChanges::default();
+        assert_eq!(names.give(&op, A, named), None);
+        assert_eq!((names.fresh(A), names.fresh(B)), (Some(named), None));
+        assert!(names.may_be_forgotten(A, B, false) && !names.may_be_forgotten(A, B, true));
+        drop(op);
+        engine.sync().unwrap();
+        let op = engine.begin(0).unwrap();
+        assert!(names.are_durable(&op));
+        names.remove(&op, B, PatchId::DURABLE);
+        names.replace(&op, A, named);
+        assert_eq!(names.iter().count(), 1);
+    }
+
+    #[test]
+    fn a_name_that_is_given_again_is_not_fresh() {
+        let engine = engine();
+        let mut op = engine.begin(2).unwrap();
+        let (first, second) = (patch(&mut op, 1), patch(&mut op, 2));
+        let mut names = NameChanges::default();
+        names.remove(&op, A, first);
+        // In another patch: the volume may be without it meanwhile.
+        assert_eq!(names.give(&op, A, second), None);
+        assert_eq!(names.fresh(A), None);
+        assert!(!names.may_be_forgotten(B, A, false));
+    }
+
+    #[test]
+    fn a_name_that_its_removal_gives_again_is_kept() {
+        let engine = engine();
+        let mut op = engine.begin(2).unwrap();
+        let (first, second) = (patch(&mut op, 1), patch(&mut op, 2));
+        let mut names = NameChanges::default();
+        // It was there, moved to B, and comes back.
+        names.give(&op, B, second);
+        names.remove(&op, A, first);
+        assert!(!names.may_be_forgotten(B, A, false), "A goes when B is there");
+        assert_eq!(names.give(&op, A, first), Some(first));
+        assert_eq!(names.fresh(A), None);
+        assert!(names.may_be_forgotten(B, A, true), "A is there all the time");
+        assert!(!names.may_be_forgotten(B, UNKNOWN, true));
+        names.forget(B);
+        assert_eq!(names.iter().collect::<Vec<_>>(), [(A.dir, first)]);
+        // It goes again: then it was there.
+        names.remove(&op, A, first);
+        assert_eq!(names.give(&op, A, first), Some(first));
+        assert!(names.may_be_forgotten(B, A, true));
+    }
+
+    #[test]
+    fn a_name_in_the_place_of_another_is_forgotten_only_with_its_inode() {
+        let engine = engine();
+        let mut op = engine.begin(1).unwrap();
+        let named = patch(&mut op, 1);
+        let mut names = NameChanges::default();
+        names.replace(&op, A, named);
+        assert_eq!(names.fresh(A), Some(named));
+        assert!(!names.may_be_forgotten(A, B, false));
+    }
+
+    #[test]
+    fn nothing_is_known_of_names_without_a_position() {
+        let engine = engine();
+        let mut op = engine.begin(1).unwrap();
+        let named = patch(&mut op, 1);
+        let mut names = NameChanges::default();
+        names.give(&op, UNKNOWN, named);
+        names.remove(&op, UNKNOWN, named);
+        assert_eq!(names.give(&op, UNKNOWN, named), None);
+        assert_eq!(names.fresh(UNKNOWN), None);
     }
 }

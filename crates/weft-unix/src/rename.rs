@@ -170,7 +170,9 @@ impl<F: Format> State<F> {
             self.node(source.ino)?.parent = new_dir;
         }
         let mut cleared = PatchId::DURABLE;
-        if !self.may_forget(source)? || !self.take_back(op, source.dir, source.place, source.ino)? {
+        if !self.may_forget(source, to)?
+            || !self.take_back(op, source.dir, source.place, source.ino)?
+        {
             let mut befores = vec![named];
             if self.puts_off() {
                 // There means: where it can be reached. The directories above may be new themselves.
@@ -196,13 +198,12 @@ impl<F: Format> State<F> {
         Ok(())
     }
 
-    /// Returns false if another name of the inode is removed only when this one is there, or a name of
-    /// another inode when the directory can be reached by this one.
-    fn may_forget(&mut self, side: &Side<F::Place>) -> Result<bool> {
+    /// Returns whether the old name of a move may be taken back: nothing else waits until it is there.
+    fn may_forget(&mut self, side: &Side<F::Place>, to: Position) -> Result<bool> {
         let position = self.position(side);
         let node = self.node(side.ino)?;
         let relied_on = node.relied_on && node.kind == FileKind::Directory;
-        Ok(node.names.may_be_forgotten(position, relied_on))
+        Ok(node.names.may_be_forgotten(position, to, relied_on))
     }
 
     fn position(&self, side: &Side<F::Place>) -> Position {

@@ -356,14 +356,10 @@ impl Directories for Volume {
         let number = |op: &mut Op<'_>| {
             Ok(Some(op.write_relying(place.nr, place.at, &[0; 4], &[own], &befores)?))
         };
-        let cleared = self.remove_record(op, node, place, number)?.unwrap_or_default();
-        let Some(index) = node.own.dir.as_deref_mut() else { return Ok(cleared) };
-        let content = op.peek(place.nr)?;
-        let from = place.at + DIRENT_HEADER_BYTES;
-        let len = usize::from(bytes::get8(content, place.at + 6));
-        let name = content.get(from..from + len).unwrap_or_default();
-        let hash = index.hasher.hash_one(name);
-        index.cleared.note(op, hash, cleared);
+        let (cleared, hash) = self.remove_record(op, node, place, number)?.unwrap_or_default();
+        if let Some(index) = node.own.dir.as_deref_mut() {
+            index.cleared.note(op, hash, cleared);
+        }
         Ok(cleared)
     }
 
@@ -427,14 +423,14 @@ impl Volume {
     }
 
     /// Removes an entry: its inode number, which `number` clears, then the record. Returns the change of
-    /// the number; `None`, with nothing changed, if `number` does.
+    /// the number and the hash of the name; `None`, with nothing changed, if `number` does.
     fn remove_record(
         &mut self,
         op: &mut Op<'_>,
         node: &mut Node,
         place: Place,
         number: impl FnOnce(&mut Op<'_>) -> Result<Option<PatchId>>,
-    ) -> Result<Option<PatchId>> {
+    ) -> Result<Option<(PatchId, u64)>> {
         let content = op.read(place.nr)?;
         // The neighbours within the sector.
         let mut relied = Lengths::default();
@@ -500,7 +496,7 @@ impl Volume {
             let room = index.room.get(block).copied().map_or(0, usize::from);
             index.set_room(block, room.max(gap));
         }
-        Ok(Some(cleared))
+        Ok(Some((cleared, hash)))
     }
 
     fn slot_at<'i>(

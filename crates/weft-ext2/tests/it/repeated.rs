@@ -4,9 +4,10 @@
 
 use crate::volumes::options;
 use std::sync::Arc;
-use weft_block::MemoryDevice;
-use weft_ext2::Ext2;
+use std::time::Duration;
+use weft_block::{Image, MemoryDevice};
 use weft_ext2::mkfs::{MkfsOptions, mkfs};
+use weft_ext2::{Ext2, OpenOptions};
 use weft_patch::Options;
 use weft_vfs::{Caller, FileSystem, Handle, Ino, OpenFlags, RenameFlags};
 
@@ -302,4 +303,27 @@ fn a_file_is_written_and_moved() {
         v.fs.write(&Caller::ROOT, file, Handle::NONE, 100 * i as u64 + 50, &[8; 100]).unwrap();
         v.rename((dir, "g"), (v.root, "f"));
     });
+}
+
+/// A link count that was raised for a move is lowered without a sync, when there is nothing else to do.
+#[test]
+fn a_count_is_lowered_in_the_end() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    mkfs(&*device, &MkfsOptions::ext2()).unwrap();
+    let engine = Options { max_age: Duration::from_millis(10), ..Options::default() };
+    let fs = Ext2::open(device.clone(), options(engine)).unwrap();
+    let root = fs.root();
+    let volume = Volume { fs, root };
+    let ino = volume.create(root, "old", 100);
+    volume.sync();
+    volume.rename((root, "old"), (root, "new"));
+    weft_testing::wait_until("the count is lowered", || {
+        let copy = MemoryDevice::from_image(Image::copy_of(&*device).unwrap());
+        let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let Ok(seen) = Ext2::open(Arc::new(copy), read_only) else { return false };
+        let entry = seen.lookup(root, b"new");
+        entry.is_ok_and(|e| (e.attr.ino, e.attr.nlink) == (ino, 1))
+            && seen.lookup(root, b"old").is_err()
+    });
+    volume.fs.unmount().unwrap();
 }
