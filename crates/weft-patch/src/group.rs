@@ -276,26 +276,41 @@ impl State {
 
     /// Takes the writes of the next round for all that wait, and for a transaction's data.
     fn plan_for_group(&mut self, data: &[PatchId]) -> Vec<Write> {
+        let mut kept = false;
         let goal = if self.group.admitted().any(|w| w.all) {
             Goal::All
         } else {
-            Goal::Marked(self.mark_for_group(data))
+            let (mark, is_kept) = self.mark_for_group(data);
+            kept = is_kept;
+            Goal::Marked(mark)
         };
         let repeated: HashSet<u32> = self.failed.iter().map(|w| w.buffer).collect();
         let (mut batch, partly_ready) = self.plan_whole(goal);
         let runs: HashSet<u32> = batch.iter().map(|w| w.run).filter(|&run| run != NONE).collect();
         let written = Written { repeated, runs };
         let mut advance = |state: &mut Self, needed: &Needed| {
+            if let Some(parts) = state.plain_parts(needed, &partly_ready, &written) {
+                if state.plainly_advances(needed, &batch) {
+                    return true;
+                }
+                state.take_parts(&parts, &mut batch);
+                if state.plainly_advances(needed, &batch) {
+                    return true;
+                }
+            }
             let roots = &needed.roots;
-            if state.plainly_advances(needed, &batch, &written) || state.advances(roots, &written) {
+            if state.advances(roots, &written) {
                 return true;
             }
             let mark = state.mark_needed(roots);
-            let parts: Vec<u32> = partly_ready
-                .iter()
-                .copied()
-                .filter(|&b| state.cache[b].mark == mark && !state.cache[b].in_flight)
-                .collect();
+            let is_needed = |b: &u32| state.cache[*b].mark == mark && !state.cache[*b].in_flight;
+            let parts: Vec<u32> = if kept {
+                // More blocks may be needed by now than had the mark.
+                let all = state.cache.all().filter(is_needed);
+                all.filter(|&b| state.cache[b].is_partly_ready()).collect()
+            } else {
+                partly_ready.iter().copied().filter(is_needed).collect()
+            };
             state.take_parts(&parts, &mut batch);
             state.advances(roots, &written)
         };
@@ -307,32 +322,53 @@ impl State {
         batch
     }
 
-    /// Marks the blocks that those that wait need, and a transaction's data. Returns the mark.
-    fn mark_for_group(&mut self, data: &[PatchId]) -> u64 {
+    /// Marks the blocks that those that wait need, and a transaction's data. Returns the mark, and
+    /// whether it is one of an earlier step.
+    fn mark_for_group(&mut self, data: &[PatchId]) -> (u64, bool) {
         let mut admitted = self.group.waiters.iter().filter(|w| w.is_admitted());
         let only = admitted.next().filter(|_| admitted.next().is_none() && data.is_empty());
         if let Some(mark) = only.and_then(|w| w.needed.mark)
             && mark == self.needed_mark
         {
-            return mark;
+            return (mark, true);
         }
         let roots: Vec<PatchId> =
             self.group.admitted().flat_map(|w| &w.needed.roots).chain(data).copied().collect();
         let mark = self.mark_needed(&roots);
         let mut admitted = self.group.waiters.iter_mut().filter(|w| w.is_admitted());
-        if let (Some(only), None, true) = (admitted.next(), admitted.next(), data.is_empty()) {
+        // A transaction may still grow, until it is closed.
+        let stays = data.is_empty() && self.journal.is_none();
+        if let (Some(only), None, true) = (admitted.next(), admitted.next(), stays) {
             only.needed.mark = Some(mark);
         }
-        mark
+        (mark, false)
+    }
+
+    /// Returns the blocks a part of which a caller needs; `None` if only a walk of the graph shows them.
+    fn plain_parts(
+        &self,
+        needed: &Needed,
+        partly_ready: &[u32],
+        written: &Written,
+    ) -> Option<Vec<u32>> {
+        let mark = needed.mark.filter(|mark| *mark == self.needed_mark);
+        if !written.repeated.is_empty() || (mark.is_none() && needed.until.is_none()) {
+            return None;
+        }
+        let is_needed = |&buffer: &u32| {
+            let b = &self.cache[buffer];
+            let old = needed
+                .until
+                .is_some_and(|until| b.oldest != NONE && !self.graph.is_after(b.oldest, until));
+            !b.in_flight && (old || Some(b.mark) == mark)
+        };
+        Some(partly_ready.iter().copied().filter(is_needed).collect())
     }
 
     /// Returns true if the planned writes contain something that a caller needs, as far as this shows
     /// without a walk of the graph. A block that it needs may have changed since it was marked: the
     /// patches that the caller needs are sealed, and others are not, if it is alone.
-    fn plainly_advances(&self, needed: &Needed, batch: &[Write], written: &Written) -> bool {
-        if !written.repeated.is_empty() {
-            return false;
-        }
+    fn plainly_advances(&self, needed: &Needed, batch: &[Write]) -> bool {
         let mark = needed.mark.filter(|mark| *mark == self.needed_mark);
         batch.iter().any(|write| {
             let run = Some(write.run).filter(|run| *run != NONE);

@@ -158,6 +158,12 @@ impl NameChanges {
         !waits
     }
 
+    /// Returns the changes that removed names.
+    pub fn removals(&self) -> impl Iterator<Item = PatchId> + '_ {
+        let removed = |c: &&NameChange| matches!(c.status, Status::Gone | Status::Removed);
+        self.0.iter().filter(removed).map(|change| change.patch)
+    }
+
     /// Reports whether all of them are durable.
     pub fn are_durable(&self, op: &Op<'_>) -> bool {
         self.0.iter().all(|change| op.is_durable(change.patch))

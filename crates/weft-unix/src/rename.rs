@@ -237,6 +237,7 @@ impl<F: Format> State<F> {
         push_patch(&mut befores, held);
         if moves_dir {
             self.gain_subdir(op, to.0, &mut befores)?;
+            befores.extend(self.removals_above(op, to.0));
         }
         self.touch_dirs(op, [source.dir, to.0], &[])?;
         let (format, dir) = self.with_node(to.0)?;
@@ -261,6 +262,7 @@ impl<F: Format> State<F> {
         if moves_dir {
             // For the moment it has both subdirectories.
             self.gain_subdir(op, target.dir, &mut befores)?;
+            befores.extend(self.removals_above(op, target.dir));
         }
         if target.kind == FileKind::Directory {
             push_patch(&mut befores, self.out_of(op, target.ino, target.dir)?);
@@ -317,9 +319,11 @@ impl<F: Format> State<F> {
         }
         if a_dir {
             self.gain_subdir(op, b.dir, &mut befores)?;
+            befores.extend(self.removals_above(op, b.dir));
         }
         if b_dir {
             self.gain_subdir(op, a.dir, &mut befores)?;
+            befores.extend(self.removals_above(op, a.dir));
         }
         let third = match third {
             Some(reserved) => {

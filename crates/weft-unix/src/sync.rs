@@ -47,6 +47,25 @@ impl<F: Format> State<F> {
         patches
     }
 
+    /// Returns the removals of old names of directory `dir` and of those above it that may not be
+    /// durable. A directory that moves below them follows these: an old name may be in a directory below
+    /// the one that moves, which would contain itself then.
+    pub(crate) fn removals_above(&mut self, op: &mut Op<'_>, dir: Ino) -> Vec<PatchId> {
+        let mut patches = Vec::new();
+        let mut at = dir;
+        // A loop on the disk must not become one here.
+        for _ in 0..=self.format.limits().inodes_max {
+            if let Some(node) = self.nodes.get(at) {
+                patches.extend(node.names.removals().filter(|patch| !op.is_durable(*patch)));
+            }
+            match self.above(op, at) {
+                Some(above) => at = above,
+                None => break,
+            }
+        }
+        patches
+    }
+
     /// Returns the patches that must be durable for names in directory `dir` to be found from the
     /// root: those of the blocks it grew by, of its own name, and the same for the directories
     /// above it.

@@ -190,6 +190,10 @@ fn a_name_that_others_wait_for_is_not_taken_back() {
         // The old content of a name goes when the new one is there.
         "mkdir d; mkdir e; creat d/f | creat d/t; rename d/t d/f; rename d/f e/g",
         "mkdir d; mkdir e; creat d/f; creat e/g | rename e/g d/f; rename d/f e/h; rename e/h e/g",
+        // Directories that change places: none contains itself.
+        "mkdir b; mkdir b/k; mkdir x | rename b/k x/k; rename b x/k/a",
+        "mkdir b; mkdir b/p; mkdir b/p/k; mkdir x | rename b/p x/p; rename b x/p/k/b",
+        "mkdir b; mkdir b/k; mkdir x; mkdir x/l | exchange b/k x/l; rename b x/k",
         // A count that waits for a block that is freed with its directory.
         "mkdir d; mkdir e; creat d/x; link d/x e/y; mkdir d/s; link d/x d/s/z | \
          unlink d/s/z; remove d/s; unlink e/y",
@@ -201,6 +205,7 @@ fn a_name_that_others_wait_for_is_not_taken_back() {
             campaign: Campaign::Given(workloads.iter().map(|text| text.parse().unwrap()).collect()),
             states_per_workload: usize::MAX,
             e2fsck_every: 1,
+            repair_every: 1,
             ..Config::new(Arc::new(target))
         });
     }
