@@ -13,6 +13,8 @@ pub struct Counters {
     pub cancelled: u64,
     /// Changes that took back pending ones, so that no patch was needed.
     pub taken_back: u64,
+    /// Patches visited to find what syncs need.
+    pub visited: u64,
     /// Patches not yet durable, now.
     pub patches_now: u64,
     /// Dependencies between them, now.

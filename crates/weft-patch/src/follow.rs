@@ -16,7 +16,7 @@ use crate::graph::{Kind, NONE};
 use crate::newest::Newest;
 use crate::state::State;
 use crate::undo::Change;
-use crate::{BlockNr, PatchId, Result};
+use crate::{BlockNr, PatchId, Policy, Result};
 use std::ops::Range;
 
 /// Number of patches that a change follows beyond which later ones follow it in their place, as far as
@@ -39,6 +39,30 @@ impl Op<'_> {
     ) -> Result<PatchId> {
         self.reads.changes(nr, &[]);
         self.state.write_alone(nr, offset, bytes, befores)
+    }
+
+    /// Takes a change of a block back that `change` contains, of bytes on which no others of the block
+    /// rely: makes them `bytes`, as a part of the same patch, if nothing has changed them since, and
+    /// no write has contained it yet. Returns false, and changes nothing, if that is not possible.
+    ///
+    /// A write of the block then has either what was there before the patch, or `bytes`: never what is
+    /// taken back. The order of other changes, which wait for this patch, stays.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn take_back(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        bytes: &[u8],
+        change: PatchId,
+    ) -> Result<bool> {
+        let part = offset..offset + bytes.len();
+        let done = self.state.take_back(nr, offset, bytes, change)?;
+        if done {
+            self.reads.changes(nr, std::slice::from_ref(&part));
+        }
+        Ok(done)
     }
 }
 
@@ -98,6 +122,36 @@ impl State {
             taken_back += self.graph.pieces(patch).taken_back_by(offset, bytes)?;
         }
         (taken_back == bytes.len()).then_some(id)
+    }
+
+    /// Makes the bytes at `offset` of a block `bytes`, as a part of the patch of `change`, if that is the
+    /// newest one of these bytes and was not written yet. Returns true if so.
+    pub(crate) fn take_back(
+        &mut self,
+        nr: BlockNr,
+        offset: usize,
+        bytes: &[u8],
+        change: PatchId,
+    ) -> Result<bool> {
+        self.check_change(nr, offset, bytes.len())?;
+        let Some(patch) = self.graph.find(change) else { return Ok(false) };
+        let buffer = self.load(nr, false)?;
+        let (kind, of) = (self.graph[patch].kind, self.graph[patch].buffer);
+        let alone = self.options.policy == Policy::Soft && self.options.merge;
+        if !self.options.cancel || !alone || of != buffer {
+            return Ok(false);
+        }
+        let bytes_of = Change::Bytes { offset, len: bytes.len() };
+        let mut followed = Befores::new();
+        let newest = self.add_followed(buffer, bytes_of, &[], &mut followed);
+        match kind {
+            Kind::Hard if newest == NONE && self.cache[buffer].hard == patch => {}
+            Kind::Soft if newest == patch && self.graph.pieces(patch).cover(bytes_of) => {}
+            _ => return Ok(false),
+        }
+        self.counters.taken_back += 1;
+        self.content_mut(buffer)[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(true)
     }
 
     /// Makes or drops the index of a block. Returns true if it has one.

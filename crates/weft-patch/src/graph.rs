@@ -212,6 +212,18 @@ impl Graph {
         if later < 1 << 31 { a } else { b }
     }
 
+    /// Returns the number of the patch that was made last.
+    pub fn last_number(&self) -> u32 {
+        self.made
+    }
+
+    /// Returns true if a patch was made after the one with this number, of which it is true that fewer
+    /// than 2^31 were made since.
+    pub fn is_after(&self, patch: u32, number: u32) -> bool {
+        let later = self[patch].number.wrapping_sub(number);
+        later != 0 && later < 1 << 31
+    }
+
     /// Returns the id of a patch that is not a change of one block.
     pub fn id(&self, index: u32) -> PatchId {
         PatchId { index, generation: self[index].generation, sector: Sector::SEVERAL }

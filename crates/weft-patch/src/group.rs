@@ -38,6 +38,20 @@ pub(crate) enum Wanted {
     Commits,
 }
 
+/// What a caller waits for, once it is chosen.
+///
+/// A walk of the graph finds it. If there were one in each step, a sync of a deep graph would take a time
+/// that grows with the square of its depth: so what one walk has found is kept, as far as it stays true.
+#[derive(Debug, Default)]
+struct Needed {
+    /// The patches that are not durable, and perhaps some that are.
+    roots: Vec<PatchId>,
+    /// If these are all that there were: the number of the last one.
+    until: Option<u32>,
+    /// The mark of the blocks that they need, if no others were marked since.
+    mark: Option<u64>,
+}
+
 /// A caller that waits.
 #[derive(Debug)]
 struct Waiter {
@@ -47,8 +61,7 @@ struct Waiter {
     wanted: Option<Wanted>,
     /// Whether all blocks are written for it, not only those that it needs.
     all: bool,
-    /// The patches it waits for that are not durable, once they are chosen.
-    roots: Vec<PatchId>,
+    needed: Needed,
     outcome: Option<Result<()>>,
 }
 
@@ -86,7 +99,7 @@ impl Group {
             thread: std::thread::current(),
             wanted: Some(wanted),
             all: false,
-            roots: Vec::new(),
+            needed: Needed::default(),
             outcome: None,
         });
         self.tickets
@@ -252,44 +265,119 @@ impl State {
             if journaled {
                 self.put_commits_into(&mut roots, all || commits);
             }
+            let everything = all && !journaled;
+            let until = everything.then(|| self.graph.last_number());
             let waiter = &mut self.group.waiters[at];
             // With a journal, what is committed need not be in place.
-            (waiter.roots, waiter.all) = (roots, all && !journaled);
+            waiter.all = everything;
+            waiter.needed = Needed { roots, until, mark: None };
         }
     }
 
     /// Takes the writes of the next round for all that wait, and for a transaction's data.
     fn plan_for_group(&mut self, data: &[PatchId]) -> Vec<Write> {
+        let mut kept = false;
         let goal = if self.group.admitted().any(|w| w.all) {
             Goal::All
         } else {
-            let roots: Vec<PatchId> =
-                self.group.admitted().flat_map(|w| &w.roots).chain(data).copied().collect();
-            Goal::Marked(self.mark_needed(&roots))
+            let (mark, is_kept) = self.mark_for_group(data);
+            kept = is_kept;
+            Goal::Marked(mark)
         };
         let repeated: HashSet<u32> = self.failed.iter().map(|w| w.buffer).collect();
         let (mut batch, partly_ready) = self.plan_whole(goal);
         let runs: HashSet<u32> = batch.iter().map(|w| w.run).filter(|&run| run != NONE).collect();
         let written = Written { repeated, runs };
-        let mut advance = |state: &mut Self, roots: &[PatchId]| {
+        let mut advance = |state: &mut Self, needed: &Needed| {
+            if let Some(parts) = state.plain_parts(needed, &partly_ready, &written) {
+                if state.plainly_advances(needed, &batch) {
+                    return true;
+                }
+                state.take_parts(&parts, &mut batch);
+                if state.plainly_advances(needed, &batch) {
+                    return true;
+                }
+            }
+            let roots = &needed.roots;
             if state.advances(roots, &written) {
                 return true;
             }
             let mark = state.mark_needed(roots);
-            let parts: Vec<u32> = partly_ready
-                .iter()
-                .copied()
-                .filter(|&b| state.cache[b].mark == mark && !state.cache[b].in_flight)
-                .collect();
+            let is_needed = |b: &u32| state.cache[*b].mark == mark && !state.cache[*b].in_flight;
+            let parts: Vec<u32> = if kept {
+                // More blocks may be needed by now than had the mark.
+                let all = state.cache.all().filter(is_needed);
+                all.filter(|&b| state.cache[b].is_partly_ready()).collect()
+            } else {
+                partly_ready.iter().copied().filter(is_needed).collect()
+            };
             state.take_parts(&parts, &mut batch);
             state.advances(roots, &written)
         };
-        self.each_admitted(|state, roots| (!advance(state, roots)).then(|| Err(cycle())));
-        if !advance(self, data) {
+        self.each_admitted(|state, needed| (!advance(state, needed)).then(|| Err(cycle())));
+        if !advance(self, &Needed { roots: data.to_vec(), ..Needed::default() }) {
             self.fail_commits(&cycle());
         }
         self.end_plan(partly_ready, &mut batch);
         batch
+    }
+
+    /// Marks the blocks that those that wait need, and a transaction's data. Returns the mark, and
+    /// whether it is one of an earlier step.
+    fn mark_for_group(&mut self, data: &[PatchId]) -> (u64, bool) {
+        let mut admitted = self.group.waiters.iter().filter(|w| w.is_admitted());
+        let only = admitted.next().filter(|_| admitted.next().is_none() && data.is_empty());
+        if let Some(mark) = only.and_then(|w| w.needed.mark)
+            && mark == self.needed_mark
+        {
+            return (mark, true);
+        }
+        let roots: Vec<PatchId> =
+            self.group.admitted().flat_map(|w| &w.needed.roots).chain(data).copied().collect();
+        let mark = self.mark_needed(&roots);
+        let mut admitted = self.group.waiters.iter_mut().filter(|w| w.is_admitted());
+        // A transaction may still grow, until it is closed.
+        let stays = data.is_empty() && self.journal.is_none();
+        if let (Some(only), None, true) = (admitted.next(), admitted.next(), stays) {
+            only.needed.mark = Some(mark);
+        }
+        (mark, false)
+    }
+
+    /// Returns the blocks a part of which a caller needs; `None` if only a walk of the graph shows them.
+    fn plain_parts(
+        &self,
+        needed: &Needed,
+        partly_ready: &[u32],
+        written: &Written,
+    ) -> Option<Vec<u32>> {
+        let mark = needed.mark.filter(|mark| *mark == self.needed_mark);
+        if !written.repeated.is_empty() || (mark.is_none() && needed.until.is_none()) {
+            return None;
+        }
+        let is_needed = |&buffer: &u32| {
+            let b = &self.cache[buffer];
+            let old = needed
+                .until
+                .is_some_and(|until| b.oldest != NONE && !self.graph.is_after(b.oldest, until));
+            !b.in_flight && (old || Some(b.mark) == mark)
+        };
+        Some(partly_ready.iter().copied().filter(is_needed).collect())
+    }
+
+    /// Returns true if the planned writes contain something that a caller needs, as far as this shows
+    /// without a walk of the graph. A block that it needs may have changed since it was marked: the
+    /// patches that the caller needs are sealed, and others are not, if it is alone.
+    fn plainly_advances(&self, needed: &Needed, batch: &[Write]) -> bool {
+        let mark = needed.mark.filter(|mark| *mark == self.needed_mark);
+        batch.iter().any(|write| {
+            let run = Some(write.run).filter(|run| *run != NONE);
+            let marked = Some(self.cache[write.buffer].mark) == mark;
+            write.patches.iter().copied().chain(run).any(|patch| {
+                let old = needed.until.is_some_and(|until| !self.graph.is_after(patch, until));
+                old || (marked && self.graph[patch].sealed)
+            })
+        })
     }
 
     /// Returns true if the planned writes contain something that these patches need, or if they
@@ -307,16 +395,16 @@ impl State {
     /// Notes an outcome for each caller whose patches are chosen, if `outcome` returns one for them.
     fn each_admitted(
         &mut self,
-        mut outcome: impl FnMut(&mut Self, &mut Vec<PatchId>) -> Option<Result<()>>,
+        mut outcome: impl FnMut(&mut Self, &mut Needed) -> Option<Result<()>>,
     ) {
         for at in 0..self.group.waiters.len() {
             if !self.group.waiters[at].is_admitted() {
                 continue;
             }
-            let mut roots = std::mem::take(&mut self.group.waiters[at].roots);
-            let outcome = outcome(self, &mut roots);
+            let mut needed = std::mem::take(&mut self.group.waiters[at].needed);
+            let outcome = outcome(self, &mut needed);
             let waiter = &mut self.group.waiters[at];
-            waiter.roots = roots;
+            waiter.needed = needed;
             if let Some(outcome) = outcome {
                 waiter.settle(outcome);
             }
@@ -324,24 +412,29 @@ impl State {
     }
 
     fn note_reached(&mut self) {
-        self.each_admitted(|state, roots| {
-            roots.retain(|&id| !state.is_durable(id));
-            roots.is_empty().then_some(Ok(()))
+        self.each_admitted(|state, needed| {
+            if state.journal.is_some() {
+                needed.roots.retain(|&id| !state.is_durable(id));
+            } else {
+                // It waits as long as the last one of them does, so that each is looked at once.
+                while needed.roots.pop_if(|id| state.is_durable(*id)).is_some() {}
+            }
+            needed.roots.is_empty().then_some(Ok(()))
         });
     }
 
     /// Tells the errors of a step to those that need the blocks.
     fn note_failed(&mut self) {
         if !self.failed.is_empty() {
-            self.each_admitted(|state, roots| state.failure_of(roots).map(Err));
+            self.each_admitted(|state, needed| state.failure_of(&needed.roots).map(Err));
         }
     }
 
     /// Tells the error of a commit to those that wait for one: a transaction is committed only
     /// after those before it.
     fn fail_commits(&mut self, error: &Error) {
-        self.each_admitted(|state, roots| {
-            let waits = roots.iter().any(|&id| state.is_commit(id));
+        self.each_admitted(|state, needed| {
+            let waits = needed.roots.iter().any(|&id| state.is_commit(id));
             waits.then(|| Err(error.clone()))
         });
     }
@@ -349,7 +442,8 @@ impl State {
     /// Ends the running transaction if a caller waits for its commit, and returns the transaction
     /// to commit next.
     fn prepare_wanted_commit(&mut self) -> Option<Prepared> {
-        let wanted = self.group.admitted().flat_map(|w| &w.roots).any(|&id| self.is_commit(id));
+        let wanted =
+            self.group.admitted().flat_map(|w| &w.needed.roots).any(|&id| self.is_commit(id));
         if !wanted {
             return None;
         }

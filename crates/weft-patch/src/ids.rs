@@ -65,6 +65,13 @@ impl Sector {
 impl PatchId {
     /// The patch that has always been durable: it need not be waited for.
     pub const DURABLE: Self = Self { index: u32::MAX, generation: 0, sector: Sector::SEVERAL };
+
+    /// Returns true if both ids were returned for changes that one patch holds. Of two changes of one
+    /// block, a write that is not torn between their sectors has both or neither.
+    #[must_use]
+    pub fn is_with(self, other: Self) -> bool {
+        (self.index, self.generation) == (other.index, other.generation) && self.index != u32::MAX
+    }
 }
 
 impl Default for PatchId {

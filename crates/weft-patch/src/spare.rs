@@ -44,7 +44,7 @@ impl Spare {
 
 impl Engine {
     /// Has `drops` called now and then while there is nothing to write, with an operation that changes
-    /// nothing: it drops some of what is kept in memory and needed no more, and returns about how many
+    /// nothing but what had to wait until now: it drops some of what is kept in memory and needed no more, and returns about how many
     /// bytes that was; it is called again until it returns 0. Without
     /// [a thread](crate::Options::background) it is not called.
     pub fn when_idle(&self, drops: impl FnMut(&mut Op<'_>) -> usize + Send + 'static) {

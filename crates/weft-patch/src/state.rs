@@ -161,7 +161,7 @@ impl State {
         }
     }
 
-    fn check_change(&self, nr: BlockNr, offset: usize, len_bytes: usize) -> Result<()> {
+    pub fn check_change(&self, nr: BlockNr, offset: usize, len_bytes: usize) -> Result<()> {
         if self.read_only {
             return Err(Error::ReadOnly);
         }

@@ -78,10 +78,19 @@ impl State {
 
     /// Walks the patches that must be durable for `roots` to be, these included, until `found` returns
     /// true; returns true if it did.
-    pub fn needs(&mut self, roots: &[PatchId], found: impl FnMut(u32, &Patch) -> bool) -> bool {
+    pub fn needs(&mut self, roots: &[PatchId], mut found: impl FnMut(u32, &Patch) -> bool) -> bool {
         let from: Vec<u32> = roots.iter().filter_map(|&id| self.graph.find(id)).collect();
-        let cache = &self.cache;
-        self.graph.reaches(&from, usize::MAX, |buffer| cache[buffer].hard, found)
+        let Self { cache, graph, counters, .. } = self;
+        counters.visited += roots.len() as u64;
+        graph.reaches(
+            &from,
+            usize::MAX,
+            |buffer| cache[buffer].hard,
+            |index, patch| {
+                counters.visited += 1;
+                found(index, patch)
+            },
+        )
     }
 
     /// Marks the buffers that must be written for `roots` to be durable, those in flight included,

@@ -27,7 +27,10 @@
 //! For soft updates, the front gives each change the patches that it must follow:
 //!
 //! - a pointer follows the block's content and its bit in the bitmap; the inode follows its pointers;
-//! - a name follows its inode; a count goes up before the name, and down after the name is gone;
+//! - a name follows its inode; a count goes up before the name, and down after the name is gone
+//!   (module `counts`);
+//! - a name that is removed before any write has contained it waits for nothing, and nothing for it
+//!   (module `name_changes`);
 //! - an old name goes after the new one can be reached from the root;
 //! - a freed block or inode is allocated again only when the change that freed it is durable: the
 //!   format keeps it in a list of [`Pending`](weft_patch::Pending) ones until then.
@@ -48,6 +51,7 @@
 
 mod attr;
 mod attributes;
+mod counts;
 mod data;
 mod error;
 mod flags;
@@ -55,6 +59,7 @@ mod format;
 mod front;
 mod life;
 mod moved;
+mod name_changes;
 mod names;
 mod needs;
 mod node;

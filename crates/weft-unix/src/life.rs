@@ -25,6 +25,7 @@ impl<F: Format> State<F> {
     /// Deletes an inode that has lost its last name, or notes that it has none while it is used.
     /// Returns the change of the inode.
     pub(crate) fn lost_last_name(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<PatchId> {
+        self.settle_lowerings_of(op, ino)?;
         let used = self.node(ino)?.is_used();
         if !used && let Some(cleared) = self.delete_step(op, ino)? {
             return Ok(cleared);
@@ -70,6 +71,7 @@ impl<F: Format> State<F> {
         let node = self.load(op, ino)?;
         // Whoever holds it (by a handle of an earlier mount) may keep it.
         node.inode.links = 0;
+        node.surplus = 0;
         if !node.is_used() {
             self.nameless.insert(ino);
             self.doomed.push(ino);

@@ -6,8 +6,10 @@
 
 use crate::Result;
 use crate::attributes::ATTRIBUTE_BLOCKS;
+use crate::counts::Removal;
 use crate::format::Format;
 use crate::front::UnixFs;
+use crate::name_changes::Position;
 use crate::needs::Need;
 use crate::node::{Attribute, Inode, Node, Patches, push_patch};
 use crate::state::State;
@@ -92,11 +94,15 @@ impl<F: Format> State<F> {
             return Err(FsError::Exists.into());
         }
         self.check_gains_name(parent)?;
-        let (format, dir) = self.with_node(parent)?;
-        if kind == FileKind::Directory && dir.inode.links >= limits.links_max {
-            return Err(FsError::TooManyLinks.into());
+        if kind == FileKind::Directory {
+            if self.node(parent)?.links() >= limits.links_max {
+                return Err(FsError::TooManyLinks.into());
+            }
+            self.make_countable(op, parent)?;
         }
+        let (format, dir) = self.with_node(parent)?;
         let reserved = format.reserve(op, dir, name, kind)?;
+        let position = Position::new(parent, format.position(format.place(&reserved)));
 
         let mut befores = Patches::new();
         let ino = format.alloc_inode(op, dir, kind, &mut befores)?;
@@ -134,9 +140,12 @@ impl<F: Format> State<F> {
             push_patch(&mut born_after, dir.patch);
         }
         node.patch = format.init_inode(op, &mut node, &born_after)?;
+        if inherited.is_empty() {
+            node.born = node.patch;
+        }
         let named = format.fill(op, dir, reserved, ino, &[node.patch])?;
         dir.epoch += 1;
-        node.names.push((parent, named));
+        node.names.give(op, position, named);
         node.parent = parent;
         self.nodes.insert(node);
         Ok(ino)
@@ -156,7 +165,7 @@ impl<F: Format> State<F> {
         self.load_dir(op, parent)?;
         check_new_name(name)?;
         let node = self.node(ino)?;
-        let (kind, links, unnamed) = (node.kind, node.inode.links, node.unnamed);
+        let (kind, links, unnamed) = (node.kind, node.links(), node.unnamed);
         let (format, dir) = self.with_node(parent)?;
         if format.find(op, dir, name)?.is_some() {
             return Err(FsError::Exists.into());
@@ -169,8 +178,10 @@ impl<F: Format> State<F> {
         if links >= self.format.limits().links_max {
             return Err(FsError::TooManyLinks.into());
         }
+        self.make_countable(op, ino)?;
         let (format, dir) = self.with_node(parent)?;
         let reserved = format.reserve(op, dir, name, kind)?;
+        let position = Position::new(parent, format.position(format.place(&reserved)));
         dir.modified(format);
         dir.epoch += 1;
         let (format, node) = self.with_node(ino)?;
@@ -185,10 +196,49 @@ impl<F: Format> State<F> {
         self.write_node(op, parent, &[])?;
         let (format, dir) = self.with_node(parent)?;
         let named = format.fill(op, dir, reserved, ino, &[counted])?;
-        let node = self.node(ino)?;
-        node.note_name(op, parent, named);
-        node.parent = parent;
+        self.gave_name(op, ino, position, named)?;
+        self.node(ino)?.parent = parent;
         Ok(())
+    }
+
+    /// Notes that an inode was given a name. If the volume has it all the time, as the same patch has
+    /// taken it away, then the inode counts it once.
+    pub(crate) fn gave_name(
+        &mut self,
+        op: &mut Op<'_>,
+        ino: Ino,
+        position: Position,
+        named: PatchId,
+    ) -> Result<()> {
+        let node = self.node(ino)?;
+        if let Some(cleared) = node.names.give(op, position, named)
+            && node.keep_count(position.dir, cleared)
+        {
+            self.write_node(op, ino, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Removes the name of an inode at `place` of a directory, if the volume has never had it and will
+    /// not have it. Returns whether that is so.
+    pub(crate) fn take_back(
+        &mut self,
+        op: &mut Op<'_>,
+        dir: Ino,
+        place: F::Place,
+        ino: Ino,
+    ) -> Result<bool> {
+        if !self.puts_off() {
+            return Ok(false);
+        }
+        let position = Position::new(dir, self.format.position(place));
+        let Some(named) = self.node(ino)?.names.fresh(position) else { return Ok(false) };
+        let (format, node) = self.with_node(dir)?;
+        if !format.take_back(op, node, place, named)? {
+            return Ok(false);
+        }
+        self.node(ino)?.names.forget(position);
+        Ok(true)
     }
 
     /// Removes a name: of a directory if `directory`, else of anything else.
@@ -224,8 +274,14 @@ impl<F: Format> State<F> {
             self.check_empty(op, ino)?;
             push_patch(&mut befores, self.out_of(op, ino, parent)?);
         }
+        let position = Position::new(parent, self.format.position(found.place));
+        let mut cleared = PatchId::DURABLE;
+        if !befores.is_empty() || !self.take_back(op, parent, found.place, ino)? {
+            let (format, dir) = self.with_node(parent)?;
+            cleared = format.clear(op, dir, found.place, &befores)?;
+            self.node(ino)?.names.remove(op, position, cleared);
+        }
         let (format, dir) = self.with_node(parent)?;
-        let cleared = format.clear(op, dir, found.place, &befores)?;
         dir.modified(format);
         dir.epoch += 1;
         if !directory {
@@ -246,14 +302,17 @@ impl<F: Format> State<F> {
         cleared: PatchId,
     ) -> Result<()> {
         let had_other = self.node(ino)?.has_other_name();
+        let born = self.node(ino)?.born;
         // The parent's count goes down after the inode is gone: until then its `..` counts.
-        let gone = self.lost_name(op, ino, parent, cleared)?;
-        if !had_other {
-            let dir = self.node(parent)?;
-            dir.inode.links = dir.inode.links.saturating_sub(1).max(2);
+        let mut gone = self.lost_name(op, ino, parent, cleared)?;
+        if gone.is_with(born) {
+            // It never was there.
+            gone = PatchId::DURABLE;
         }
-        self.write_node(op, parent, &[gone])?;
-        Ok(())
+        if had_other {
+            return self.write_node(op, parent, &[]).map(drop);
+        }
+        self.lower(op, parent, Removal::of_inode(gone))
     }
 
     /// Returns the patch that the removal of the empty directory `ino` from `parent` must follow:
@@ -276,7 +335,7 @@ impl<F: Format> State<F> {
     }
 
     /// Lowers the count of an inode that lost a name, after `cleared`, which removed it. Returns
-    /// the change of the inode.
+    /// the change of the inode: of one that has lost its last name, the one that ended it.
     pub(crate) fn lost_name(
         &mut self,
         op: &mut Op<'_>,
@@ -286,15 +345,24 @@ impl<F: Format> State<F> {
     ) -> Result<PatchId> {
         let (format, node) = self.with_node(ino)?;
         node.changed(format);
-        node.note_name(op, parent, cleared);
-        node.inode.links = match node.kind {
-            FileKind::Directory if !node.has_other_name() => 0,
-            _ => node.inode.links.saturating_sub(1),
+        let last = match node.kind {
+            FileKind::Directory => !node.has_other_name(),
+            _ => node.links() <= 1,
         };
-        if node.inode.links > 0 {
-            return self.write_node(op, ino, &[cleared]);
+        if !last {
+            self.lower(op, ino, Removal::of_name(parent, cleared))?;
+            return Ok(self.node(ino)?.patch);
         }
-        node.unlinked = cleared;
+        // All other names that it had must be gone, too.
+        let mut removals = node.end_links(op);
+        push_patch(&mut removals, cleared);
+        self.deferred.remove(&ino);
+        let unlinked = match removals[..] {
+            [] => PatchId::DURABLE,
+            [one] => one,
+            _ => op.join(&removals)?,
+        };
+        self.node(ino)?.unlinked = unlinked;
         self.lost_last_name(op, ino)
     }
 

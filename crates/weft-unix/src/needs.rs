@@ -48,7 +48,7 @@ impl<F: Format> State<F> {
             Need::Removal(dir, name) => {
                 let ino = self.bring_name(op, dir, name)?;
                 let node = self.node(ino)?;
-                let ends = node.inode.links <= 1 && !node.is_used();
+                let ends = node.links() <= 1 && !node.is_used();
                 if ends { self.bring_one(op, Need::Cut(ino, 0)) } else { Ok(()) }
             }
             Need::Way(dir) => {

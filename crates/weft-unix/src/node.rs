@@ -1,7 +1,9 @@
 //! Inodes in memory.
 
+use crate::counts::Lowerings;
 use crate::format::Inodes;
 use crate::moved::MovedOut;
+use crate::name_changes::NameChanges;
 use smallvec::SmallVec;
 use weft_patch::{Op, PatchId};
 use weft_vfs::{Attr, Entry, FileFlags, FileKind, Ino, Time};
@@ -26,7 +28,8 @@ pub struct Inode {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// The number of names, and of the entries `.` and `..` that name it.
+    /// The number of names, and of the entries `.` and `..` that name it, as it is written: it may count
+    /// some that are gone (see [`Node::links`]).
     pub links: u32,
     /// Length in bytes.
     pub size_bytes: u64,
@@ -97,14 +100,24 @@ pub struct Node<F: Inodes> {
     pub grown: PatchId,
     /// The last change of the inode.
     pub patch: PatchId,
-    /// Changes of names of this inode that may not be durable, each with its directory.
-    pub(crate) names: SmallVec<[(Ino, PatchId); 2]>,
+    /// Changes of names of this inode that may not be durable.
+    pub(crate) names: NameChanges,
+    /// The part of the count of links as it is written that counts nothing any more.
+    pub(crate) surplus: u32,
+    /// The lowerings of that count that wait.
+    pub(crate) lowerings: Lowerings,
     /// The patches that the first write of a new inode must follow.
     pub born_after: Vec<PatchId>,
+    /// The first change of an inode that was made here, if no other one could be written without it.
+    pub(crate) born: PatchId,
     /// The change that removed the last name.
     pub(crate) unlinked: PatchId,
     /// The changes that moved inodes out of the directory.
     pub(crate) moved_out: MovedOut,
+    /// Set if lowerings of counts wait for changes in this directory.
+    pub(crate) lowers: bool,
+    /// Set if removals of names wait until this directory can be reached.
+    pub(crate) relied_on: bool,
     /// Set if it was made without a name, and may still get one.
     pub(crate) unnamed: bool,
     /// Set if a field changed that is not worth a write by itself (the access time).
@@ -129,10 +142,15 @@ impl<F: Inodes> Node<F> {
             parent: Ino(0),
             grown: PatchId::DURABLE,
             patch: PatchId::DURABLE,
-            names: SmallVec::new(),
+            names: NameChanges::default(),
+            surplus: 0,
+            lowerings: Lowerings::default(),
             born_after: Vec::new(),
+            born: PatchId::DURABLE,
             unlinked: PatchId::DURABLE,
             moved_out: MovedOut::default(),
+            lowers: false,
+            relied_on: false,
             unnamed: false,
             lazy: false,
             recent: false,
@@ -150,7 +168,7 @@ impl<F: Inodes> Node<F> {
             ino: self.ino,
             kind: self.kind,
             perm: self.inode.perm(),
-            nlink: self.inode.links,
+            nlink: self.links(),
             uid: self.inode.uid,
             gid: self.inode.gid,
             rdev: self.inode.rdev,
@@ -166,12 +184,6 @@ impl<F: Inodes> Node<F> {
 
     pub(crate) fn entry(&self, block_bytes: u32) -> Entry {
         Entry { attr: self.attr(block_bytes), generation: u64::from(self.inode.generation) }
-    }
-
-    /// Notes a change of a name, forgetting those that are durable.
-    pub(crate) fn note_name(&mut self, op: &Op<'_>, dir: Ino, patch: PatchId) {
-        self.names.retain(|(_, p)| !op.is_durable(*p));
-        self.names.push((dir, patch));
     }
 
     /// Sets mtime and ctime.
@@ -190,7 +202,7 @@ impl<F: Inodes> Node<F> {
     /// rename has left it with two names (or just with a count too high). Removing one of them must
     /// not delete the inode: the other one would name a free inode.
     pub(crate) fn has_other_name(&self) -> bool {
-        self.kind == FileKind::Directory && self.inode.links > 2
+        self.kind == FileKind::Directory && self.links() > 2
     }
 
     /// Returns a value that is another one after a change of content or map, which a read without
@@ -210,6 +222,7 @@ impl<F: Inodes> Node<F> {
             && op.is_durable(self.grown)
             && format.is_settled(op, self)
             && self.moved_out.is_settled(op)
-            && self.names.iter().all(|(_, p)| op.is_durable(*p))
+            && self.lowerings.is_empty()
+            && self.names.are_durable(op)
     }
 }

@@ -1,7 +1,9 @@
 //! Renames. The target name is the old file or the new one at every moment: it is overwritten
 //! atomically. In soft updates the moved inode counts one name more meanwhile.
 
+use crate::counts::Removal;
 use crate::format::Format;
+use crate::name_changes::Position;
 use crate::node::{Patches, push_patch};
 use crate::state::State;
 use crate::{Error, Result};
@@ -96,7 +98,7 @@ impl<F: Format> State<F> {
         }
         match target {
             None if exchange => Err(FsError::NotFound.into()),
-            None => self.move_to_new(op, policy, &source, to),
+            None => self.move_to_new(op, &source, to),
             Some(target) if target.ino == source.ino => Ok(()),
             Some(target) if exchange => self.exchange(op, policy, &source, &target),
             Some(target) => {
@@ -109,24 +111,24 @@ impl<F: Format> State<F> {
                     }
                     (false, false) => {}
                 }
-                self.replace(op, policy, &source, &target)
+                self.replace(op, &source, &target)
             }
         }
     }
 
     /// Raises a count before a second name is there (soft updates only: elsewhere the two names
-    /// change as one). Returns the patch that the name must follow.
-    fn hold(&mut self, op: &mut Op<'_>, policy: Policy, ino: Ino) -> Result<PatchId> {
+    /// change as one). Returns the patch that the name must follow, and whether the count is raised.
+    fn hold(&mut self, op: &mut Op<'_>, ino: Ino) -> Result<(PatchId, bool)> {
+        self.make_countable(op, ino)?;
         let links_max = self.format.limits().links_max;
+        let raises = self.puts_off() && self.node(ino)?.inode.links < links_max;
         let (format, node) = self.with_node(ino)?;
         node.changed(format);
-        if policy != Policy::Soft || node.inode.links >= links_max {
-            return self.write_node(op, ino, &[]);
+        if raises {
+            node.inode.links += 1;
+            node.surplus += 1;
         }
-        node.inode.links += 1;
-        let held = self.write_node(op, ino, &[])?;
-        self.node(ino)?.inode.links -= 1;
-        Ok(held)
+        Ok((self.write_node(op, ino, &[])?, raises))
     }
 
     fn touch_dirs(&mut self, op: &mut Op<'_>, dirs: [Ino; 2], befores: &[PatchId]) -> Result<()> {
@@ -152,47 +154,65 @@ impl<F: Format> State<F> {
         format.clear(op, dir, side.place, befores)
     }
 
-    /// Does the second half of a move: removes the old name after the new one is there, lowers the
-    /// count after that, and gives a moved directory its new parent.
+    /// Does the second half of a move to the name `to`, which `named` gave: removes the old name after
+    /// the new one is there, lowers the count after that, if it was `raised`, and gives a moved
+    /// directory its new parent.
     fn leave(
         &mut self,
         op: &mut Op<'_>,
-        policy: Policy,
         source: &Side<F::Place>,
-        new_dir: Ino,
+        to: Position,
         named: PatchId,
+        raised: bool,
     ) -> Result<()> {
-        let mut befores = vec![named];
-        if policy == Policy::Soft {
-            // There means: where it can be reached. The directories above may be new themselves.
-            befores.extend(self.way_to(op, new_dir));
-            if source.dir != new_dir {
-                self.node(source.dir)?.moved_out.note(op, &befores);
-            }
-        }
-        let cleared = self.clear(op, source, &befores)?;
-        let node = self.node(source.ino)?;
-        node.note_name(op, new_dir, named);
-        node.note_name(op, source.dir, cleared);
+        let new_dir = to.dir;
         if source.kind != FileKind::Directory {
-            node.parent = new_dir;
+            self.node(source.ino)?.parent = new_dir;
         }
-        if policy == Policy::Soft {
-            self.write_node(op, source.ino, &[cleared])?;
+        let mut cleared = PatchId::DURABLE;
+        if !self.may_forget(source, to)?
+            || !self.take_back(op, source.dir, source.place, source.ino)?
+        {
+            let mut befores = vec![named];
+            if self.puts_off() {
+                // There means: where it can be reached. The directories above may be new themselves.
+                befores.extend(self.way_to(op, new_dir));
+                if source.dir != new_dir {
+                    self.node(source.dir)?.moved_out.note(op, &befores);
+                }
+            }
+            let position = self.position(source);
+            cleared = self.clear(op, source, &befores)?;
+            self.node(source.ino)?.names.remove(op, position, cleared);
+        }
+        if raised {
+            self.lower_surplus(op, source.ino, Removal::of_name(source.dir, cleared))?;
         }
         if source.kind == FileKind::Directory && source.dir != new_dir {
             let (format, node) = self.with_node(source.ino)?;
             let dotdot = format.set_parent(op, node, new_dir, &[named])?;
             // The old parent's count goes down after neither the name nor `..` counts.
-            let old = self.node(source.dir)?;
-            old.inode.links = old.inode.links.saturating_sub(1).max(2);
-            self.write_node(op, source.dir, &[cleared, dotdot])?;
+            let removal = Removal { patches: [cleared, dotdot], dirs: [source.dir, source.ino] };
+            self.lower(op, source.dir, removal)?;
         }
         Ok(())
     }
 
+    /// Returns whether the old name of a move may be taken back: nothing else waits until it is there.
+    fn may_forget(&mut self, side: &Side<F::Place>, to: Position) -> Result<bool> {
+        let position = self.position(side);
+        let node = self.node(side.ino)?;
+        let relied_on = node.relied_on && node.kind == FileKind::Directory;
+        Ok(node.names.may_be_forgotten(position, to, relied_on))
+    }
+
+    fn position(&self, side: &Side<F::Place>) -> Position {
+        Position::new(side.dir, self.format.position(side.place))
+    }
+
     /// Raises the count of a directory that gets a subdirectory.
     fn gain_subdir(&mut self, op: &mut Op<'_>, dir: Ino, befores: &mut Patches) -> Result<()> {
+        self.make_countable(op, dir)?;
         let node = self.node(dir)?;
         node.inode.links = node.inode.links.saturating_add(1);
         push_patch(befores, self.write_node(op, dir, &[])?);
@@ -202,52 +222,65 @@ impl<F: Format> State<F> {
     fn move_to_new(
         &mut self,
         op: &mut Op<'_>,
-        policy: Policy,
         source: &Side<F::Place>,
         to: (Ino, &[u8]),
     ) -> Result<()> {
         let moves_dir = source.kind == FileKind::Directory && source.dir != to.0;
-        if moves_dir && self.node(to.0)?.inode.links >= self.format.limits().links_max {
+        if moves_dir && self.node(to.0)?.links() >= self.format.limits().links_max {
             return Err(FsError::TooManyLinks.into());
         }
         let (format, dir) = self.with_node(to.0)?;
         let reserved = format.reserve(op, dir, to.1, source.kind)?;
+        let position = Position::new(to.0, format.position(format.place(&reserved)));
         let mut befores = Patches::new();
-        push_patch(&mut befores, self.hold(op, policy, source.ino)?);
+        let (held, raised) = self.hold(op, source.ino)?;
+        push_patch(&mut befores, held);
         if moves_dir {
             self.gain_subdir(op, to.0, &mut befores)?;
+            befores.extend(self.removals_above(op, to.0));
         }
         self.touch_dirs(op, [source.dir, to.0], &[])?;
         let (format, dir) = self.with_node(to.0)?;
         let named = format.fill(op, dir, reserved, source.ino, &befores)?;
+        self.gave_name(op, source.ino, position, named)?;
         // A split may have moved nothing: entries stay where they are.
-        self.leave(op, policy, source, to.0, named)
+        self.leave(op, source, position, named, raised)
     }
 
     fn replace(
         &mut self,
         op: &mut Op<'_>,
-        policy: Policy,
         source: &Side<F::Place>,
         target: &Side<F::Place>,
     ) -> Result<()> {
         let moves_dir = source.kind == FileKind::Directory && source.dir != target.dir;
+        let position = self.position(target);
+        let fresh = self.node(target.ino)?.names.fresh(position);
         let mut befores = Patches::new();
-        push_patch(&mut befores, self.hold(op, policy, source.ino)?);
+        let (held, raised) = self.hold(op, source.ino)?;
+        push_patch(&mut befores, held);
         if moves_dir {
             // For the moment it has both subdirectories.
             self.gain_subdir(op, target.dir, &mut befores)?;
+            befores.extend(self.removals_above(op, target.dir));
         }
         if target.kind == FileKind::Directory {
             push_patch(&mut befores, self.out_of(op, target.ino, target.dir)?);
         }
         let named = self.point_name(op, target, source, &befores)?;
         self.touch_dirs(op, [source.dir, target.dir], &[])?;
-        self.leave(op, policy, source, target.dir, named)?;
-        if target.kind == FileKind::Directory {
-            return self.lost_subdir(op, target.ino, target.dir, named);
+        self.node(source.ino)?.names.replace(op, position, named);
+        self.leave(op, source, position, named, raised)?;
+        let mut removed = named;
+        if self.puts_off() && fresh.is_some_and(|fresh| fresh.is_with(named)) {
+            // A write has either both or neither: it never has the old one.
+            removed = PatchId::DURABLE;
         }
-        self.lost_name(op, target.ino, target.dir, named)?;
+        self.node(target.ino)?.names.remove(op, position, removed);
+        if target.kind == FileKind::Directory {
+            return self.lost_subdir(op, target.ino, target.dir, removed);
+        }
+        self.lost_name(op, target.ino, target.dir, removed)?;
         Ok(())
     }
 
@@ -278,13 +311,19 @@ impl<F: Format> State<F> {
         let third =
             if policy == Policy::Soft { Some(self.reserve_third_name(op, b)?) } else { None };
         let mut befores = Patches::new();
-        push_patch(&mut befores, self.hold(op, policy, a.ino)?);
-        push_patch(&mut befores, self.hold(op, policy, b.ino)?);
+        let mut raised = [false; 2];
+        for (raised, side) in raised.iter_mut().zip([a, b]) {
+            let (held, raises) = self.hold(op, side.ino)?;
+            push_patch(&mut befores, held);
+            *raised = raises;
+        }
         if a_dir {
             self.gain_subdir(op, b.dir, &mut befores)?;
+            befores.extend(self.removals_above(op, b.dir));
         }
         if b_dir {
             self.gain_subdir(op, a.dir, &mut befores)?;
+            befores.extend(self.removals_above(op, a.dir));
         }
         let third = match third {
             Some(reserved) => {
@@ -310,14 +349,21 @@ impl<F: Format> State<F> {
             second = self.clear(op, &side, &follows)?;
         }
         self.touch_dirs(op, [a.dir, b.dir], &[])?;
-        for (side, new_dir) in [(a, b.dir), (b, a.dir)] {
+        for ((side, other), raised) in [(a, b), (b, a)].into_iter().zip(raised) {
+            let new_dir = other.dir;
+            let (old, new) = (self.position(side), self.position(other));
+            let (given, removed) =
+                if side.ino == a.ino { (first, second) } else { (second, first) };
             let node = self.node(side.ino)?;
-            node.note_name(op, side.dir, first);
-            node.note_name(op, new_dir, second);
+            node.names.remove(op, old, removed);
+            node.names.exchange(op, new, given);
             if side.kind != FileKind::Directory {
                 node.parent = new_dir;
             }
             if policy == Policy::Soft {
+                if raised {
+                    self.node(side.ino)?.drop_surplus();
+                }
                 self.write_node(op, side.ino, &[second])?;
                 if side.dir != new_dir {
                     let mut arrived = self.way_to(op, new_dir);

@@ -35,6 +35,8 @@ pub struct State<F: Format> {
     /// The inodes in memory.
     pub nodes: Nodes<F>,
     pub(crate) handles: HandleTable<OpenFile>,
+    /// Inodes with lowerings of their counts that are put off.
+    pub(crate) deferred: HashSet<Ino>,
     /// Inodes with [`Node::lazy`] changes.
     pub(crate) lazy: HashSet<Ino>,
     /// Inodes without names, references and handles, waiting to be deleted.
@@ -57,6 +59,7 @@ impl<F: Format> State<F> {
             format,
             nodes: Nodes::new(MAX_NODES),
             handles: HandleTable::default(),
+            deferred: HashSet::new(),
             lazy: HashSet::new(),
             doomed: Vec::new(),
             nameless: HashSet::new(),
@@ -192,11 +195,13 @@ impl<F: Format> State<F> {
 
     /// Drops from memory what is needed no more, while the engine has nothing to write. Returns about
     /// how many bytes that was.
-    pub(crate) fn tidy(&mut self, op: &Op<'_>) -> usize {
+    pub(crate) fn tidy(&mut self, op: &mut Op<'_>) -> usize {
         let before = self.nodes.len();
         if self.format.has_pending() {
             self.format.settle(op);
         }
+        // An error is met again by the next sync.
+        let _ = self.settle_durable(op);
         self.nodes.hurry();
         self.trim_more(op, TIDY_MORE);
         self.nodes.shrink();
@@ -213,6 +218,7 @@ impl<F: Format> State<F> {
         ino: Ino,
         befores: &[PatchId],
     ) -> Result<PatchId> {
+        self.lower_durable(op, ino);
         let (format, node) = self.with_node(ino)?;
         let patch = format.write_inode(op, node, befores)?;
         node.patch = patch;

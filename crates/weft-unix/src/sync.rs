@@ -4,6 +4,7 @@
 //! and those of the directories above it: a file in a new directory, or in one that was moved, is
 //! found after a crash only if all of the path is there.
 
+use crate::counts::SETTLE_BATCH;
 use crate::format::Format;
 use crate::front::UnixFs;
 use crate::needs::Need;
@@ -36,12 +37,31 @@ impl<F: Format> State<F> {
                 continue;
             }
             if let Some(node) = self.nodes.get(at) {
-                let names = node.names.iter().map(|(_, patch)| *patch);
+                let names = node.names.iter().map(|(_, patch)| patch);
                 let all = names.chain([node.patch, node.grown]);
                 patches.extend(all.filter(|patch| !op.is_durable(*patch)));
-                todo.extend(node.names.iter().map(|(dir, _)| *dir));
+                todo.extend(node.names.iter().map(|(dir, _)| dir));
             }
             todo.extend(self.above(op, at));
+        }
+        patches
+    }
+
+    /// Returns the removals of old names of directory `dir` and of those above it that may not be
+    /// durable. A directory that moves below them follows these: an old name may be in a directory below
+    /// the one that moves, which would contain itself then.
+    pub(crate) fn removals_above(&mut self, op: &mut Op<'_>, dir: Ino) -> Vec<PatchId> {
+        let mut patches = Vec::new();
+        let mut at = dir;
+        // A loop on the disk must not become one here.
+        for _ in 0..=self.format.limits().inodes_max {
+            if let Some(node) = self.nodes.get(at) {
+                patches.extend(node.names.removals().filter(|patch| !op.is_durable(*patch)));
+            }
+            match self.above(op, at) {
+                Some(above) => at = above,
+                None => break,
+            }
         }
         patches
     }
@@ -54,9 +74,11 @@ impl<F: Format> State<F> {
         let mut at = dir;
         // A loop on the disk must not become one here.
         for _ in 0..=self.format.limits().inodes_max {
-            if let Some(node) = self.nodes.get(at) {
-                let changes = node.names.iter().map(|(_, patch)| *patch).chain([node.grown]);
+            if let Some(node) = self.nodes.get_mut(at) {
+                let before = patches.len();
+                let changes = node.names.iter().map(|(_, patch)| patch).chain([node.grown]);
                 patches.extend(changes.filter(|patch| !op.is_durable(*patch)));
+                node.relied_on |= patches.len() > before;
             }
             match self.above(op, at) {
                 Some(above) => at = above,
@@ -72,8 +94,10 @@ impl<F: Format> UnixFs<F> {
         if self.is_read_only() {
             return Ok(());
         }
-        if !data_only && self.lock().lazy.contains(&ino) {
+        let waits = |st: &State<F>| st.lazy.contains(&ino) || st.deferred.contains(&ino);
+        if !data_only && waits(&self.lock()) {
             self.change_only(1, &[Need::Inode(ino)], |st, op| {
+                st.settle_lowerings(op, ino)?;
                 if st.lazy.contains(&ino) {
                     st.write_node(op, ino, &[])?;
                 }
@@ -105,6 +129,13 @@ impl<F: Format> UnixFs<F> {
             if !more {
                 break;
             }
+        }
+        let deferred: Vec<Ino> = self.lock().deferred.iter().copied().collect();
+        for some in deferred.chunks(SETTLE_BATCH) {
+            let needs: Vec<Need<'_>> = some.iter().map(|ino| Need::Inode(*ino)).collect();
+            self.change_only(SETTLE_BATCH as u32, &needs, |st, op| {
+                some.iter().try_for_each(|ino| st.settle_lowerings(op, *ino))
+            })?;
         }
         self.engine.sync()?;
         Ok(self.device.check_whole()?)

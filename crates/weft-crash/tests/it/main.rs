@@ -8,6 +8,7 @@ mod ext2;
 mod faults;
 mod foreign;
 mod hfs;
+mod moves;
 mod plain;
 mod toy;
 mod transform;

@@ -255,6 +255,27 @@ impl Directories for Volume {
         reserved.place
     }
 
+    fn position(&self, place: Place) -> Option<u64> {
+        Some(place.offset.into())
+    }
+
+    fn take_back(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        place: Place,
+        named: PatchId,
+    ) -> Result<bool> {
+        let is_simple = node.own.dir.is_some() && op.is_durable(node.own.spanning);
+        if !is_simple || sector(place.at) != sector(place.at + 3) {
+            return Ok(false);
+        }
+        let number = |op: &mut Op<'_>| {
+            Ok(op.take_back(place.nr, place.at, &[0; 4], named)?.then_some(named))
+        };
+        Ok(self.remove_record(op, node, place, number)?.is_some())
+    }
+
     fn fill(
         &mut self,
         op: &mut Op<'_>,
@@ -331,72 +352,13 @@ impl Directories for Volume {
         let after = self.before_change(op, node)?;
         let mut befores = Patches::from_slice(befores);
         push_patch(&mut befores, after);
-        let content = op.read(place.nr)?;
-        // The neighbours within the sector.
-        let mut relied = Lengths::default();
-        let mut previous = None;
-        let mut this = None;
-        let mut next = None;
-        let filetype = self.has_filetype();
-        let mut hash = 0;
-        for entry in Dirents::new(content, filetype) {
-            let e = entry.map_err(|e| Self::dir_error(node.ino, place.nr, e))?;
-            let is_dotdot = e.ino != 0 && (e.name == b"." || e.name == b"..");
-            if e.offset <= place.at {
-                relied.pass(&e);
-            }
-            if e.offset < place.at {
-                let joinable = sector(e.offset) == sector(place.at);
-                // Joining to `.` would put `..` in the wrong place; nothing is ever behind it.
-                previous = joinable.then_some((e.offset, e.rec_len, e.used_bytes(), is_dotdot));
-            } else if e.offset == place.at {
-                this = Some((e.rec_len, e.used_bytes()));
-                if let Some(index) = node.own.dir.as_deref() {
-                    hash = index.hasher.hash_one(e.name);
-                }
-            } else {
-                let joinable = e.ino == 0 && sector(e.offset) == sector(place.at);
-                next = joinable.then_some(e.rec_len);
-                if joinable {
-                    relied.whole(&e);
-                }
-                break;
-            }
-        }
-        let Some((rec_len, _)) = this else {
-            return Err(Self::dir_error(node.ino, place.nr, (place.at, "an entry has vanished")));
-        };
         let own = place.at..place.at + 4;
-        let cleared = op.write_relying(place.nr, place.at, &[0; 4], &[own], &befores)?;
-        let mut gap = rec_len;
-        if let Some(next_len) = next {
-            gap += next_len;
-        }
-        let mut last = cleared;
-        let end = place.at + gap;
-        if let Some((at, prev_len, used, _)) = previous {
-            let len = u16::try_from(prev_len + gap).unwrap_or(u16::MAX);
-            let len = len.to_le_bytes();
-            last = op.write_relying(place.nr, at + 4, &len, &relied.0, &[cleared])?;
-            gap += prev_len - used;
-        } else if next.is_some() {
-            let len = u16::try_from(gap).unwrap_or(u16::MAX);
-            let len = len.to_le_bytes();
-            last = op.write_relying(place.nr, place.at + 4, &len, &relied.0, &[cleared])?;
-        }
-        if sector(place.at) != sector(end - 1) {
-            node.own.spanning = op.join(&[node.own.spanning, last])?;
-        }
-        op.own(place.nr, Owner(node.ino.0));
-        let block_bytes = self.block_bytes();
+        let number = |op: &mut Op<'_>| {
+            Ok(Some(op.write_relying(place.nr, place.at, &[0; 4], &[own], &befores)?))
+        };
+        let (cleared, hash) = self.remove_record(op, node, place, number)?.unwrap_or_default();
         if let Some(index) = node.own.dir.as_deref_mut() {
-            if let Ok(slot) = index.names.find_entry(hash, |s| s.offset == place.offset) {
-                slot.remove();
-            }
             index.cleared.note(op, hash, cleared);
-            let block = place.offset as usize / block_bytes;
-            let room = index.room.get(block).copied().map_or(0, usize::from);
-            index.set_room(block, room.max(gap));
         }
         Ok(cleared)
     }
@@ -458,6 +420,83 @@ impl Volume {
             return Ok(node.own.unindexed);
         }
         Ok(op.join(&[node.own.unindexed, node.own.spanning])?)
+    }
+
+    /// Removes an entry: its inode number, which `number` clears, then the record. Returns the change of
+    /// the number and the hash of the name; `None`, with nothing changed, if `number` does.
+    fn remove_record(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node,
+        place: Place,
+        number: impl FnOnce(&mut Op<'_>) -> Result<Option<PatchId>>,
+    ) -> Result<Option<(PatchId, u64)>> {
+        let content = op.read(place.nr)?;
+        // The neighbours within the sector.
+        let mut relied = Lengths::default();
+        let mut previous = None;
+        let mut this = None;
+        let mut next = None;
+        let filetype = self.has_filetype();
+        let mut hash = 0;
+        for entry in Dirents::new(content, filetype) {
+            let e = entry.map_err(|e| Self::dir_error(node.ino, place.nr, e))?;
+            let is_dotdot = e.ino != 0 && (e.name == b"." || e.name == b"..");
+            if e.offset <= place.at {
+                relied.pass(&e);
+            }
+            if e.offset < place.at {
+                let joinable = sector(e.offset) == sector(place.at);
+                // Joining to `.` would put `..` in the wrong place; nothing is ever behind it.
+                previous = joinable.then_some((e.offset, e.rec_len, e.used_bytes(), is_dotdot));
+            } else if e.offset == place.at {
+                this = Some((e.rec_len, e.used_bytes()));
+                if let Some(index) = node.own.dir.as_deref() {
+                    hash = index.hasher.hash_one(e.name);
+                }
+            } else {
+                let joinable = e.ino == 0 && sector(e.offset) == sector(place.at);
+                next = joinable.then_some(e.rec_len);
+                if joinable {
+                    relied.whole(&e);
+                }
+                break;
+            }
+        }
+        let Some((rec_len, _)) = this else {
+            return Err(Self::dir_error(node.ino, place.nr, (place.at, "an entry has vanished")));
+        };
+        let Some(cleared) = number(op)? else { return Ok(None) };
+        let mut gap = rec_len;
+        if let Some(next_len) = next {
+            gap += next_len;
+        }
+        let mut last = cleared;
+        let end = place.at + gap;
+        if let Some((at, prev_len, used, _)) = previous {
+            let len = u16::try_from(prev_len + gap).unwrap_or(u16::MAX);
+            let len = len.to_le_bytes();
+            last = op.write_relying(place.nr, at + 4, &len, &relied.0, &[cleared])?;
+            gap += prev_len - used;
+        } else if next.is_some() {
+            let len = u16::try_from(gap).unwrap_or(u16::MAX);
+            let len = len.to_le_bytes();
+            last = op.write_relying(place.nr, place.at + 4, &len, &relied.0, &[cleared])?;
+        }
+        if sector(place.at) != sector(end - 1) {
+            node.own.spanning = op.join(&[node.own.spanning, last])?;
+        }
+        op.own(place.nr, Owner(node.ino.0));
+        let block_bytes = self.block_bytes();
+        if let Some(index) = node.own.dir.as_deref_mut() {
+            if let Ok(slot) = index.names.find_entry(hash, |s| s.offset == place.offset) {
+                slot.remove();
+            }
+            let block = place.offset as usize / block_bytes;
+            let room = index.room.get(block).copied().map_or(0, usize::from);
+            index.set_room(block, room.max(gap));
+        }
+        Ok(Some((cleared, hash)))
     }
 
     fn slot_at<'i>(

@@ -12,6 +12,7 @@ mod images;
 mod kernel;
 mod mkfs;
 mod removed;
+mod repeated;
 mod rounds;
 mod tools;
 mod trim;

@@ -120,3 +120,60 @@ fn a_pointer_that_gets_another_value_is_a_change() {
     let (counters, ..) = set_and_cleared(|_, _| (), [3, 0, 0, 0]);
     assert_eq!(counters.taken_back, 0, "{counters:?}");
 }
+
+/// Gives a name in block 1 after an inode in block 2, and takes it back. Returns whether that was
+/// possible, and the bytes of the name in each state that block 1 has on the device.
+fn named_and_taken_back(soft: bool, between: impl Fn(&Engine, PatchId)) -> (bool, Vec<[u8; 4]>) {
+    let device = Arc::new(MemoryDevice::new(1 << 20));
+    let options = Options { background: false, ..Options::default() };
+    let engine = Engine::new(device.clone(), 1024, options).unwrap();
+    let mut op = engine.begin(8).unwrap();
+    if soft {
+        // Something waits for another part of the block, so that its changes have undo data.
+        let other = op.write(BlockNr(1), 512, &[1], &[]).unwrap();
+        op.write(BlockNr(4), 0, &[1], &[other]).unwrap();
+    }
+    let inode = op.write(BlockNr(2), 0, &[1; 8], &[]).unwrap();
+    let named = op.write(BlockNr(1), 8, &[2, 0, 0, 0], &[inode]).unwrap();
+    drop(op);
+    between(&engine, named);
+    let mut op = engine.begin(1).unwrap();
+    let done = op.take_back(BlockNr(1), 8, &[0; 4], named).unwrap();
+    drop(op);
+    let mut states = Vec::new();
+    while engine.counters().dirty_blocks_now > 0 {
+        engine.write_back().unwrap();
+        let mut content = [9; 4];
+        device.read_at(&mut content, 1024 + 8).unwrap();
+        states.push(content);
+    }
+    (done, states)
+}
+
+#[test]
+fn a_change_that_is_taken_back_is_never_written() {
+    for soft in [false, true] {
+        let (done, states) = named_and_taken_back(soft, |_, _| ());
+        assert!(done);
+        assert!(states.iter().all(|content| *content == [0; 4]), "{states:?}");
+    }
+}
+
+#[test]
+fn a_change_that_was_written_is_not_taken_back() {
+    let (done, states) = named_and_taken_back(false, |engine, _| engine.sync().unwrap());
+    assert!(!done && states.is_empty(), "{states:?}");
+}
+
+#[test]
+fn a_change_on_which_another_was_made_is_not_taken_back() {
+    for soft in [false, true] {
+        let (done, states) = named_and_taken_back(soft, |engine, named| {
+            let mut op = engine.begin(2).unwrap();
+            let waits = op.write(BlockNr(3), 0, &[1], &[named]).unwrap();
+            op.write(BlockNr(1), 8, &[3, 0, 0, 0], &[waits]).unwrap();
+        });
+        assert!(!done);
+        assert_eq!(states.last(), Some(&[3, 0, 0, 0]));
+    }
+}

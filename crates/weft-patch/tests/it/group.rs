@@ -287,3 +287,28 @@ fn a_panic_of_the_leader_stops_all_who_wait() {
         assert!(matches!(outcome, Err(Error::Halted)), "{outcome:?}");
     }
 }
+
+/// The work to find what a sync needs does not grow with the square of the depth of the graph.
+#[test]
+fn a_deep_graph_is_not_searched_in_each_round() {
+    const DEPTH: u64 = 400;
+    let visited = |sync: fn(&Engine, weft_patch::PatchId)| {
+        let device = Arc::new(weft_block::MemoryDevice::new(1 << 20));
+        let options = Options { background: false, ..Options::default() };
+        let engine = Engine::new(device, 1024, options).unwrap();
+        let mut last = weft_patch::PatchId::DURABLE;
+        for i in 0..DEPTH {
+            let mut op = engine.begin(1).unwrap();
+            let at = usize::try_from(i).unwrap();
+            last = op.write(BlockNr(1 + i % 2), at, &[1], &[last]).unwrap();
+        }
+        sync(&engine, last);
+        let counters = engine.counters();
+        assert_eq!((counters.flushes, counters.patches_now), (DEPTH, 0), "{counters:?}");
+        counters.visited
+    };
+    let all = visited(|engine, _| engine.sync().unwrap());
+    let one = visited(|engine, last| engine.sync_owner(Owner(1), &[last]).unwrap());
+    eprintln!("visited {all} and {one}");
+    assert!(all <= 4 * DEPTH && one <= 4 * DEPTH, "{all} and {one} patches visited");
+}

@@ -120,6 +120,31 @@ pub trait Directories: Inodes {
     /// Returns the position of a reserved entry.
     fn place(&self, reserved: &Self::Reserved) -> Self::Place;
 
+    /// Returns a number for the position of an entry, which no other entry of the directory has at the
+    /// same time. An entry that gets the position later overwrites it: its changes follow the removal.
+    /// By default nothing is known of positions.
+    fn position(&self, place: Self::Place) -> Option<u64> {
+        let _ = place;
+        None
+    }
+
+    /// Removes the entry at `place` as [`clear`](Self::clear) does, as a part of the change `named` that
+    /// gave it its inode number, if that has not been written yet: then the volume never has the entry.
+    /// Returns false, and changes nothing, if that is not possible, as by default.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    fn take_back(
+        &mut self,
+        op: &mut Op<'_>,
+        node: &mut Node<Self>,
+        place: Self::Place,
+        named: PatchId,
+    ) -> Result<bool> {
+        let _ = (op, node, place, named);
+        Ok(false)
+    }
+
     /// Writes the inode number of a reserved entry, atomically, and returns the patch.
     ///
     /// # Errors
