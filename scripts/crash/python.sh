@@ -5,7 +5,7 @@
 #   scripts/crash/python.sh NAME [OPTIONS OF weft crash run]
 #
 # NAME: dumb gdbm lmdb leveldb old-leveldb rocksdb zodb diskcache tinydb dotenv configobj atomicwrites
-# keyring joblib
+# keyring joblib; dotenv-mended and zodb-mended are copies with what is in mended/.
 . "$(dirname "$0")/lib.sh"
 name=${1:?"usage: $0 NAME [OPTIONS]"}
 shift
@@ -21,11 +21,11 @@ lmdb) package=lmdb==3.0.0 ;;
 leveldb) package=plyvel==1.5.1 ;;
 old-leveldb) package=leveldb==0.201 ;;
 rocksdb) package=rocksdict==0.3.29 ;;
-zodb) package=ZODB==6.4 ;;
+zodb | zodb-mended) package=ZODB==6.4 ;;
 atomicwrites) package=atomicwrites==1.4.1 ;;
 diskcache) package=diskcache==5.6.3 PROMISE= ;;
 tinydb) package=tinydb==4.9.0 PROMISE= ;;
-dotenv) package=python-dotenv==1.2.4 PROMISE= ;;
+dotenv | dotenv-mended) package=python-dotenv==1.2.4 PROMISE= ;;
 configobj) package=configobj==5.0.9 PROMISE= ;;
 keyring) package="keyrings.alt==5.0.2 keyring" PROMISE= ;;
 joblib) package=joblib==1.6.0 PROMISE= ;;
@@ -38,6 +38,17 @@ if [ "$python" = "$TOOLS/python/bin/python" ]; then
     # shellcheck disable=SC2086
     [ -z "$package" ] || "$python" -m pip install --quiet --disable-pip-version-check $package
 fi
+case $name in *-mended)
+    need patch patch
+    name=${name%-mended} what="$package, mended"
+    copy=$TOOLS/mended-$name
+    rm -rf "$copy"
+    "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
+        --target "$copy" "$package"
+    patch --quiet -d "$copy" -p1 <"$HERE/mended/$name.patch"
+    export PYTHONPATH="$copy"
+    ;;
+esac
 export python name
 subject='"$python" "$HERE/subjects.py" "$name"'
 SETUP="$subject setup" RUN="$subject run" CHECK="$subject check"

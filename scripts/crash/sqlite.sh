@@ -10,6 +10,7 @@
 name=${1:?"usage: $0 NAME [OPTIONS]"}
 shift
 need sqlite3 sqlite3
+need stdbuf coreutils
 PROMISE='done*'
 case $name in
 rollback) mode=delete sync=extra ;;
@@ -22,7 +23,8 @@ esac
 export mode sync
 SETUP='sqlite3 db "pragma journal_mode=$mode" "create table t(a integer primary key, b)" \
     "insert into t values(1, 1)" >/dev/null'
-RUN='sqlite3 db "pragma synchronous=$sync" "pragma journal_mode=$mode" \
+# sqlite3 would print all promises when it ends.
+RUN='stdbuf -oL sqlite3 db "pragma synchronous=$sync" "pragma journal_mode=$mode" \
     "insert into t values(2, zeroblob(6000))" "select \"done 2\"" \
     "insert into t values(3, zeroblob(6000))" "select \"done 3\"" \
     "delete from t where a = 2" "select \"done 4\""'

@@ -67,7 +67,7 @@ class Plyvel:
 
     def __init__(self):
         import plyvel
-        self.db = plyvel.DB("db", create_if_missing=True, paranoid_checks=True)
+        self.db = plyvel.DB("db", create_if_missing=True)
 
     def put(self, pair):
         with self.db.write_batch(sync=True) as batch:
@@ -86,7 +86,7 @@ class OldLevel:
     def __init__(self):
         import leveldb
         self.leveldb = leveldb
-        self.db = leveldb.LevelDB("db", paranoid_checks=True)
+        self.db = leveldb.LevelDB("db")
 
     def put(self, pair):
         batch = self.leveldb.WriteBatch()
@@ -107,7 +107,6 @@ class Rocks:
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(1 << 20)
-        options.set_paranoid_checks(True)
         self.db = rocksdict.Rdict("db", options)
         self.options = rocksdict.WriteOptions()
         self.options.sync = True
@@ -157,16 +156,6 @@ class Diskcache:
 
     def all(self):
         return {key: self.cache[key] for key in self.cache if key in self.cache}
-
-
-def json_rename(data, durable=False):
-    import json
-    with open("file.new", "w") as file:
-        json.dump(data, file)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace("file.new", "file")
 
 
 class Saver:

@@ -86,7 +86,7 @@ func openBolt() (*store, error) {
 func openBadger() (*store, error) {
 	options := badger.DefaultOptions("db").WithSyncWrites(true).WithLogger(nil).
 		WithMemTableSize(1 << 20).WithValueLogFileSize(1 << 20).WithNumCompactors(2).
-		WithValueThreshold(1 << 10).WithBlockCacheSize(0).WithMetricsEnabled(false)
+		WithValueThreshold(1 << 10).WithBlockCacheSize(1 << 20).WithMetricsEnabled(false)
 	db, err := badger.Open(options)
 	if err != nil {
 		return nil, err
