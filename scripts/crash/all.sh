@@ -12,13 +12,13 @@ all='sqlite.sh rollback:sqlite.sh wal:sqlite.sh full:sqlite.sh wal-normal:sqlite
 postgres.sh
 python.sh lmdb:python.sh rocksdb:python.sh leveldb:python.sh zodb:python.sh diskcache
 rust.sh redb:rust.sh sled:rust.sh fjall:rust.sh persy
-go.sh bbolt:go.sh pebble:go.sh badger:go.sh goleveldb
+go.sh bbolt:go.sh pebble:go.sh badger:go.sh goleveldb:go.sh goleveldb-mended
 python.sh atomicwrites:go.sh renameio:go.sh atomic:node.sh write-file-atomic:node.sh atomically
 python.sh dumb:python.sh gdbm:python.sh old-leveldb
-python.sh tinydb:python.sh dotenv:python.sh configobj:python.sh keyring:python.sh joblib
+python.sh tinydb:python.sh dotenv:python.sh dotenv-mended:python.sh configobj:python.sh keyring:python.sh joblib
 node.sh conf:node.sh lowdb:node.sh fs:go.sh writefile
 git.sh default:git.sh none:git.sh all:git.sh committed
-mercurial.sh:subversion.sh:dpkg.sh'
+mercurial.sh:subversion.sh:dpkg.sh safe-io:dpkg.sh unsafe-io'
 case " $* " in *" --each-sync "*) table=each-sync ;; *) table=states ;; esac
 python3 "$here/table.py" "$table" head
 echo "${ONLY:-$all}" | tr ':' '\n' | while read -r line; do

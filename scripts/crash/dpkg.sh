@@ -1,11 +1,16 @@
 #!/bin/sh
 # dpkg: a package of one file is replaced by its next version, in a root of its own (Debian: dpkg).
 #
-#   scripts/crash/dpkg.sh [OPTIONS OF weft crash run]
+#   scripts/crash/dpkg.sh [NAME] [OPTIONS OF weft crash run]
 #
+# NAME is safe-io (the default) or unsafe-io: images of containers often set the latter in
+# /etc/dpkg/dpkg.cfg.d, and the manual says that it may lose data.
 # After a power cut the check does what an administrator does: the installation again, then it asks
 # for the status and the file.
 . "$(dirname "$0")/lib.sh"
+case ${1:-} in safe-io | unsafe-io) io=$1 && shift ;; *) io=safe-io ;; esac
+force=--no-force-unsafe-io
+[ "$io" = safe-io ] || force=--force-unsafe-io
 need dpkg-deb dpkg
 [ "$(id -u)" = 0 ] || skip "dpkg installs as root only"
 for version in 1 2; do
@@ -17,7 +22,7 @@ for version in 1 2; do
     dpkg-deb -b "$build" "$TOOLS/dpkg/crash_$version.deb" >/dev/null
 done
 # A check installs in the copy of the state: this may have no effect outside it.
-export dpkg='dpkg --root=. --force-not-root --force-script-chrootless --log=/dev/null --admindir=var/lib/dpkg'
+export dpkg="dpkg --root=. --force-not-root --force-script-chrootless $force --log=/dev/null --admindir=var/lib/dpkg"
 SETUP='mkdir -p var/lib/dpkg/updates var/lib/dpkg/info && : >var/lib/dpkg/status &&
     $dpkg -i "$TOOLS/dpkg/crash_1.deb" >/dev/null 2>&1'
 RUN='$dpkg -i "$TOOLS/dpkg/crash_2.deb" >/dev/null 2>&1 && echo done'
@@ -36,4 +41,4 @@ CHECK='status=$(dpkg-query --admindir=var/lib/dpkg -W -f "\${db:Status-Status} \
     [ "${found:-}" ] || { echo "$status, and the file is of neither version"; exit 1; }
     [ "$status" != "installed 2" ] || [ "$found" = 2 ] || { echo "$status, but file $found"; exit 1; }'
 PROMISE='done*'
-crash_test "$(dpkg --version | head -n 1)" "$@"
+crash_test "$(dpkg --version | head -n 1), $io" "$@"

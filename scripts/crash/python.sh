@@ -5,7 +5,7 @@
 #   scripts/crash/python.sh NAME [OPTIONS OF weft crash run]
 #
 # NAME: dumb gdbm lmdb leveldb old-leveldb rocksdb zodb diskcache tinydb dotenv configobj atomicwrites
-# keyring joblib; dotenv-mended and zodb-mended are copies with what is in mended/.
+# keyring joblib; dotenv-mended is a copy with what is in mended/.
 . "$(dirname "$0")/lib.sh"
 name=${1:?"usage: $0 NAME [OPTIONS]"}
 shift
@@ -21,7 +21,7 @@ lmdb) package=lmdb==3.0.0 ;;
 leveldb) package=plyvel==1.5.1 ;;
 old-leveldb) package=leveldb==0.201 ;;
 rocksdb) package=rocksdict==0.3.29 ;;
-zodb | zodb-mended) package=ZODB==6.4 ;;
+zodb) package=ZODB==6.4 ;;
 atomicwrites) package=atomicwrites==1.4.1 ;;
 diskcache) package=diskcache==5.6.3 PROMISE= ;;
 tinydb) package=tinydb==4.9.0 PROMISE= ;;
