@@ -30,4 +30,5 @@ esac
 export name program
 subject='"$program" "$name"'
 SETUP="$subject setup" RUN="$subject run" CHECK="$subject check"
-crash_test "${mod:+mended }$name of $(grep -i "/$name\(/v[0-9]*\)\? v" "$HERE/go/go.mod" | head -n 1 || go version)" "$@"
+version=$(grep -i "/$name\(/v[0-9]*\)\? v" "$HERE/go/go.mod") || version="$name, $(go version)"
+crash_test "${mod:+mended }$version" "$@"

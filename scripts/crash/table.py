@@ -39,7 +39,8 @@ def each_sync(title, answer):
     for (nr, text), under in calls.items():
         told = ", ".join(
             SHORT[s["model"]] + (f": needed ({s['states']} states, {s['seconds']:.1f} s): {s['failure']}"
-                                 if s["needed"] else f": not missed ({s['states']} states)")
+                                 if s["needed"] else f": not missed ({s['states']} states)"
+                                 if s["settles"] else ": nothing to do")
             for s in under)
         print(f"- {nr} {text}: {told}")
     print()
