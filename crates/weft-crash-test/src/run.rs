@@ -118,8 +118,8 @@ pub fn check_recording(
 }
 
 /// Searches the recording once for each call that makes something durable, as if the program had not
-/// made it. A call that no state misses is needless, or the check does not see what it is for; under
-/// another model it may be needed.
+/// made it, nor made the same inode durable again right after it. A call that no state misses is
+/// needless, or the check does not see what it is for; under another model it may be needed.
 ///
 /// # Errors
 /// Those of [`check_recording`]; [`Error::NotTested`] if a state fails without leaving anything out.
@@ -151,7 +151,10 @@ pub fn check_each_sync(
             let began = Instant::now();
             let settled = |unit: &&Unit| unit.durable_after == Some(nr);
             let settles = whole.units.units.iter().filter(settled).count();
-            let subject = Subject::new(recording, *model, &[Edit::Remove(nr)]);
+            let edits = Edit::leave_out(&recording.calls, nr);
+            let subject = Subject::new(recording, *model, &edits);
+            // Before this call all states are those of the search above.
+            let limits = Limits { after: Some(nr), ..limits };
             let found = match settles {
                 0 => None,
                 _ => Some(search(&subject, &mut judges, limits, &|p| progress(*model, p))?),

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use weft_vfs::memfs::Snapshot;
 
+use crate::calls::CallNr;
 use crate::finding::{Finding, FindingKind};
 use crate::model::UnitNr;
 use crate::mutex::locked;
@@ -36,6 +37,8 @@ pub struct Limits {
     pub findings: usize,
     /// Failures that are shrunk, at most; the others are counted.
     pub shrinks: usize,
+    /// The epochs that end before this call, or at it, are left out.
+    pub after: Option<CallNr>,
 }
 
 impl Default for Limits {
@@ -46,7 +49,15 @@ impl Default for Limits {
             time: Duration::from_secs(600),
             findings: 8,
             shrinks: 32,
+            after: None,
         }
+    }
+}
+
+impl Limits {
+    /// The epochs that are searched.
+    fn epochs(self, subject: &Subject) -> impl Iterator<Item = Epoch> + '_ {
+        subject.epochs().filter(move |epoch| self.after.is_none_or(|call| epoch.end > call))
     }
 }
 
@@ -128,7 +139,7 @@ pub fn search(
     limits: Limits,
     progress: &(dyn Fn(&Progress) + Sync),
 ) -> Result<Found> {
-    let epochs = subject.epochs().count() as u64;
+    let epochs = limits.epochs(subject).count() as u64;
     if let Some(judge) = judges.first_mut() {
         check_without_power_cut(subject, &mut **judge)?;
     }
@@ -211,7 +222,7 @@ impl Shared<'_> {
     ) -> Result<()> {
         let mut cursor = Cursor::new(self.subject);
         let mut seen: HashSet<Key> = HashSet::new();
-        for epoch in self.subject.epochs() {
+        for epoch in self.limits.epochs(self.subject) {
             let mut result = Ok(());
             epoch.each_state(&self.subject.units, self.limits.bounds, &mut |state| {
                 counts.tried += 1;

@@ -24,6 +24,25 @@ pub enum Edit {
     Remove(CallNr),
 }
 
+impl Edit {
+    /// The program does not make this call, nor those that make the same inode durable again before
+    /// anything else happens. A write to a file that was opened with `O_DSYNC` is followed by two:
+    /// one because of its flags, one that the kernel sends.
+    #[must_use]
+    pub fn leave_out(calls: &[Call], nr: CallNr) -> Vec<Self> {
+        let inode = |call: &Call| match call.action {
+            Action::Fsync { node, .. } => Some(node),
+            Action::FsyncDir { dir } => Some(dir),
+            _ => None,
+        };
+        let mut from = (0..).map(CallNr).zip(calls).skip(nr.0 as usize);
+        let Some((_, first)) = from.next() else { return Vec::new() };
+        let again =
+            from.take_while(|(_, call)| inode(call).is_some_and(|i| Some(i) == inode(first)));
+        std::iter::once(nr).chain(again.map(|(nr, _)| nr)).map(Self::Remove).collect()
+    }
+}
+
 /// The calls of a recording, and their units under a model.
 #[derive(Debug)]
 pub struct Subject {

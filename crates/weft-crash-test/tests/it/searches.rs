@@ -1,7 +1,7 @@
 //! Searches with checks that are functions: what is found, how it is said, and what mends it.
 
 use crate::program::{Check, Program, content, search_all};
-use weft_crash_test::{Judge, Limits, Model, Nature, Subject, mend, search};
+use weft_crash_test::{CallNr, Edit, Judge, Limits, Model, Nature, Subject, mend, search};
 
 fn old_or_new(tree: &weft_vfs::memfs::Snapshot, _: &[&str]) -> bool {
     matches!(content(tree, "f").as_deref(), Some(b"old" | b"new"))
@@ -164,4 +164,58 @@ fn judges_that_panic_end_the_search() {
         search(&subject, &mut judges, Limits::default(), &|_| {}).map(|_| ())
     });
     assert!(std::panic::catch_unwind(search).is_err());
+}
+
+#[test]
+fn what_makes_an_inode_durable_twice_is_left_out_as_one() {
+    // As a write to a file that was opened with O_DSYNC is recorded.
+    let recording = Program::new()
+        .put("f", b"old")
+        .start()
+        .put("f.tmp", b"new")
+        .fsync("f.tmp")
+        .fdatasync("f.tmp")
+        .rename("f.tmp", "f")
+        .fsync_dir("")
+        .end();
+    let first = (0..).zip(&recording.calls).find(|(_, call)| call.action.is_sync()).unwrap().0;
+    let left_out = |nr| Edit::leave_out(&recording.calls, CallNr(nr));
+    assert_eq!(left_out(first), [first, first + 1].map(|nr| Edit::Remove(CallNr(nr))));
+    assert_eq!(left_out(first + 1), [Edit::Remove(CallNr(first + 1))]);
+    assert_eq!(left_out(first + 3), [Edit::Remove(CallNr(first + 3))]);
+    for model in Model::ALL {
+        assert_eq!(search_all(&recording, model, old_or_new).progress.failed, 0, "{model}");
+        let without = |edits: &[Edit]| {
+            let subject = Subject::new(&recording, model, edits);
+            let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(Check(old_or_new))];
+            let limits = Limits { after: Some(CallNr(first)), ..Limits::default() };
+            search(&subject, &mut judges, limits, &|_| {}).unwrap().progress
+        };
+        assert_eq!(without(&[Edit::Remove(CallNr(first))]).failed, 0, "{model}");
+        assert!(without(&left_out(first)).failed > 0, "{model}");
+    }
+}
+
+fn anything(_: &weft_vfs::memfs::Snapshot, _: &[&str]) -> bool {
+    true
+}
+
+#[test]
+fn a_search_may_begin_after_a_call() {
+    let mut program = Program::new().start();
+    for nr in 0..10 {
+        let name = format!("f{nr}");
+        program = program.put(&name, b"data").fsync(&name).fsync_dir("");
+    }
+    let recording = program.end();
+    let subject = Subject::new(&recording, Model::Posix, &[]);
+    let search_after = |after| {
+        let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(Check(anything))];
+        search(&subject, &mut judges, Limits { after, ..Limits::default() }, &|_| {}).unwrap()
+    };
+    let (all, last) = (search_after(None), search_after(Some(CallNr(36))));
+    assert_eq!(all.progress.epochs, 21);
+    assert_eq!(last.progress.epochs, 3);
+    assert_eq!(last.progress.epochs_done, 3);
+    assert!(last.progress.distinct < all.progress.distinct);
 }
