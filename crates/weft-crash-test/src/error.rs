@@ -23,6 +23,9 @@ pub enum Error {
     /// A command of the user could not be tested.
     #[error("not tested: {0}")]
     NotTested(String),
+    /// The folder could not be mounted: there is no FUSE here, or it may not be used.
+    #[error("FUSE cannot be used here: {0}")]
+    NoFuse(String),
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
