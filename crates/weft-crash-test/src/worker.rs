@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use weft_vfs::FileSystem;
 use weft_vfs::memfs::{MemFs, MemLimits};
 
+use crate::before_main::WORKER_ARGUMENT;
 use crate::run::{CheckOptions, RecordOptions};
 use crate::sandbox::{self, run_if_worker};
 use crate::sandbox::{
@@ -36,6 +37,13 @@ impl WorkerCommand {
     #[must_use]
     pub fn this_program(arguments: &[&str]) -> Self {
         Self { arguments: arguments.iter().map(|&argument| argument.to_owned()).collect() }
+    }
+
+    /// The program that runs, whatever it is, as long as it is linked with this crate: it becomes a
+    /// worker before its `main`.
+    #[must_use]
+    pub fn this_binary() -> Self {
+        Self::this_program(&[WORKER_ARGUMENT])
     }
 
     fn start(&self, scratch: &Scratch, number: u32) -> Result<Worker> {

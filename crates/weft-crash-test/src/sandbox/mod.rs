@@ -37,4 +37,5 @@ pub use mount::{TestMount, empty_tree, mount_options};
 pub use namespace::{Isolate, Isolation};
 pub use output::{Kept, Output};
 pub use server::{CheckServer, READY_MAX, Served};
+pub(crate) use worker::VARIABLE as WORKER_VARIABLE;
 pub use worker::{Seat, Worker, WorkerOptions, run_if_worker};
