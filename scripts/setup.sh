@@ -30,6 +30,7 @@ tests=(
   "getfacl                         acl         optional"
   "git                             git         optional"
   "python3                         python3     optional"
+  "/usr/bin/pytest-3               python3-pytest      optional"
   "rsync                           rsync       optional"
   "script                          bsdutils    optional"
   "sqlite3                         sqlite3     optional"

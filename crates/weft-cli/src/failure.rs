@@ -21,17 +21,19 @@ pub struct Failure {
     pub code: u8,
     /// The failed action, its object, and a remedy.
     pub message: String,
+    /// A word for programs, where they may want to tell failures with one code apart.
+    pub kind: Option<&'static str>,
 }
 
 impl Failure {
     /// Makes a failure for wrong usage that clap cannot detect.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { code: USAGE, message: message.into() }
+        Self { code: USAGE, message: message.into(), kind: None }
     }
 
     /// Makes a failure with the code [`FAILED`].
     pub fn new(message: impl Into<String>) -> Self {
-        Self { code: FAILED, message: message.into() }
+        Self { code: FAILED, message: message.into(), kind: None }
     }
 }
 

@@ -64,7 +64,11 @@ fn main() -> ExitCode {
 fn fail(failure: &Failure, as_json: bool) -> ExitCode {
     let text = if as_json {
         let message = failure.message.trim_start_matches("error: ");
-        serde_json::json!({ "error": message, "code": failure.code }).to_string()
+        let mut told = serde_json::json!({ "error": message, "code": failure.code });
+        if let Some(kind) = failure.kind {
+            told["kind"] = kind.into();
+        }
+        told.to_string()
     } else {
         format!("weft: {failure}")
     };

@@ -243,4 +243,12 @@ impl Action {
     pub fn is_sync(&self) -> bool {
         matches!(self, Self::Fsync { .. } | Self::FsyncDir { .. } | Self::Sync)
     }
+
+    /// Returns true if the call changes something that a power cut can take back.
+    #[must_use]
+    pub fn is_change(&self) -> bool {
+        let is_none =
+            matches!(self, Self::Promise { .. } | Self::Close { .. } | Self::End | Self::Nothing);
+        !is_none && !self.is_sync()
+    }
 }

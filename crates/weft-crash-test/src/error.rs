@@ -43,6 +43,9 @@ pub enum Error {
     /// A process was killed and is still there, so that nothing was taken away under it.
     #[error("nothing is lost: process {0} was killed and does not end")]
     StillRunning(u32),
+    /// The folder could not be mounted: there is no FUSE here, or it may not be used.
+    #[error("FUSE cannot be used here: {0}")]
+    NoFuse(String),
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {

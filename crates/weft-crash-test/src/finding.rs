@@ -55,6 +55,8 @@ pub struct Finding {
     pub kind: FindingKind,
     /// What it is about.
     pub nature: Nature,
+    /// What happened, in a sentence.
+    pub headline: String,
     /// The calls that are lost, without those that are lost only because they need one of them.
     pub lost: Vec<LostCall>,
     /// The number of further parts that are lost because they need one of these.
@@ -63,6 +65,8 @@ pub struct Finding {
     pub kept: Option<CallText>,
     /// The state, for `--state`.
     pub state: String,
+    /// The shell line that judges the state again, if the recording was kept.
+    pub replay: Option<String>,
     /// The states that have the same cause.
     pub states: u64,
     /// How the check ended.
@@ -129,13 +133,16 @@ impl Finding {
             call.parts.retain(|part| !part.is_empty());
         }
         let kept = cause.trigger.map(|call| describe(&subject.base, &subject.calls, call));
+        let nature = nature(subject, cause);
         Self {
             kind,
-            nature: nature(subject, cause),
+            nature,
+            headline: headline(nature, &lost, kept.as_ref()),
             lost,
             dependent: cause.lost.len() - roots.len(),
             kept,
             state: cause.state.to_string(),
+            replay: None,
             states: 0,
             outcome: verdict.outcome,
             output: verdict.output,
@@ -143,26 +150,25 @@ impl Finding {
             cause: cause.clone(),
         }
     }
+}
 
-    /// Says in one sentence what happened.
-    #[must_use]
-    pub fn headline(&self) -> String {
-        let lost: Vec<&str> = self.lost.iter().map(|lost| lost.call.text.as_str()).collect();
-        let lost = match lost.as_slice() {
-            [] => String::new(),
-            [one] => (*one).to_owned(),
-            [first, second] => format!("{first} and {second}"),
-            [first, rest @ ..] => format!("{first} and {} more calls", rest.len()),
-        };
-        let Some(kept) = self.kept.as_ref().map(|call| call.text.as_str()) else {
-            return "the check fails on what was there before the program began".into();
-        };
-        match self.nature {
-            Nature::Reordered => format!("{lost} is lost, but the later {kept} is on the disk"),
-            Nature::NotDurable => format!("{lost} is lost, though {kept}"),
-            Nature::Partial => format!("only a part of {kept} is on the disk"),
-            Nature::Interrupted => format!("the power was cut right after {kept}"),
-        }
+/// Says in one sentence what happened.
+fn headline(nature: Nature, lost: &[LostCall], kept: Option<&CallText>) -> String {
+    let lost: Vec<&str> = lost.iter().map(|lost| lost.call.text.as_str()).collect();
+    let lost = match lost.as_slice() {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first, second] => format!("{first} and {second}"),
+        [first, rest @ ..] => format!("{first} and {} more calls", rest.len()),
+    };
+    let Some(kept) = kept.map(|call| call.text.as_str()) else {
+        return "the check fails on what was there before the program began".into();
+    };
+    match nature {
+        Nature::Reordered => format!("{lost} is lost, but the later {kept} is on the disk"),
+        Nature::NotDurable => format!("{lost} is lost, though {kept}"),
+        Nature::Partial => format!("only a part of {kept} is on the disk"),
+        Nature::Interrupted => format!("the power was cut right after {kept}"),
     }
 }
 

@@ -2,7 +2,9 @@
 //! states that a power cut could have left there, and runs a check on each of them.
 #![warn(missing_docs)]
 
+mod before_main;
 mod calls;
+mod crash_test;
 mod effects;
 mod error;
 mod finding;
@@ -27,6 +29,7 @@ mod words;
 mod worker;
 
 pub use calls::{Action, Call, CallNr, NewNode, NodeNr, Place, Process, ROOT, Span};
+pub use crash_test::{CrashTest, promise};
 pub use effects::{Change, Effect, PAGE_BYTES, PageBytes, Resizing};
 pub use error::{Error, Result};
 pub use finding::{Finding, FindingKind, LostCall, Nature};

@@ -88,6 +88,9 @@ impl Model {
     /// All models, the most permissive first.
     pub const ALL: [Self; 4] = [Self::Posix, Self::Ext4Ordered, Self::XfsLike, Self::BtrfsLike];
 
+    /// The file systems that people use; `posix` permits more than any of them.
+    pub const COMMON: [Self; 3] = [Self::Ext4Ordered, Self::XfsLike, Self::BtrfsLike];
+
     /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -1,6 +1,7 @@
 //! What a crash test says: as text, and as JUnit's XML. As JSON it is [`Report`] itself.
 
 use std::fmt::{self, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -46,6 +47,20 @@ impl Report {
         self.models.iter().all(|model| model.found.progress.failed == 0)
     }
 
+    /// Adds to each finding the command that judges its state again, for a recording that is kept in
+    /// `log`.
+    pub fn add_replays(&mut self, log: &Path, check: &str) {
+        let (log, check) = (shell_word(&log.to_string_lossy()), shell_word(check));
+        for model in &mut self.models {
+            for finding in &mut model.found.findings {
+                finding.replay = Some(format!(
+                    "weft crash run --replay {log} --check {check} --model {} --state {}",
+                    model.model, finding.state
+                ));
+            }
+        }
+    }
+
     /// The report as JUnit's XML: a test case for each model.
     #[must_use]
     pub fn junit(&self, seconds: Duration) -> String {
@@ -70,7 +85,7 @@ impl Report {
             }
             let headline = model.found.findings.first().map_or_else(
                 || format!("{} states fail", model.found.progress.failed),
-                Finding::headline,
+                |finding| finding.headline.clone(),
             );
             let _ = writeln!(xml, ">\n    <failure message=\"{}\">", escape(&headline));
             let _ = write!(xml, "{}", escape(&model.to_string()));
@@ -136,6 +151,15 @@ impl fmt::Display for EachSync {
     }
 }
 
+/// Text as one word of a shell line.
+pub(crate) fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 /// Text in XML: characters that XML cannot hold are replaced.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -192,7 +216,7 @@ impl fmt::Display for ModelReport {
             self.seconds
         )?;
         for (nr, finding) in findings.iter().enumerate() {
-            writeln!(f, "\n  {}. {}", nr + 1, finding.headline())?;
+            writeln!(f, "\n  {}. {}", nr + 1, finding.headline)?;
             write_finding(f, finding)?;
         }
         if !findings.is_empty() {
@@ -272,9 +296,27 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
         count(finding.states, "state"),
         finding.state
     )?;
+    if let Some(replay) = &finding.replay {
+        writeln!(f, "     again: {replay}")?;
+    }
     writeln!(f, "     the check: {}", finding.outcome)?;
     for text in finding.output.lines().take(12) {
         writeln!(f, "       | {text}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn words_survive_the_shell() {
+        for text in ["", "plain/path-1.log", "two words", "it's", "$HOME `id` \"q\" \\", "a\nb"] {
+            let line = format!("printf %s {}", shell_word(text));
+            let ran =
+                std::process::Command::new("/bin/sh").args(["-c", &line]).output().expect("sh");
+            assert_eq!(String::from_utf8_lossy(&ran.stdout), text, "{line}");
+        }
+    }
 }

@@ -20,7 +20,7 @@ use crate::states::State;
 use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge, Verdict};
 use crate::words::describe;
-use crate::worker::{Recorded, RemoteJudge, Scratch, WorkerCommand, record};
+use crate::worker::{RemoteJudge, Scratch, WorkerCommand, record};
 use crate::{Error, Model, Pattern, Recording, Result, mend};
 
 /// How a program is recorded.
@@ -47,6 +47,8 @@ pub struct RecordOptions {
 pub struct CheckOptions {
     /// The shell line that judges a state.
     pub check: String,
+    /// It serves ([`CheckServer`](crate::sandbox::CheckServer)): it is started once for each job.
+    pub serves: bool,
     /// How long it may take.
     pub time_limit: Duration,
     /// The models.
@@ -65,16 +67,14 @@ pub struct CheckOptions {
 /// [`Error::NotTested`] if the program cannot be tested, and why.
 pub fn record_program(worker: &WorkerCommand, options: &RecordOptions) -> Result<Recording> {
     let scratch = Scratch::new()?;
-    let recording = match record(worker, &scratch, options)? {
-        Recorded::Done => Recording::load(&scratch.recording())?,
-        Recorded::NotTested(why) => return Err(Error::NotTested(why)),
-    };
+    let said = record(worker, &scratch, options)?;
+    let recording = Recording::load(&scratch.recording())?;
     if !options.any_exit && recording.header.exit != Some(0) {
         let how = match recording.header.exit {
             Some(status) => format!("exit status {status}"),
             None => "a signal".into(),
         };
-        return Err(Error::NotTested(format!("the program failed ({how})")));
+        return Err(Error::NotTested(format!("the program failed ({how}){said}")));
     }
     Ok(recording)
 }
@@ -83,13 +83,20 @@ pub fn record_program(worker: &WorkerCommand, options: &RecordOptions) -> Result
 /// the model.
 ///
 /// # Errors
-/// [`Error::NotTested`] if the check fails without a power cut, or cannot be run.
+/// [`Error::NotTested`] if the check fails without a power cut, or cannot be run, or if the program
+/// changed nothing.
 pub fn check_recording(
     worker: &WorkerCommand,
     recording: &Recording,
     options: &CheckOptions,
     progress: &(dyn Fn(Model, &Progress) + Sync),
 ) -> Result<Report> {
+    if !recording.calls.iter().any(|call| call.action.is_change()) {
+        return Err(Error::NotTested(
+            "the program changed nothing in its folder, so that a power cut takes nothing from it"
+                .into(),
+        ));
+    }
     let scratch = Scratch::new()?;
     recording.save(&scratch.recording())?;
     let mut judges = judges(worker, &scratch, options);
@@ -141,7 +148,7 @@ pub fn check_each_sync(
         }
         let found = search(&whole, &mut judges, limits, &|p| progress(*model, p))?;
         if found.progress.failed > 0 {
-            let failure = found.findings.first().map(Finding::headline).unwrap_or_default();
+            let failure = found.findings.first().map_or("", |finding| &finding.headline);
             return Err(Error::NotTested(format!(
                 "under {model} a state fails with every fsync in place, so that leaving one out \
                  would tell nothing: {failure}"
@@ -166,7 +173,7 @@ pub fn check_each_sync(
                 settles,
                 needed: found.as_ref().is_some_and(|found| found.progress.failed > 0),
                 states: found.as_ref().map_or(0, |found| found.progress.judged),
-                failure: finding.map(Finding::headline),
+                failure: finding.map(|finding| finding.headline.clone()),
                 state: finding.map(|finding| finding.state.clone()),
                 seconds: began.elapsed().as_secs_f64(),
             });

@@ -13,9 +13,13 @@ use serde::{Deserialize, Serialize};
 use weft_vfs::FileSystem;
 use weft_vfs::memfs::{MemFs, MemLimits};
 
+use crate::before_main::WORKER_ARGUMENT;
 use crate::run::{CheckOptions, RecordOptions};
 use crate::sandbox::{self, run_if_worker};
-use crate::sandbox::{Channel, Ended, Kept, Seat, ShellCommand, TestMount, Worker, WorkerOptions};
+use crate::sandbox::{
+    Channel, CheckServer, Ended, READY_MAX, Seat, Served, ShellCommand, TestMount, Worker,
+    WorkerOptions,
+};
 use crate::states::State;
 use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge, Outcome, Verdict};
@@ -33,6 +37,13 @@ impl WorkerCommand {
     #[must_use]
     pub fn this_program(arguments: &[&str]) -> Self {
         Self { arguments: arguments.iter().map(|&argument| argument.to_owned()).collect() }
+    }
+
+    /// The program that runs, whatever it is, as long as it is linked with this crate: it becomes a
+    /// worker before its `main`.
+    #[must_use]
+    pub fn this_binary() -> Self {
+        Self::this_program(&[WORKER_ARGUMENT])
     }
 
     fn start(&self, scratch: &Scratch, number: u32) -> Result<Worker> {
@@ -81,6 +92,7 @@ enum Request {
         recording: PathBuf,
         promises: PathBuf,
         check: String,
+        serves: bool,
         time_limit: Duration,
         size_bytes: u64,
     },
@@ -96,22 +108,33 @@ enum Request {
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Done,
+    /// The recording is written; what the program printed on its standard error.
+    Recorded(String),
     Verdict(Verdict),
     NotTested(String),
+    NoFuse(String),
 }
 
-/// What became of the recording of a program.
-pub(crate) enum Recorded {
-    Done,
-    NotTested(String),
+impl Answer {
+    fn of(e: Error) -> Self {
+        use weft_fuse::Error as Fuse;
+        match e {
+            Error::NotTested(why) => Self::NotTested(why),
+            Error::Sandbox(sandbox::Error::Mount(
+                e @ (Fuse::NoDevice | Fuse::Device(_) | Fuse::NoFusermount | Fuse::Mount { .. }),
+            )) => Self::NoFuse(e.to_string()),
+            e => Self::NotTested(e.to_string()),
+        }
+    }
 }
 
-/// Records a program: the recording is in the file of the scratch directory.
+/// Records a program: the recording is in the file of the scratch directory. Returns what it printed
+/// on its standard error, for a message.
 pub(crate) fn record(
     command: &WorkerCommand,
     scratch: &Scratch,
     options: &RecordOptions,
-) -> Result<Recorded> {
+) -> Result<String> {
     let mut worker = command.start(scratch, 0)?;
     worker.channel().send(&Request::Record {
         setup: options.setup.clone(),
@@ -125,11 +148,12 @@ pub(crate) fn record(
     let answer = worker.channel().receive()?;
     // Nothing of the program goes on, and nothing is mounted, when this returns.
     worker.end()?;
-    Ok(match answer {
-        Some(Answer::NotTested(why)) => Recorded::NotTested(why),
-        Some(_) => Recorded::Done,
-        None => Recorded::NotTested("the process that recorded it was killed".into()),
-    })
+    match answer {
+        Some(Answer::Recorded(said)) => Ok(said),
+        Some(Answer::NotTested(why)) => Err(Error::NotTested(why)),
+        Some(Answer::NoFuse(why)) => Err(Error::NoFuse(why)),
+        _ => Err(Error::NotTested("the process that recorded it was killed".into())),
+    }
 }
 
 /// Runs checks in a worker, which is started again if a check has ended it.
@@ -163,13 +187,16 @@ impl RemoteJudge {
                 recording: scratch.recording(),
                 promises: scratch.promises(number),
                 check: options.check.clone(),
+                serves: options.serves,
                 time_limit: options.time_limit,
                 size_bytes: options.size_bytes,
             },
             worker: None,
             begun: None,
             model: Model::Posix,
-            patience: options.time_limit + PATIENCE,
+            patience: options.time_limit
+                + PATIENCE
+                + if options.serves { READY_MAX } else { Duration::ZERO },
         }
     }
 
@@ -225,7 +252,8 @@ impl Judge for RemoteJudge {
             match self.try_judge(case)? {
                 Some(Answer::Verdict(verdict)) => return Ok(verdict),
                 Some(Answer::NotTested(why)) => return Err(Error::NotTested(why)),
-                Some(Answer::Done) | None => self.worker = None,
+                Some(Answer::NoFuse(why)) => return Err(Error::NoFuse(why)),
+                Some(Answer::Done | Answer::Recorded(_)) | None => self.worker = None,
             }
         }
         Err(Error::NotTested(format!(
@@ -250,26 +278,26 @@ fn serve(mut seat: Seat) -> Result<()> {
     let Some(request) = seat.channel.receive()? else { return Ok(()) };
     match request {
         Request::Record { .. } => {
-            let answer = match record_here(&seat, &request) {
-                Ok(()) => Answer::Done,
-                Err(Error::NotTested(why)) => Answer::NotTested(why),
-                Err(e) => Answer::NotTested(e.to_string()),
-            };
+            let answer = record_here(&seat, &request).map_or_else(Answer::of, Answer::Recorded);
             Ok(seat.channel.send(&answer)?)
         }
-        Request::Check { recording, promises, check, time_limit, size_bytes } => {
+        Request::Check { recording, promises, check, serves, time_limit, size_bytes } => {
             let recording = match Recording::load(&recording) {
                 Ok(recording) => recording,
                 Err(e) => return Ok(seat.channel.send(&Answer::NotTested(e.to_string()))?),
             };
             let Seat { mut channel, isolation, mountpoint } = seat;
             let fs = Arc::new(memory(size_bytes));
-            let mount = TestMount::new(Arc::clone(&fs) as Arc<dyn FileSystem>, &mountpoint)?;
+            let mount = match TestMount::new(Arc::clone(&fs) as Arc<dyn FileSystem>, &mountpoint) {
+                Ok(mount) => mount,
+                Err(e) => return Ok(channel.send(&Answer::of(e.into()))?),
+            };
             channel.send(&Answer::Done)?;
             let mut command = in_folder(&check, &mount, time_limit);
             command.environment.push(("WEFT_PROMISES".into(), promises.clone().into()));
             command.output_bytes = 4 << 10;
-            let checker = Checker { fs, mount, command, isolation, promises };
+            let mut checker =
+                Checker { fs, mount, command, serves, server: None, isolation, promises };
             checker.serve(&mut channel, &recording)
         }
         Request::Begin { .. } | Request::Judge { .. } => {
@@ -291,12 +319,13 @@ fn memory(size_bytes: u64) -> MemFs {
     MemFs::with_limits(MemLimits { capacity_bytes: size_bytes, ..MemLimits::default() })
 }
 
-/// Runs the setup and the program, and leaves the recording in a file.
-fn record_here(seat: &Seat, request: &Request) -> Result<()> {
+/// Runs the setup and the program, and leaves the recording in a file. Returns what the program
+/// printed on its standard error, for a message.
+fn record_here(seat: &Seat, request: &Request) -> Result<String> {
     let Request::Record { setup, run, promise, time_limit, write_limit_bytes, size_bytes, to } =
         request
     else {
-        return Ok(());
+        return Ok(String::new());
     };
     let fs = Arc::new(memory(*size_bytes));
     let recorder =
@@ -306,7 +335,7 @@ fn record_here(seat: &Seat, request: &Request) -> Result<()> {
     if let Some(setup) = setup {
         let ended = command(setup).run(&seat.isolation)?;
         if ended.ended != Ended::Exit(0) {
-            let output = said(&ended.stdout, &ended.stderr);
+            let output = said(&format!("{}{}", ended.stdout, ended.stderr));
             return Err(Error::NotTested(format!("the setup failed ({}){output}", ended.ended)));
         }
     }
@@ -343,7 +372,8 @@ fn record_here(seat: &Seat, request: &Request) -> Result<()> {
     };
     let header =
         Header { setup: setup.clone(), run: run.clone(), exit, left_behind: ended.left_running };
-    Recording::new(header, base, calls).save(to)
+    Recording::new(header, base, calls).save(to)?;
+    Ok(said(&ended.stderr.to_string()))
 }
 
 /// Writes back the pages that were written through a mapping, and that the kernel would write at
@@ -364,9 +394,8 @@ fn write_mapped_pages(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The outputs of a command, for a message.
-fn said(stdout: &Kept, stderr: &Kept) -> String {
-    let text = format!("{stdout}{stderr}");
+/// The output of a command, for a message.
+fn said(text: &str) -> String {
     let text = text.trim();
     if text.is_empty() { String::new() } else { format!(":\n{text}") }
 }
@@ -376,12 +405,14 @@ struct Checker {
     fs: Arc<MemFs>,
     mount: TestMount,
     command: ShellCommand,
+    serves: bool,
+    server: Option<CheckServer>,
     isolation: sandbox::Isolation,
     promises: PathBuf,
 }
 
 impl Checker {
-    fn serve(&self, channel: &mut Channel, recording: &Recording) -> Result<()> {
+    fn serve(&mut self, channel: &mut Channel, recording: &Recording) -> Result<()> {
         let mut next = channel.receive()?;
         while let Some(request) = next.take() {
             let Request::Begin { model, edits } = request else {
@@ -405,7 +436,7 @@ impl Checker {
     }
 
     fn judge(
-        &self,
+        &mut self,
         subject: &Subject,
         cursor: &mut Cursor<'_>,
         told: &mut Option<usize>,
@@ -423,27 +454,51 @@ impl Checker {
         }
         let tree = cursor.tree(&state)?;
         self.fs.restore(&tree);
-        let ended = self.command.run(&self.isolation)?;
-        if ended.remain || !self.mount.is_in_place() {
-            // This worker is of no use any more: another one goes on.
-            std::process::exit(1);
-        }
-        let outcome = match ended.ended {
+        let (ended, printed) = self.run_check()?;
+        let outcome = match ended {
             Ended::Exit(0) => Outcome::Passed,
             Ended::Exit(status @ (126 | 127)) => {
                 return Err(Error::NotTested(format!(
                     "the check cannot be run (exit status {status}){}",
-                    said(&ended.stdout, &ended.stderr)
+                    said(&printed)
                 )));
             }
             Ended::Exit(status) => Outcome::Failed(status),
             Ended::Signal(signal) => Outcome::Killed(signal),
             Ended::TimedOut => Outcome::TimedOut,
         };
-        let output = match outcome {
-            Outcome::Passed => String::new(),
-            _ => format!("{}{}", ended.stdout, ended.stderr),
-        };
+        let output = if outcome == Outcome::Passed { String::new() } else { printed };
         Ok(Verdict { outcome, output })
+    }
+
+    /// Runs the check in the folder as it is; returns how it ended, and what it printed.
+    fn run_check(&mut self) -> Result<(Ended, String)> {
+        let mut remain = false;
+        let ran = if self.serves {
+            let server = match self.server.take() {
+                Some(server) => server,
+                None => CheckServer::start(&self.command)?,
+            };
+            let (served, server) = server.check(&self.command, &self.isolation)?;
+            self.server = server;
+            match served {
+                Served::Checked(ended, printed) => (ended, printed.to_string()),
+                Served::Failed(printed) => {
+                    return Err(Error::NotTested(format!(
+                        "the server of checks has ended{}",
+                        said(&printed)
+                    )));
+                }
+            }
+        } else {
+            let ended = self.command.run(&self.isolation)?;
+            remain = ended.remain;
+            (ended.ended, format!("{}{}", ended.stdout, ended.stderr))
+        };
+        if remain || !self.mount.is_in_place() {
+            // This worker is of no use any more: another one goes on.
+            std::process::exit(1);
+        }
+        Ok(ran)
     }
 }

@@ -111,6 +111,11 @@ pub struct CrashRun {
     /// Exits with 0 if the folder is in a state that the program can live with
     #[arg(long, value_name = "COMMAND", required_unless_present_any = ["record", "list"])]
     pub check: Option<String>,
+    /// The check is a server, started once for each job with the variable `WEFT_CHECK_SERVER`: it
+    /// prints a line when it is ready; then, for each line on its standard input, it judges the folder
+    /// in a process of its own, and answers with a line, the exit status (or the signal, below zero)
+    #[arg(long)]
+    pub check_server: bool,
     /// A model of what file systems may lose and reorder; may be repeated [default: ext4-ordered,
     /// xfs-like and btrfs-like]
     #[arg(long = "model", value_name = "MODEL", value_parser = known::<Model>(MODELS))]

@@ -43,7 +43,7 @@ pub fn start(command: &mut Command) -> Result<(u32, String), Failure> {
     } else {
         let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
         // The paths in the message are absolute, so they are valid in this process too.
-        Failure { code: code.unwrap_or(FAILED), message: message.to_owned() }
+        Failure { code: code.unwrap_or(FAILED), ..Failure::new(message) }
     })
 }
 

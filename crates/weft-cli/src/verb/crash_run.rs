@@ -7,16 +7,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use weft_crash_test::{
     Bounds, CallNr, CallText, CheckOptions, Error, Limits, Model, Pattern, Progress, RecordOptions,
-    Recording, State, Verdict, WorkerCommand, check_each_sync, check_recording, check_state,
-    describe, extract_state, record_program,
+    Recording, Report, State, Verdict, WorkerCommand, check_each_sync, check_recording,
+    check_state, describe, extract_state, record_program,
 };
 
 use crate::cli::crash::CrashRun;
 use crate::failure::{DONE, Failure, Outcome, PROMISE_BROKEN};
 use crate::output::{Output, count};
-
-/// The models of file systems that people use; `posix` is stricter than any of them.
-const DEFAULT_MODELS: [Model; 3] = [Model::Ext4Ordered, Model::XfsLike, Model::BtrfsLike];
 
 /// `crash run`.
 pub fn run(out: Output, args: &CrashRun) -> Outcome {
@@ -40,7 +37,7 @@ pub fn run(out: Output, args: &CrashRun) -> Outcome {
     let Some(check) = &args.check else {
         let calls = count(recording.calls.len() as u64, "call");
         out.confirm(
-            &serde_json::json!({ "calls": recording.calls.len() }),
+            &serde_json::json!({ "version": JSON_VERSION, "calls": recording.calls.len() }),
             &format!("{calls} recorded"),
         )?;
         return Ok(DONE);
@@ -59,23 +56,56 @@ pub fn run(out: Output, args: &CrashRun) -> Outcome {
         let all = check_each_sync(&worker, &recording, &options, &|m, p| shown.show(m, p))
             .map_err(failure)?;
         drop(shown);
-        out.report(&all, |w| write!(w, "{all}"))?;
+        out.report(&Versioned::new(&all), |w| write!(w, "{all}"))?;
         return Ok(DONE);
     }
     let shown = Shown { bar: out.progress("judging"), last: Mutex::new(Instant::now()) };
-    let report = check_recording(&worker, &recording, &options, &|model, p| shown.show(model, p))
-        .map_err(failure)?;
+    let mut report =
+        check_recording(&worker, &recording, &options, &|model, p| shown.show(model, p))
+            .map_err(failure)?;
     drop(shown);
     if let Some(file) = &args.junit {
         write_file(file, &report.junit(began.elapsed()))?;
     }
-    out.report(&report, |w| write!(w, "{report}"))?;
+    if let Some(log) = args.record.as_ref().or(args.replay.as_ref()) {
+        report.add_replays(log, check);
+    }
+    let told = Told { passed: report.passed(), report: &report, text: report.to_string() };
+    out.report(&Versioned::new(&told), |w| w.write_all(told.text.as_bytes()))?;
     Ok(if report.passed() { DONE } else { PROMISE_BROKEN })
+}
+
+/// The version of what `--json` prints. Fields may be added without a new one.
+const JSON_VERSION: u32 = 1;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    of: &'a T,
+}
+
+impl<'a, T> Versioned<'a, T> {
+    fn new(of: &'a T) -> Self {
+        Self { version: JSON_VERSION, of }
+    }
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    passed: bool,
+    #[serde(flatten)]
+    report: &'a Report,
+    /// What is printed without --json.
+    text: String,
 }
 
 fn failure(e: Error) -> Failure {
     match e {
         Error::UnknownModel(_) | Error::State(_) => Failure::usage(e.to_string()),
+        Error::NotTested(_) => Failure { kind: Some("not_tested"), ..Failure::new(e.to_string()) },
+        Error::NoFuse(_) => Failure { kind: Some("no_fuse"), ..Failure::new(e.to_string()) },
         e => Failure::new(e.to_string()),
     }
 }
@@ -95,12 +125,13 @@ fn record_options(args: &CrashRun, run: &str) -> RecordOptions {
 fn check_options(args: &CrashRun, check: &str) -> CheckOptions {
     let bounds = Bounds { seed: args.seed, torn: !args.no_torn, ..Bounds::default() };
     let models = match args.models.as_slice() {
-        [] => DEFAULT_MODELS.to_vec(),
+        [] => Model::COMMON.to_vec(),
         models => models.to_vec(),
     };
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     CheckOptions {
         check: check.to_owned(),
+        serves: args.check_server,
         time_limit: args.check_limit,
         models,
         limits: Limits {
@@ -154,7 +185,7 @@ fn list(out: Output, recording: &Recording) -> Outcome {
         numbers.map(|nr| describe(&recording.base, &recording.calls, nr)).collect();
     let width = calls.iter().map(|call| call.by.len()).max().unwrap_or(0);
     let listed = Listed { calls };
-    out.report(&listed, |w| {
+    out.report(&Versioned::new(&listed), |w| {
         listed.calls.iter().try_for_each(|CallText { nr, by, text, .. }| {
             writeln!(w, "{nr:>6}  {by:width$}  {text}")
         })
@@ -163,7 +194,7 @@ fn list(out: Output, recording: &Recording) -> Outcome {
 }
 
 fn tell_verdict(out: Output, verdict: &Verdict) -> Outcome {
-    out.report(verdict, |w| {
+    out.report(&Versioned::new(verdict), |w| {
         writeln!(w, "the check: {}", verdict.outcome)?;
         w.write_all(verdict.output.as_bytes())
     })?;

@@ -150,3 +150,146 @@ fn each_fsync_is_left_out_in_turn() {
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert!(ran.err.contains("a state fails with every fsync in place"), "{}", ran.err);
 }
+
+/// What plugins of test runners build on; docs/crash.md has the fields.
+#[test]
+fn the_json_of_a_failure_says_all_that_the_text_says() {
+    let bench = Bench::new();
+    let more = ["--model", "xfs-like", "--model", "posix", "--record", "kept log", "--json"];
+    let ran = bench.run(&args("echo new >t; mv t f", CHECK, &more));
+    assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&report["version"], &report["passed"]), (&1.into(), &false.into()));
+    assert_eq!(report["recorded"]["run"], "echo new >t; mv t f");
+    let text = report["text"].as_str().unwrap();
+    let xfs = &report["models"][0];
+    assert_eq!(
+        (xfs["model"].as_str(), report["models"][1]["model"].as_str()),
+        (Some("xfs-like"), Some("posix"),)
+    );
+    assert!(xfs["progress"]["failed"].as_u64() > Some(0) && xfs["cut_short"].is_null());
+    let finding = &xfs["findings"][0];
+    for said in [&finding["headline"], &finding["replay"], &finding["mend"]["calls"][0]] {
+        assert!(text.contains(said.as_str().unwrap()), "{said}: {text}");
+    }
+    assert_eq!(finding["lost"][0]["path"], "t");
+    assert_eq!(finding["lost"][0]["nr"], 2);
+    assert_eq!(finding["lost"][0]["parts"][0], "size");
+    assert_eq!(finding["kept"]["path"], "f");
+    assert_eq!(finding["mend"]["before"]["nr"], 4);
+    assert_eq!(finding["outcome"]["failed"], 1);
+    // The command to replay it is one for a shell.
+    let weft = env!("CARGO_BIN_EXE_weft");
+    let line = finding["replay"].as_str().unwrap().replacen("weft", &format!("'{weft}'"), 1);
+    let mut shell = std::process::Command::new("/bin/sh");
+    let replayed = shell.args(["-c", &line]).current_dir(bench.dir()).output().unwrap();
+    assert_eq!(replayed.status.code(), Some(3), "{line}: {replayed:?}");
+    // What passes has the same form.
+    let ran = bench.run(&args("echo new >t; sync t; mv t f", CHECK, &["--json"]));
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&report["version"], &report["passed"]), (&1.into(), &true.into()));
+    assert_eq!(report["models"][2]["findings"], serde_json::json!([]));
+}
+
+#[test]
+fn failures_of_the_test_itself_have_a_kind() {
+    let bench = Bench::new();
+    let kind = |ran: &crate::run::Ran| {
+        assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+        let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+        (error["kind"].as_str().unwrap().to_owned(), error["error"].as_str().unwrap().to_owned())
+    };
+    let (word, why) = kind(&bench.run(&args("echo x >&2; exit 7", CHECK, &["--json"])));
+    assert_eq!(word, "not_tested");
+    assert!(why.ends_with("the program failed (exit status 7):\nx"), "{why}");
+    let (word, why) = kind(&bench.run(&args("cat f", CHECK, &["--json"])));
+    assert_eq!(word, "not_tested");
+    assert!(why.contains("the program changed nothing in its folder"), "{why}");
+    // A device that may not be opened, in a namespace of mounts.
+    let hidden = "mount --bind /dev/fuse /dev/fuse && mount -o remount,bind,nodev /dev/fuse && \
+                  exec \"$@\"";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "/bin/sh", "-c", hidden, "sh", env!("CARGO_BIN_EXE_weft")]);
+    command.args(args("echo new >f", "true", &["--json"])).current_dir(bench.dir());
+    let ran = crate::run::ran(&command.output().unwrap());
+    if ran.err.contains("unshare") || ran.err.contains("mount: ") {
+        println!("not here: a device cannot be hidden from a program: {}", ran.err);
+        return;
+    }
+    let (word, why) = kind(&ran);
+    assert_eq!(word, "no_fuse", "{why}");
+    assert!(why.starts_with("FUSE cannot be used here: /dev/fuse cannot be opened"), "{why}");
+}
+
+#[test]
+fn a_check_that_serves_is_started_once_for_each_job() {
+    let bench = Bench::new();
+    let starts = |bench: &Bench| {
+        let all = std::fs::read_to_string(bench.path("starts")).unwrap_or_default();
+        let _ = std::fs::remove_file(bench.path("starts"));
+        all.lines().count()
+    };
+    let server = |check: &str| {
+        format!(
+            "test $WEFT_CHECK_SERVER = 1 || exit 99; echo >>$WEFT_CWD/starts; \
+             sleep 0.5; echo ready; while read -r ask; do ({check}) >&2; echo $?; done"
+        )
+    };
+    let serves = ["--check-server", "--jobs", "1", "--model", "posix"];
+    let ran = bench.run(&args("echo new >t; mv t f", &server(CHECK), &serves));
+    assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains(r#"missing: fsync("t")"#), "{}", ran.out);
+    assert_eq!(starts(&bench), 1);
+    // The same states are judged, and the promises are there.
+    let judged = |out: &str| {
+        out.lines()
+            .find(|l| l.starts_with("posix"))
+            .unwrap()
+            .split(" in ")
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let plain =
+        bench.run(&args("echo new >t; mv t f", CHECK, &["--jobs", "1", "--model", "posix"]));
+    assert_eq!(judged(&plain.out), judged(&ran.out));
+    let promised = r#"test ! -s "$WEFT_PROMISES" || test -e g"#;
+    let more = [&serves[..], &["--stdout-is-promise", "made*g"]].concat();
+    let ran = bench.run(&args("echo x >g; sync g; echo made g", &server(promised), &more));
+    assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
+    let ran = bench.run(&args("echo x >g; sync g .; echo made g", &server(promised), &more));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    // What a check leaves running is killed, and the server goes on.
+    starts(&bench);
+    let leaves = server("setsid sleep 1000 & sleep 1000 & grep -qx -e old -e new f");
+    let ran = bench.run(&args("echo new >t; sync t; mv t f", &leaves, &serves));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert_eq!(starts(&bench), 1);
+    // Also one that is not the shell's own process.
+    let below = format!("({}); exit 1", server(CHECK));
+    let ran = bench.run(&args("echo new >t; sync t; mv t f", &below, &serves));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert_eq!(starts(&bench), 1);
+    // One that hangs is killed, and started again.
+    let hangs = server("if grep -qx old f; then echo waiting; sleep 1000; fi");
+    let more = [&serves[..], &["--check-limit", "300ms"]].concat();
+    let ran = bench.run(&args("echo new >t; sync t; mv t f", &hangs, &more));
+    assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("the check: timed out\n       | waiting\n"), "{}", ran.out);
+    assert!(starts(&bench) > 1);
+    for (check, says) in [
+        ("echo no module >&2; exit 1", "the server of checks has ended:\nno module"),
+        ("echo ready; read -r ask; echo yes; sleep 1000", "the server of checks has ended"),
+        ("head -c 100000 /dev/zero; sleep 1000", "the server of checks has ended"),
+        ("echo ready; kill $$", "the server of checks has ended"),
+        (
+            "echo ready; while read -r ask; do echo 127; done",
+            "the check cannot be run (exit status 127)",
+        ),
+    ] {
+        let ran = bench.run(&args("echo new >f", check, &serves));
+        assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+        assert!(ran.err.contains(says), "{check}: {}", ran.err);
+    }
+    assert_eq!(mounts(), "");
+}

@@ -93,18 +93,13 @@ fn the_tutorial_of_crash_tests_finds_and_mends_its_bug() {
     let text = document("docs/crash.md");
     let python = blocks(&text, "python");
     let lines = blocks(&text, "sh");
-    let [program, sync_file, sync_directory] = python.as_slice() else { panic!("{python:#?}") };
+    let [program, sync_file, sync_directory, ..] = python.as_slice() else { panic!("{python:#?}") };
     let [old_or_new, promised] = lines.as_slice() else { panic!("{lines:#?}") };
     let weft = |line: &str| {
-        let path = format!(
-            "{}:{}",
-            Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap().display(),
-            std::env::var("PATH").unwrap_or_default()
-        );
         let ran = std::process::Command::new("/bin/sh")
             .args(["-c", line.trim()])
             .current_dir(bench.dir())
-            .env("PATH", path)
+            .env("PATH", path_to_weft())
             .output()
             .expect("a shell");
         let out = String::from_utf8_lossy(&ran.stdout).into_owned();
@@ -135,4 +130,66 @@ fn the_tutorial_of_crash_tests_finds_and_mends_its_bug() {
     bench.write("settings.py", durable.as_bytes());
     let (code, out, err) = weft(promised);
     assert_eq!(code, Some(0), "{out}{err}");
+}
+
+/// The `PATH` with the directory of the command in front.
+fn path_to_weft() -> String {
+    let directory = Path::new(env!("CARGO_BIN_EXE_weft")).parent().unwrap().display();
+    format!("{directory}:{}", std::env::var("PATH").unwrap_or_default())
+}
+
+#[test]
+fn the_example_for_pytest_passes_and_fails_without_its_fsync() {
+    let Some(python) = crate::pytest::python() else {
+        println!("skipped: pytest is not installed");
+        return;
+    };
+    let bench = Bench::new();
+    let example = blocks(&document("docs/crash.md"), "python").pop().expect("an example");
+    let careless = example.replace("        os.fsync(file.fileno())\n", "");
+    assert_ne!(careless, example);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/pytest-weft-crash/src");
+    for (text, passes) in [(example, true), (careless, false)] {
+        bench.write("test_settings.py", text.as_bytes());
+        let ran = std::process::Command::new(python)
+            .args(["-m", "pytest", "-p", "no:cacheprovider", "-p", "pytest_weft_crash.plugin"])
+            .arg("--weft-crash-require")
+            .current_dir(bench.dir())
+            .env("PATH", path_to_weft())
+            .env("PYTHONPATH", &source)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+            .output()
+            .expect("python runs");
+        let out = String::from_utf8_lossy(&ran.stdout);
+        assert_eq!(ran.status.success(), passes, "{out}");
+        assert_eq!(out.contains(r#"missing: fsync("settings.new")"#), !passes, "{out}");
+    }
+}
+
+#[test]
+fn the_example_for_go_fails_and_passes_with_an_fsync() {
+    if std::process::Command::new("go").arg("version").output().is_err() {
+        println!("not here: Go, for the example of a test with go test");
+        return;
+    }
+    let bench = Bench::new();
+    let [example] = &blocks(&document("docs/crash.md"), "go")[..] else { panic!("one example") };
+    let close = "\tif err := file.Close(); err != nil {\n";
+    let sync = close.replace("Close", "Sync") + "\t\treturn err\n\t}\n" + close;
+    bench.write("go.mod", b"module example.com/settings\n\ngo 1.19\n");
+    for (text, passes) in [(example, false), (&example.replace(close, &sync), true)] {
+        bench.write("settings_test.go", text.as_bytes());
+        let ran = std::process::Command::new("go")
+            .args(["test", "-count=1", "-vet=off", "."])
+            .current_dir(bench.dir())
+            .env("PATH", path_to_weft())
+            .env("GOFLAGS", "-mod=mod")
+            .env("GOPROXY", "off")
+            .output()
+            .expect("go runs");
+        let out = String::from_utf8_lossy(&ran.stdout);
+        assert_eq!(ran.status.success(), passes, "{out}{}", String::from_utf8_lossy(&ran.stderr));
+        assert_eq!(out.contains(r#"missing: fsync("settings.new")"#), !passes, "{out}");
+    }
 }

@@ -25,6 +25,7 @@ mod past;
 mod programs;
 mod proxy;
 mod pushed;
+mod pytest;
 mod ringer;
 mod ringer_admission;
 #[cfg(feature = "archive")]

@@ -124,6 +124,20 @@ impl ShellCommand {
         self.run_piped(isolation, true, before)
     }
 
+    /// The shell that runs the line.
+    pub(super) fn shell(&self) -> Command {
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .arg("-c")
+            .arg(&self.line)
+            .current_dir(&self.directory)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .env("WEFT_MNT", &self.directory)
+            .env_remove(worker::variable())
+            .process_group(0);
+        shell
+    }
+
     fn run_piped(
         &self,
         isolation: &Isolation,
@@ -137,17 +151,11 @@ impl ShellCommand {
         let stdout = Arc::new(stdout);
         before(&stdout);
         let began = Instant::now();
-        let mut child = Command::new("/bin/sh")
-            .arg("-c")
-            .arg(&self.line)
-            .current_dir(&self.directory)
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .env("WEFT_MNT", &self.directory)
-            .env_remove(worker::variable())
+        let mut child = self
+            .shell()
             .stdin(Stdio::null())
             .stdout(stdout_writer)
             .stderr(stderr_writer)
-            .process_group(0)
             .spawn()
             .map_err(failed)?;
         let waited = wait(&mut child, began + self.time_limit, [&stdout, &stderr]);

@@ -18,7 +18,7 @@
 //!
 //! The modules: [`Channel`] carries messages between parent and worker, `namespace` makes the
 //! namespaces, `worker` starts and supervises, `reap` ends processes, `output` keeps what a command
-//! prints, `command` runs it, `mount` mounts.
+//! prints, `command` runs it, `server` runs one that serves, `mount` mounts.
 
 mod channel;
 mod command;
@@ -27,6 +27,7 @@ mod mount;
 mod namespace;
 mod output;
 mod reap;
+mod server;
 mod worker;
 
 pub use channel::{Channel, MESSAGE_BYTES_MAX};
@@ -35,4 +36,6 @@ pub use error::{Error, Result};
 pub use mount::{TestMount, empty_tree, mount_options};
 pub use namespace::{Isolate, Isolation};
 pub use output::{Kept, Output};
+pub use server::{CheckServer, READY_MAX, Served};
+pub(crate) use worker::VARIABLE as WORKER_VARIABLE;
 pub use worker::{Seat, Worker, WorkerOptions, run_if_worker};

@@ -66,6 +66,12 @@ impl Isolation {
     pub fn is_namespace(&self) -> bool {
         matches!(self, Self::Namespaces { .. })
     }
+
+    /// Returns true if the worker finds its processes in `/proc` by the numbers that it knows them by.
+    #[must_use]
+    pub fn has_own_processes(&self) -> bool {
+        !matches!(self, Self::Namespaces { proc: false, .. })
+    }
 }
 
 /// Moves this process into new namespaces, the next process that it starts into one of processes.

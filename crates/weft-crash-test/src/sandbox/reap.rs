@@ -48,6 +48,31 @@ pub(super) fn end_all(is_namespace: bool) -> Left {
     }
 }
 
+/// Kills the processes that [`end_all`] kills, but for a child that goes on, and those that it still is
+/// the parent of. Where processes are not
+/// found in `/proc` this does nothing ([`has_own_processes`](super::Isolation::has_own_processes)).
+pub(super) fn end_all_but(child: Pid) -> Left {
+    let mut left = Left::default();
+    let deadline = Instant::now() + END_MAX;
+    let mut pause = Duration::from_micros(50);
+    loop {
+        reap_ended(&mut left.killed);
+        let others = descendants(Some(child));
+        if others.is_empty() {
+            return left;
+        }
+        if Instant::now() > deadline {
+            left.remain = true;
+            return left;
+        }
+        for pid in others {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
 /// Reaps all children that have ended. Returns true if there are others.
 fn reap_ended(count: &mut u32) -> bool {
     loop {
@@ -67,13 +92,13 @@ fn kill(is_namespace: bool) {
         let _ = kill_process_group(Pid::INIT, Signal::KILL);
         return;
     }
-    for pid in descendants() {
+    for pid in descendants(None) {
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Returns the processes below this one.
-fn descendants() -> Vec<Pid> {
+/// Returns the processes below this one, without a child and those below it.
+fn descendants(without: Option<Pid>) -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -91,8 +116,9 @@ fn descendants() -> Vec<Pid> {
     let mut look = vec![getpid().as_raw_nonzero().get()];
     while let Some(parent) = look.pop() {
         for child in children.remove(&parent).unwrap_or_default() {
-            found.extend(Pid::from_raw(child));
-            look.push(child);
+            let child = Pid::from_raw(child).filter(|child| Some(*child) != without);
+            found.extend(child);
+            look.extend(child.map(|child| child.as_raw_nonzero().get()));
         }
     }
     found

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::{Channel, Error, Isolate, Isolation, Result, namespace, reap};
 
 /// The variable by which a process knows that it is a supervisor or a worker, and how.
-const VARIABLE: &str = "WEFT_CRASH_WORKER";
+pub(crate) const VARIABLE: &str = "WEFT_CRASH_WORKER";
 
 /// The most mounts at one mount point, one over the other, that are cleared away.
 const MOUNTS_MAX: usize = 64;

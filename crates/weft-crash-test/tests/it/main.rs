@@ -4,6 +4,7 @@
 //! says so.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod crash_tests;
 mod fuzz;
 mod live;
 mod models;

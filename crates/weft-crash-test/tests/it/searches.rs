@@ -56,7 +56,7 @@ fn a_file_overwritten_in_place_is_interrupted_or_partial_and_no_fsync_mends_it()
         assert!(!found.findings.is_empty(), "{model}");
         let subject = Subject::new(&recording, model, &[]);
         for finding in &found.findings {
-            assert_ne!(finding.nature, Nature::Reordered, "{model}: {}", finding.headline());
+            assert_ne!(finding.nature, Nature::Reordered, "{model}: {}", finding.headline);
             let mended =
                 mend(&recording, model, &subject, finding, &mut Check(old_or_new)).unwrap();
             assert_eq!(mended, None);
