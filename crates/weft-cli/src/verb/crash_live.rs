@@ -138,6 +138,7 @@ pub fn lose(out: Output, args: &CrashLose) -> Outcome {
         (None, false, false) => Extent::All,
     };
     let loss = Loss { extent, path: args.path.clone() };
+    loss.check().map_err(failure)?;
     let at = args.at.clone().map(|call| At { call, nth: args.nth, after: args.after });
     let mut client = connect(&args.mountpoint)?;
     client.send(&Request::Lose { loss, at, kill: args.kill }).map_err(failure)?;

@@ -51,6 +51,14 @@ pub(crate) fn pattern(text: &str) -> Result<GlobMatcher> {
 }
 
 impl Loss {
+    /// Returns an error if it names no files.
+    ///
+    /// # Errors
+    /// [`Error::Pattern`].
+    pub fn check(&self) -> Result<()> {
+        self.path.as_deref().map(pattern).transpose().map(drop)
+    }
+
     /// The state that is left.
     pub(crate) fn state(&self, moment: &Moment) -> Result<State> {
         let epoch = &moment.epoch;

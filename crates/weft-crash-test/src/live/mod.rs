@@ -25,6 +25,7 @@ use weft_vfs::{FileSystem, Ino};
 
 use crate::mutex::locked;
 use crate::recorder::Recorder;
+use crate::report::count;
 use crate::{Error, Model, Result};
 use callers::wait_until_gone;
 use gate::{Fired, Gate};
@@ -249,6 +250,8 @@ impl LiveFolder {
 
     fn take_from(&self, loss: &Loss) -> Result<(Lost, weft_vfs::memfs::Snapshot)> {
         let mut inner = locked(&self.inner);
+        let moment = inner.window.moment(&self.recorder);
+        let state = loss.state(&moment)?;
         // The kernel drops what it has cached, and writes what was changed through mappings: that
         // fails, as the power is off.
         let known = self.gate.take_known();
@@ -256,8 +259,6 @@ impl LiveFolder {
             known.into_iter().for_each(|ino: Ino| sink.inode(ino, true));
             sink.settle();
         }
-        let moment = inner.window.moment(&self.recorder);
-        let state = loss.state(&moment)?;
         let is_lost = |place: usize| !state.kept.contains(place);
         let lost = Lost {
             at: None,
@@ -337,15 +338,13 @@ impl fmt::Display for LiveReport {
             writeln!(f, "everything is durable (model {})", self.model)?;
         } else {
             let Pending { calls, bytes, .. } = self.pending;
-            writeln!(f, "not durable (model {}): {calls} calls, {bytes} bytes", self.model)?;
+            let (calls, bytes) = (count(calls, "call"), count(bytes, "byte"));
+            writeln!(f, "not durable (model {}): {calls}, {bytes}", self.model)?;
             write!(f, "{}", self.pending)?;
         }
         if self.written_back > 0 {
-            writeln!(
-                f,
-                "{} calls were written back unasked, as more was held than --unsynced-limit",
-                self.written_back
-            )?;
+            let calls = count(self.written_back, "call");
+            writeln!(f, "written back unasked, as more was held than --unsynced-limit: {calls}")?;
         }
         match &self.problem {
             Some(problem) => writeln!(f, "THE DIRECTORY IS NOT UP TO DATE: {problem}"),
@@ -363,14 +362,15 @@ impl fmt::Display for Lost {
             writeln!(f, "nothing is lost: everything was durable")?;
         } else {
             let Pending { calls, bytes, .. } = self.lost;
-            writeln!(f, "lost: of {calls} calls, {bytes} bytes")?;
+            writeln!(f, "lost: of {}, {}", count(calls, "call"), count(bytes, "byte"))?;
             write!(f, "{}", self.lost)?;
         }
         if let Some((path, at)) = &self.torn {
             writeln!(f, "{path:?}: the page at byte {at} was written in part")?;
         }
         if self.kept_calls > 0 {
-            writeln!(f, "kept, though not fsynced: changes of {} calls", self.kept_calls)?;
+            let calls = count(self.kept_calls, "call");
+            writeln!(f, "kept, though not durable: changes of {calls}")?;
         }
         if !self.killed.is_empty() {
             let pids: Vec<String> = self.killed.iter().map(u32::to_string).collect();

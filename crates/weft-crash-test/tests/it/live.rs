@@ -155,8 +155,17 @@ fn the_last_write_is_torn() {
     assert!(seen.len() > 10, "{}", seen.len());
     let folder = open(&Arc::new(MemFs::new()), Model::Posix);
     assert!(folder.lose(&Loss { extent: Extent::Torn(1), path: None }, None).is_err());
-    // The power is on again all the same.
-    write(&*folder.fs(), "/f", b"1");
+    // The power is on again all the same, and paths are known.
+    let fs = folder.fs();
+    let sub = Walker::new(&*fs).mkdir(b"/sub", 0o755).unwrap().ino();
+    let torn = Loss { extent: Extent::Torn(1), path: Some("none".into()) };
+    assert!(folder.lose(&torn, None).is_err());
+    let at = At { call: "creat:sub/f".parse().unwrap(), nth: 1, after: false };
+    let (made, lost) = cut_at(&folder, &at, |fs| {
+        fs.create(&Caller::ROOT, sub, b"f", 0o644, OpenFlags::WRITE).is_ok()
+    });
+    assert!(!made);
+    assert_eq!(lost.at.as_deref(), Some("creat(\"sub/f\")"));
 }
 
 #[test]
