@@ -86,7 +86,7 @@ impl Names {
             }
             5..=7 => {
                 let old =
-                    self.pick(rng, |name, is_dir| !top(name) && !(is_dir && !self.is_empty(name)))?;
+                    self.pick(rng, |name, is_dir| !top(name) && (!is_dir || self.is_empty(name)))?;
                 self.names.remove(&old);
                 Some(format!("remove {old}"))
             }
