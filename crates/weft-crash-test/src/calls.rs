@@ -177,6 +177,27 @@ pub enum Action {
         /// The line, without its end.
         line: String,
     },
+    /// The file system wrote to its volume; the bytes are in [`Call::data`].
+    BlockWrite {
+        /// The first byte on the volume.
+        offset: u64,
+        /// The size of a block in bytes: each is durable or lost on its own.
+        block_bytes: u32,
+        /// It was durable at once.
+        durable: bool,
+    },
+    /// The file system discarded a range of its volume, which reads as zeroes then.
+    BlockDiscard {
+        /// The first byte.
+        offset: u64,
+        /// The number of bytes.
+        len_bytes: u64,
+    },
+    /// The file system flushed its volume.
+    BlockFlush {
+        /// What was written before this call is durable.
+        covers: CallNr,
+    },
     /// A call that is left out of a search.
     Nothing,
     /// The program ended.
@@ -233,12 +254,24 @@ impl Action {
             Self::Sync => "sync",
             Self::Close { .. } => "close",
             Self::Promise { .. } => "print",
+            Self::BlockWrite { .. } => "block write",
+            Self::BlockDiscard { .. } => "block discard",
+            Self::BlockFlush { .. } => "block flush",
             Self::Nothing => "",
             Self::End => "exit",
         }
     }
 
-    /// Returns true if the call makes something durable.
+    /// Returns true for what the file system does with its volume, and no program.
+    #[must_use]
+    pub fn is_block(&self) -> bool {
+        matches!(
+            self,
+            Self::BlockWrite { .. } | Self::BlockDiscard { .. } | Self::BlockFlush { .. }
+        )
+    }
+
+    /// Returns true if the call of a program makes something durable.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         matches!(self, Self::Fsync { .. } | Self::FsyncDir { .. } | Self::Sync)

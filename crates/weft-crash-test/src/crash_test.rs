@@ -133,6 +133,7 @@ impl<'a> CrashTest<'a> {
                 write_limit_bytes: 1 << 30,
                 size_bytes,
                 any_exit: false,
+                volume: None,
             },
             options: CheckOptions {
                 check: String::new(),
@@ -436,5 +437,12 @@ fn call(function: &Function<'_>) -> ! {
 
 /// The report of a test that is not to be run in this process.
 fn nothing() -> Report {
-    Report { recorded: Header::default(), calls: 0, syncs: 0, promises: 0, models: Vec::new() }
+    Report {
+        recorded: Header::default(),
+        calls: 0,
+        block_writes: 0,
+        syncs: 0,
+        promises: 0,
+        models: Vec::new(),
+    }
 }

@@ -99,6 +99,15 @@ pub enum Change {
         /// Its value; `None` if it is removed.
         value: Option<Arc<[u8]>>,
     },
+    /// Bytes of a volume: one block of a write, or a range that is discarded.
+    Block {
+        /// The first byte.
+        offset: u64,
+        /// The number of bytes.
+        len_bytes: u64,
+        /// The data of the call, and the place in it; `None` for zeroes.
+        source: Option<(Arc<[u8]>, usize)>,
+    },
 }
 
 /// A change, and the call that made it.
@@ -141,7 +150,14 @@ pub fn changes_of(call: &Call) -> Vec<Change> {
             let value = (!removed).then(|| Arc::clone(&call.data));
             vec![Change::Xattr { node: *node, name: name.clone(), value }]
         }
-        Action::Fsync { .. }
+        Action::BlockWrite { offset, block_bytes, .. } => {
+            blocks(*offset, u64::from(*block_bytes).max(512), &call.data)
+        }
+        Action::BlockDiscard { offset, len_bytes } => {
+            vec![Change::Block { offset: *offset, len_bytes: *len_bytes, source: None }]
+        }
+        Action::BlockFlush { .. }
+        | Action::Fsync { .. }
         | Action::FsyncDir { .. }
         | Action::Sync
         | Action::Close { .. }
@@ -172,6 +188,20 @@ pub(crate) const ZEROES_MAX: u64 = 1 << 30;
 pub(crate) fn zeroes(span: &Span) -> Span {
     let end = (span.offset + span.len_bytes).min(span.size_after);
     Span { len_bytes: end.saturating_sub(span.offset), ..span.clone() }
+}
+
+/// The blocks of a write to a volume.
+fn blocks(offset: u64, block_bytes: u64, data: &Arc<[u8]>) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let mut at = 0;
+    while at < data.len() as u64 {
+        let within = (offset + at) % block_bytes;
+        let len_bytes = (block_bytes - within).min(data.len() as u64 - at);
+        let source = Some((Arc::clone(data), at as usize));
+        changes.push(Change::Block { offset: offset + at, len_bytes, source });
+        at += len_bytes;
+    }
+    changes
 }
 
 /// Each page of a span, followed by the size that the file grows to with it.
@@ -213,6 +243,8 @@ impl Change {
             | Self::Page { node, .. }
             | Self::Attributes { node, .. }
             | Self::Xattr { node, .. } => *node,
+            // Blocks belong to no inode that is known here.
+            Self::Block { .. } => NodeNr(0),
         }
     }
 

@@ -23,6 +23,9 @@ pub enum Error {
     /// A command of the user could not be tested.
     #[error("not tested: {0}")]
     NotTested(String),
+    /// A volume cannot be made, read or mounted.
+    #[error("{0}")]
+    Volume(String),
     /// A pattern of calls or paths cannot be read.
     #[error("{pattern:?}: {problem}")]
     Pattern {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::calls::{Action, CallNr, NodeNr};
 use crate::effects::Change;
 use crate::mend::Mend;
-use crate::model::UnitNr;
+use crate::model::{Model, UnitNr};
 use crate::shrink::Cause;
 use crate::subject::Subject;
 use crate::verdict::{Outcome, Verdict};
@@ -156,7 +156,7 @@ impl Finding {
 fn headline(nature: Nature, lost: &[LostCall], kept: Option<&CallText>) -> String {
     let lost: Vec<&str> = lost.iter().map(|lost| lost.call.text.as_str()).collect();
     let lost = match lost.as_slice() {
-        [] => String::new(),
+        [] => "what is not written yet".into(),
         [one] => (*one).to_owned(),
         [first, second] => format!("{first} and {second}"),
         [first, rest @ ..] => format!("{first} and {} more calls", rest.len()),
@@ -177,6 +177,8 @@ fn nature(subject: &Subject, cause: &Cause) -> Nature {
     let same_call = |unit: &UnitNr| Some(call_of(subject, *unit)) == cause.trigger;
     match action {
         _ if cause.torn.is_some() => Nature::Partial,
+        // Nothing is lost of a volume to which nothing was written.
+        Some(Action::Promise { .. }) if subject.model == Model::Volume => Nature::NotDurable,
         _ if cause.lost.is_empty() => Nature::Interrupted,
         Some(Action::Promise { .. } | Action::End) | None => Nature::NotDurable,
         Some(_) if cause.lost.iter().all(same_call) => Nature::Partial,
@@ -193,6 +195,7 @@ pub(crate) fn objects(subject: &Subject, unit: UnitNr) -> (Vec<NodeNr>, Vec<Node
                 dirs.push(*dir);
                 files.extend(node.or(*before));
             }
+            Change::Block { .. } => {}
             change if change.makes_directory() => dirs.push(change.node()),
             change => files.push(change.node()),
         }

@@ -208,6 +208,8 @@ fn change(
         }
         Change::Xattr { node, name, value: Some(value) } => tree.set_xattr(node.0, name, value),
         Change::Xattr { node, name, value: None } => tree.remove_xattr(node.0, name),
+        // Trees of a volume are read from it.
+        Change::Block { .. } => Ok(()),
     }
 }
 

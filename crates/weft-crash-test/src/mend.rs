@@ -2,6 +2,7 @@
 //! when the program makes it.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -33,7 +34,7 @@ pub struct Mend {
 /// States that are judged to prove a mend.
 const STATES_MAX: u64 = 400;
 
-/// Looks for the `fsync` that prevents a failure, and proves it.
+/// Looks for the `fsync` that prevents a failure, and proves it, until the deadline.
 ///
 /// # Errors
 /// Those of the judge.
@@ -43,12 +44,17 @@ pub fn mend(
     subject: &Subject,
     finding: &Finding,
     judge: &mut dyn Judge,
+    deadline: Instant,
 ) -> Result<Option<Mend>> {
     let cause = &finding.cause;
     let (Some(trigger), Nature::Reordered | Nature::NotDurable) = (cause.trigger, finding.nature)
     else {
         return Ok(None);
     };
+    // What the file system would have written is not known.
+    if model == Model::Volume {
+        return Ok(None);
+    }
     let roots = roots(subject, cause);
     let Some(first) = roots.first() else { return Ok(None) };
     let first = subject.units.units[first.index()].call;
@@ -77,7 +83,12 @@ pub fn mend(
         if inserted.is_empty() || still_possible(&mended, cause, inserted.len())? {
             continue;
         }
-        let (states, failed) = prove(&mended, first, trigger, inserted.len(), judge)?;
+        let mut proof = Proof::new(&mended, judge, deadline);
+        proof.judge_between(first, CallNr(trigger.0 + inserted.len() as u32 + 1))?;
+        let Proof { states, failed, .. } = proof;
+        if states == 0 {
+            return Ok(None);
+        }
         let text = |action: &Action| {
             let (Action::Fsync { node, .. } | Action::FsyncDir { dir: node }) = action else {
                 return action.name().to_owned();
@@ -102,44 +113,47 @@ fn still_possible(mended: &Subject, cause: &Cause, inserted: usize) -> Result<bo
     Ok(cause.lost.iter().all(|unit| epoch.pending.binary_search(unit).is_ok()))
 }
 
-/// Judges the states between two calls.
-fn prove(
-    mended: &Subject,
-    first: CallNr,
-    trigger: CallNr,
-    inserted: usize,
-    judge: &mut dyn Judge,
-) -> Result<(u64, u64)> {
-    let mut cursor = Cursor::new(mended);
-    let mut proof = Proof { mended, judge, seen: HashSet::new(), states: 0, failed: 0 };
-    let last = CallNr(trigger.0 + inserted as u32 + 1);
-    for epoch in mended.epochs().filter(|epoch| epoch.end > first) {
-        let mut result = Ok(());
-        let bounds = Bounds { states: STATES_MAX as usize, all: 256, ..Bounds::default() };
-        epoch.each_state(&mended.units, bounds, &mut |state| {
-            result = proof.judge(&mut cursor, &epoch, &state);
-            result.is_ok() && proof.states < STATES_MAX
-        });
-        result?;
-        if epoch.end >= last || proof.states >= STATES_MAX {
-            break;
-        }
-    }
-    Ok((proof.states, proof.failed))
-}
-
+/// Judges states of a recording with an `fsync` put in.
 struct Proof<'a> {
     mended: &'a Subject,
     judge: &'a mut dyn Judge,
+    deadline: Instant,
     seen: HashSet<(u128, usize)>,
     states: u64,
     failed: u64,
 }
 
-impl Proof<'_> {
+impl<'a> Proof<'a> {
+    fn new(mended: &'a Subject, judge: &'a mut dyn Judge, deadline: Instant) -> Self {
+        Self { mended, judge, deadline, seen: HashSet::new(), states: 0, failed: 0 }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.states < STATES_MAX && Instant::now() < self.deadline
+    }
+
+    /// Judges the states between two calls.
+    fn judge_between(&mut self, first: CallNr, last: CallNr) -> Result<()> {
+        let mended = self.mended;
+        let mut cursor = Cursor::new(mended);
+        for epoch in mended.epochs().filter(|epoch| epoch.end > first) {
+            let mut result = Ok(());
+            let bounds = Bounds { states: STATES_MAX as usize, all: 256, ..Bounds::default() };
+            epoch.each_state(&mended.units, bounds, &mut |state| {
+                result = self.judge(&mut cursor, &epoch, &state);
+                result.is_ok() && self.goes_on()
+            });
+            result?;
+            if epoch.end >= last || !self.goes_on() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn judge(&mut self, cursor: &mut Cursor<'_>, epoch: &Epoch, state: &State) -> Result<()> {
         let tree = cursor.tree(state)?;
-        if self.seen.insert((tree.hash(), epoch.promises)) {
+        if self.goes_on() && self.seen.insert((tree.hash(), epoch.promises)) {
             let promises = self.mended.promises(epoch);
             let edits = &self.mended.edits;
             let case = Case { edits, state, tree: &tree, promises: &promises };

@@ -82,10 +82,13 @@ pub enum Model {
     XfsLike,
     /// A file system that commits trees, and logs single inodes for `fsync`.
     BtrfsLike,
+    /// No model but a volume: what counts are the blocks that weft's file system wrote, any of which
+    /// may be lost up to the next flush.
+    Volume,
 }
 
 impl Model {
-    /// All models, the most permissive first.
+    /// All models of calls, the most permissive first.
     pub const ALL: [Self; 4] = [Self::Posix, Self::Ext4Ordered, Self::XfsLike, Self::BtrfsLike];
 
     /// The file systems that people use; `posix` permits more than any of them.
@@ -99,6 +102,7 @@ impl Model {
             Self::Ext4Ordered => "ext4-ordered",
             Self::XfsLike => "xfs-like",
             Self::BtrfsLike => "btrfs-like",
+            Self::Volume => "volume",
         }
     }
 
@@ -189,7 +193,10 @@ impl Units {
     pub fn new(model: Model, calls: &[Call], base_size: &dyn Fn(NodeNr) -> Option<u64>) -> Self {
         let mut builder = Builder::new(model, base_size);
         for (nr, call) in (0..).map(CallNr).zip(calls) {
-            builder.add(nr, call);
+            match model {
+                Model::Volume => builder.add_blocks(nr, call),
+                _ => builder.add(nr, call),
+            }
         }
         let out_of_order = model.logs_single_inodes();
         let Builder { effects, mut units, chain, log, .. } = builder;
@@ -301,6 +308,29 @@ impl<'a> Builder<'a> {
         }
         if !metadata.is_empty() {
             self.metadata(nr, call, metadata);
+        }
+    }
+
+    /// The blocks of a volume: each is a unit of its own, and nothing orders them but a flush.
+    fn add_blocks(&mut self, nr: CallNr, call: &Call) {
+        if let Action::BlockFlush { covers } = &call.action {
+            let pending = self.units[self.durable..].iter_mut();
+            for unit in pending.take_while(|unit| unit.call < *covers) {
+                unit.durable_after.get_or_insert(nr);
+            }
+            self.durable = self.units.partition_point(|unit| unit.call < *covers);
+            return;
+        }
+        if !call.action.is_block() {
+            return;
+        }
+        for change in changes_of(call) {
+            let effect = self.effects.len() as u32;
+            self.effects.push(Effect { call: nr, change });
+            let unit = self.push(nr, vec![effect], Vec::new());
+            if matches!(call.action, Action::BlockWrite { durable: true, .. }) {
+                self.units[unit.index()].durable_after = Some(nr);
+            }
         }
     }
 
@@ -482,7 +512,10 @@ impl<'a> Builder<'a> {
                     }
                 }
             }
-            Change::Page { .. } | Change::Attributes { .. } | Change::Xattr { .. } => {}
+            Change::Page { .. }
+            | Change::Attributes { .. }
+            | Change::Xattr { .. }
+            | Change::Block { .. } => {}
         }
     }
 

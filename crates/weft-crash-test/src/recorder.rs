@@ -38,8 +38,21 @@ impl std::fmt::Debug for Recorder {
 /// Reads what the program has printed since it was last asked. It must not wait.
 type Printed = Box<dyn FnMut() -> Vec<u8> + Send>;
 
+/// What happens on a volume below.
+pub(crate) struct Beside {
+    /// The number of events on the volume until now.
+    pub(crate) events: Box<dyn Fn() -> usize + Send + Sync>,
+    /// Writes back some of what is in memory, as the file system does by age.
+    pub(crate) write_back: Box<dyn Fn() + Send + Sync>,
+    /// After so many calls.
+    pub(crate) every: usize,
+}
+
 #[derive(Default)]
 struct State {
+    beside: Option<Beside>,
+    /// The number of events on the volume before each call.
+    positions: Vec<usize>,
     calls: Vec<Call>,
     /// Bytes of data in `calls`.
     data_bytes: u64,
@@ -102,6 +115,14 @@ impl Recorder {
         }
     }
 
+    /// Gives inodes other numbers in the recording.
+    pub(crate) fn numbered(
+        self,
+        number: impl Fn(Ino) -> Option<u64> + Send + Sync + 'static,
+    ) -> Self {
+        Self { number: Box::new(number), ..self }
+    }
+
     /// Records calls without end, of a file system in memory whose trees may be replaced. The times of
     /// calls count from 1970.
     pub(crate) fn without_end(fs: Arc<MemFs>) -> Self {
@@ -126,6 +147,11 @@ impl Recorder {
         state.recording = true;
     }
 
+    /// Notes where the calls stand among the events of a volume.
+    pub(crate) fn beside(&self, beside: Beside) {
+        self.lock().beside = Some(beside);
+    }
+
     /// Says that the program has ended. What it wrote through mappings may still come, and is
     /// recorded; what makes it come is not.
     pub fn end_of_program(&self) {
@@ -138,6 +164,12 @@ impl Recorder {
     /// recorded.
     #[must_use]
     pub fn stop(&self) -> Option<Vec<Call>> {
+        self.stop_with_positions().map(|(calls, _)| calls)
+    }
+
+    /// Ends the recording as [`stop`](Self::stop) does. Returns with the calls, for each, the number
+    /// of events on a volume before it.
+    pub(crate) fn stop_with_positions(&self) -> Option<(Vec<Call>, Vec<usize>)> {
         let mut state = self.lock();
         self.read_printed(&mut state);
         if !state.line.is_empty() {
@@ -147,7 +179,9 @@ impl Recorder {
         self.push(&mut state, Action::End, Process::default(), Arc::default());
         state.recording = false;
         state.printed = None;
-        (!state.overflow).then(|| std::mem::take(&mut state.calls))
+        state.beside = None;
+        let positions = std::mem::take(&mut state.positions);
+        (!state.overflow).then(|| (std::mem::take(&mut state.calls), positions))
     }
 
     /// The number of calls that were recorded until now.
@@ -214,6 +248,14 @@ impl Recorder {
         let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let at_nanos = self.start_nanos.saturating_add(elapsed);
         state.calls.push(Call { action, process, at_nanos, data });
+        let count = state.calls.len();
+        if let Some(Beside { events, write_back, every }) = &state.beside {
+            let position = events();
+            if count.is_multiple_of(*every) {
+                write_back();
+            }
+            state.positions.push(position);
+        }
     }
 
     /// Notes the promises among the lines that were printed until now.

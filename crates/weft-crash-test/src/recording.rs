@@ -13,11 +13,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use weft_block::Image;
 use weft_vfs::memfs::{Snapshot, SnapshotAttr, SnapshotNode};
 use weft_vfs::{FileKind, Time};
 
 use crate::calls::{Action, Call, NodeNr, Process, Span};
 use crate::effects::{PAGE_BYTES, ZEROES_MAX, zeroes};
+use crate::volume::{Volume, VolumeKind};
 use crate::{Error, Result};
 
 /// What was recorded, and how.
@@ -42,6 +44,9 @@ pub struct Recording {
     pub base: Snapshot,
     /// The calls, in the order in which they took effect.
     pub calls: Vec<Call>,
+    /// The volume before the first call, if the program ran on one; what was written to it is among
+    /// the calls.
+    pub volume: Option<Volume>,
 }
 
 const MAGIC: &[u8] = b"weft crash recording 1\n";
@@ -51,6 +56,8 @@ const TEXT_MAX: u32 = 1 << 20;
 const DATA_MAX: u32 = 64 << 20;
 /// Names and pages in one frame of the tree.
 const CHUNK: usize = 256;
+/// The largest volume, in bytes: what is not written takes no memory.
+const VOLUME_MAX: u64 = 1 << 40;
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "frame", rename_all = "snake_case")]
@@ -69,6 +76,13 @@ enum Frame {
         node: u64,
         #[serde(with = "crate::text")]
         name: Vec<u8>,
+    },
+    Volume {
+        kind: VolumeKind,
+        len_bytes: u64,
+    },
+    Blocks {
+        pages: Vec<u64>,
     },
     Call {
         at: u64,
@@ -123,7 +137,7 @@ impl Recording {
             | Action::Close { node } => known.contains(node),
             _ => true,
         });
-        Self { header, base, calls }
+        Self { header, base, calls, volume: None }
     }
 
     /// Writes the recording to a file, which is replaced if it exists.
@@ -175,6 +189,9 @@ impl Recording {
         for (nr, node) in self.base.nodes() {
             put_node(to, nr, node)?;
         }
+        if let Some(volume) = &self.volume {
+            put_volume(to, volume)?;
+        }
         for call in &self.calls {
             let (at, by, action) = (call.at_nanos, call.process.clone(), call.action.clone());
             put(to, &Frame::Call { at, by, action }, &call.data)?;
@@ -191,7 +208,7 @@ impl Recording {
         let Frame::Header(header) = get(from)?.0 else {
             return Err(Problem::Format("the header is missing"));
         };
-        let mut recording = Self { header, base: Snapshot::new(), calls: Vec::new() };
+        let mut recording = Self::new(header, Snapshot::new(), Vec::new());
         loop {
             match get(from)? {
                 (Frame::Call { at, by, action }, data) => {
@@ -206,6 +223,17 @@ impl Recording {
                 (Frame::Header(_), _) => return Err(Problem::Format("a second header")),
                 (_, _) if !recording.calls.is_empty() => {
                     return Err(Problem::Format("a part of the tree behind the calls"));
+                }
+                (Frame::Volume { kind, len_bytes }, _) => {
+                    if len_bytes > VOLUME_MAX {
+                        return Err(Problem::Format("a volume that is too large"));
+                    }
+                    recording.volume = Some(Volume { kind, image: Image::new(len_bytes) });
+                }
+                (Frame::Blocks { pages }, data) => {
+                    let volume = recording.volume.as_mut();
+                    let volume = volume.ok_or(Problem::Format("blocks without a volume"))?;
+                    take_blocks(&mut volume.image, &pages, &data)?;
                 }
                 (frame, data) => take(&mut recording.base, frame, &data)?,
             }
@@ -223,12 +251,29 @@ enum Problem {
     Json(#[from] serde_json::Error),
     #[error("{0}")]
     Fs(#[from] weft_vfs::Error),
+    #[error("{0}")]
+    Volume(#[from] weft_block::Error),
 }
 
 /// Checks what the code behind relies on: spans within their data and their sizes.
 fn check(action: &Action, data_len: usize) -> std::result::Result<(), Problem> {
-    let (Action::Write(span) | Action::Zero(span) | Action::Resize(span)) = action else {
-        return Ok(());
+    let span = match action {
+        Action::Write(span) | Action::Zero(span) | Action::Resize(span) => span,
+        Action::BlockWrite { offset, block_bytes, .. } => {
+            let is_block = block_bytes.is_power_of_two() && (512..=65_536).contains(block_bytes);
+            let end = offset.checked_add(data_len as u64);
+            return match end.filter(|end| is_block && *end <= VOLUME_MAX) {
+                Some(_) => Ok(()),
+                None => Err(Problem::Format("a block that no volume has")),
+            };
+        }
+        Action::BlockDiscard { offset, len_bytes } => {
+            return match offset.checked_add(*len_bytes).filter(|end| *end <= VOLUME_MAX) {
+                Some(_) => Ok(()),
+                None => Err(Problem::Format("a discard past the largest volume")),
+            };
+        }
+        _ => return Ok(()),
     };
     let end =
         span.offset.checked_add(span.len_bytes).filter(|end| *end <= i64::MAX.cast_unsigned());
@@ -240,6 +285,35 @@ fn check(action: &Action, data_len: usize) -> std::result::Result<(), Problem> {
     }
     if matches!(action, Action::Zero(_)) && zeroes(span).len_bytes > ZEROES_MAX {
         return Err(Problem::Format("a hole that is too large"));
+    }
+    Ok(())
+}
+
+fn put_volume(to: &mut dyn Write, volume: &Volume) -> std::io::Result<()> {
+    let (kind, len_bytes) = (volume.kind.clone(), volume.image.len_bytes());
+    put(to, &Frame::Volume { kind, len_bytes }, &[])?;
+    let pages: Vec<_> = volume.image.pages().collect();
+    for chunk in pages.chunks(CHUNK) {
+        let data: Vec<u8> = chunk.iter().flat_map(|(_, page)| page.iter().copied()).collect();
+        put(to, &Frame::Blocks { pages: chunk.iter().map(|(nr, _)| *nr).collect() }, &data)?;
+    }
+    Ok(())
+}
+
+fn take_blocks(image: &mut Image, pages: &[u64], data: &[u8]) -> std::result::Result<(), Problem> {
+    let page_bytes = weft_block::PAGE_BYTES;
+    if data.len() != pages.len() * page_bytes {
+        return Err(Problem::Format("blocks without their data"));
+    }
+    for (page, bytes) in pages.iter().zip(data.chunks(page_bytes)) {
+        let offset = page.checked_mul(page_bytes as u64);
+        let offset = offset.ok_or(Problem::Format("a block past the end of the volume"))?;
+        // The last page may pass the end.
+        let len = image.len_bytes().saturating_sub(offset).min(page_bytes as u64);
+        if len == 0 {
+            return Err(Problem::Format("a block past the end of the volume"));
+        }
+        image.write(&bytes[..len as usize], offset)?;
     }
     Ok(())
 }
@@ -347,7 +421,11 @@ fn take(tree: &mut Snapshot, frame: Frame, data: &[u8]) -> std::result::Result<(
             }
         }
         Frame::Xattr { node, name } => tree.set_xattr(node, &name, data)?,
-        Frame::Header(_) | Frame::Call { .. } | Frame::End { .. } => {}
+        Frame::Header(_)
+        | Frame::Volume { .. }
+        | Frame::Blocks { .. }
+        | Frame::Call { .. }
+        | Frame::End { .. } => {}
     }
     Ok(())
 }

@@ -18,7 +18,9 @@ pub struct Report {
     pub recorded: Header,
     /// Calls in the recording.
     pub calls: usize,
-    /// Those that make something durable.
+    /// What was written to the volume, if it ran on one.
+    pub block_writes: usize,
+    /// Those calls that make something durable.
     pub syncs: usize,
     /// Promises that the program made.
     pub promises: usize,
@@ -178,7 +180,7 @@ fn escape(text: &str) -> String {
 }
 
 /// A number and a noun in the singular or plural.
-fn count(number: u64, noun: &str) -> String {
+pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
@@ -192,6 +194,9 @@ impl fmt::Display for Report {
         )?;
         if self.promises > 0 {
             write!(f, "; {}", count(self.promises as u64, "promise"))?;
+        }
+        if self.block_writes > 0 {
+            write!(f, "; {} to the volume", count(self.block_writes as u64, "write"))?;
         }
         writeln!(f)?;
         self.models.iter().try_for_each(|model| write!(f, "{model}"))

@@ -19,6 +19,7 @@ use crate::search::{Limits, Progress, search};
 use crate::states::State;
 use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge, Verdict};
+use crate::volume::VolumeOptions;
 use crate::words::describe;
 use crate::worker::{RemoteJudge, Scratch, WorkerCommand, record};
 use crate::{Error, Model, Pattern, Recording, Result, mend};
@@ -40,6 +41,9 @@ pub struct RecordOptions {
     pub size_bytes: u64,
     /// Whether the program may end with a failure.
     pub any_exit: bool,
+    /// The volume of weft that it runs on; otherwise a file system in memory, of which models say
+    /// what is durable.
+    pub volume: Option<VolumeOptions>,
 }
 
 /// How the states of a recording are judged.
@@ -105,19 +109,22 @@ pub fn check_recording(
     };
     let mut report = Report {
         recorded: recording.header.clone(),
-        calls: recording.calls.len(),
+        calls: count(|action| !action.is_block()),
+        block_writes: count(|action| matches!(action, Action::BlockWrite { .. })),
         syncs: count(Action::is_sync),
         promises: count(|action| matches!(action, Action::Promise { .. })),
         models: Vec::new(),
     };
-    for model in &options.models {
+    for model in &models(recording, options) {
         let began = Instant::now();
         let subject = Subject::new(recording, *model, &[]);
         for judge in &mut judges {
             judge.begin(*model)?;
         }
         let mut found = search(&subject, &mut judges, options.limits, &|p| progress(*model, p))?;
-        add_mends(recording, &subject, &mut found.findings, judges[0].as_mut())?;
+        // What is missing is worth the time again, if the search took all of it.
+        let deadline = Instant::now() + options.limits.time;
+        add_mends(recording, &subject, &mut found.findings, judges[0].as_mut(), deadline)?;
         let (units, seconds) = (subject.units.units.len(), began.elapsed().as_secs_f64());
         report.models.push(ModelReport { model: *model, units, found, seconds });
     }
@@ -140,6 +147,12 @@ pub fn check_each_sync(
     recording.save(&scratch.recording())?;
     let mut judges = judges(worker, &scratch, options);
     let limits = Limits { findings: 1, shrinks: 1, ..options.limits };
+    if recording.volume.is_some() {
+        return Err(Error::NotTested(
+            "what a volume would have written without an fsync is not known: test it under a model"
+                .into(),
+        ));
+    }
     let mut all = EachSync { recorded: recording.header.clone(), syncs: Vec::new() };
     for model in &options.models {
         let whole = Subject::new(recording, *model, &[]);
@@ -182,6 +195,14 @@ pub fn check_each_sync(
     Ok(all)
 }
 
+/// The models to be tested: of a program on a volume, the volume.
+fn models(recording: &Recording, options: &CheckOptions) -> Vec<Model> {
+    match recording.volume {
+        Some(_) => vec![Model::Volume],
+        None => options.models.clone(),
+    }
+}
+
 fn judges(
     worker: &WorkerCommand,
     scratch: &Scratch,
@@ -197,9 +218,10 @@ fn add_mends(
     subject: &Subject,
     findings: &mut [Finding],
     judge: &mut dyn Judge,
+    deadline: Instant,
 ) -> Result<()> {
     for finding in findings {
-        finding.mend = mend(recording, subject.model, subject, finding, judge)?;
+        finding.mend = mend(recording, subject.model, subject, finding, judge, deadline)?;
     }
     Ok(())
 }
@@ -214,7 +236,7 @@ pub fn check_state(
     options: &CheckOptions,
     state: &State,
 ) -> Result<Verdict> {
-    let Some(model) = options.models.first().copied() else {
+    let Some(model) = models(recording, options).first().copied() else {
         return Err(Error::UnknownModel(String::new()));
     };
     let scratch = Scratch::new()?;
@@ -237,6 +259,7 @@ pub fn check_state(
 /// # Errors
 /// [`Error::State`] if it is no state of the recording under the model; [`Error::Io`].
 pub fn extract_state(recording: &Recording, model: Model, state: &State, to: &Path) -> Result<()> {
+    let model = if recording.volume.is_some() { Model::Volume } else { model };
     let subject = Subject::new(recording, model, &[]);
     let mut cursor = Cursor::new(&subject);
     if !cursor.epoch(state.epoch)?.is_legal(state) {

@@ -312,7 +312,9 @@ impl Shared<'_> {
             causes.findings[finding].states += 1;
             return Ok(());
         }
-        if causes.causes.len() >= self.limits.shrinks {
+        // Without any finding nobody would know what fails.
+        let is_late = self.started.elapsed() >= self.limits.time && !causes.findings.is_empty();
+        if causes.causes.len() >= self.limits.shrinks || is_late {
             self.failed.fetch_add(1, Ordering::Relaxed);
             causes.unexplained += 1;
             return Ok(());
@@ -325,7 +327,9 @@ impl Shared<'_> {
         }
         self.failed.fetch_add(1, Ordering::Relaxed);
         let cause =
-            shrink(cursor, &job.state, &mut |cursor, state| self.fails(judge, cursor, state))?;
+            shrink(cursor, &job.state, self.started + self.limits.time, &mut |cursor, state| {
+                self.fails(judge, cursor, state)
+            })?;
         let verdict = self.judge_state(judge, cursor, &cause.state)?;
         causes.add(self.subject, cause, verdict);
         if causes.findings.len() >= self.limits.findings {

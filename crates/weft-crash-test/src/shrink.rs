@@ -2,6 +2,7 @@
 //! the loss matter.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use crate::Result;
 use crate::calls::CallNr;
@@ -32,13 +33,15 @@ struct Cut {
     torn: Option<(UnitNr, u8)>,
 }
 
-/// Shrinks a failing state. `fails` runs the check.
+/// Shrinks a failing state, until the deadline: then it is as small as it has become. `fails` runs
+/// the check.
 ///
 /// # Errors
 /// Those of `fails`.
 pub fn shrink(
     cursor: &mut Cursor<'_>,
     state: &State,
+    deadline: Instant,
     fails: &mut dyn FnMut(&mut Cursor<'_>, &State) -> Result<bool>,
 ) -> Result<Cause> {
     let epoch = cursor.epoch(state.epoch)?;
@@ -46,7 +49,7 @@ pub fn shrink(
     let torn = state.torn.map(|torn| (epoch.pending[torn.place as usize], torn.sectors));
     let mut cut =
         Cut { end: epoch.end, lost: lost.map(|place| epoch.pending[place]).collect(), torn };
-    let mut shrink = Shrink { cursor, fails };
+    let mut shrink = Shrink { cursor, fails, deadline };
     if cut.torn.is_some() {
         let whole = Cut { torn: None, ..cut.clone() };
         if shrink.fails(&whole)? {
@@ -65,6 +68,7 @@ pub fn shrink(
 struct Shrink<'s, 'a> {
     cursor: &'s mut Cursor<'a>,
     fails: &'s mut dyn FnMut(&mut Cursor<'_>, &State) -> Result<bool>,
+    deadline: Instant,
 }
 
 impl Shrink<'_, '_> {
@@ -95,6 +99,9 @@ impl Shrink<'_, '_> {
             let lost: Vec<UnitNr> = cut.lost.iter().copied().collect();
             let mut changed = false;
             for chunk in lost.chunks(step) {
+                if Instant::now() >= self.deadline {
+                    return Ok(cut);
+                }
                 let mut less = cut.clone();
                 less.lost.retain(|unit| !chunk.contains(unit));
                 if less.lost.len() < cut.lost.len() && self.fails(&less)? {

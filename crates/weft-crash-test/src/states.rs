@@ -199,7 +199,9 @@ pub fn epochs<'a>(units: &'a Units, calls: &'a [Call]) -> impl Iterator<Item = E
             let found = match action {
                 None => true,
                 Some(Action::Promise { .. }) => true,
-                Some(action) => action.is_sync() && pending.iter().any(settled),
+                Some(action) => {
+                    (action.is_sync() || action.is_block()) && pending.iter().any(settled)
+                }
             };
             let epoch = found.then(|| {
                 let requires = requires(units, &pending);
@@ -445,8 +447,11 @@ impl Epoch {
         let full = self.full();
         for (place, unit) in self.pending.iter().enumerate() {
             let changes = units.changes(*unit);
-            let long =
-                changes.filter(|c| matches!(c, Change::Page { bytes, .. } if bytes.len > 512));
+            let long = changes.filter(|c| match c {
+                Change::Page { bytes, .. } => bytes.len > 512,
+                Change::Block { len_bytes, source: Some(_), .. } => *len_bytes > 512,
+                _ => false,
+            });
             if long.count() == 0 {
                 continue;
             }

@@ -7,6 +7,7 @@ use crate::calls::{Action, Call, CallNr, Process};
 use crate::image::{EpochImages, Images, sizes};
 use crate::model::{Model, Unit, Units};
 use crate::states::{Epoch, State, epochs};
+use crate::volume::{Volume, VolumeEpoch, VolumeImages};
 use crate::{Error, Recording, Result};
 
 /// A change of a recording: what if the program had made other calls to make something durable?
@@ -56,6 +57,8 @@ pub struct Subject {
     pub model: Model,
     /// The changes of the recording.
     pub edits: Vec<Edit>,
+    /// The volume that the program ran on; states are made of its blocks then.
+    pub volume: Option<Volume>,
 }
 
 impl Subject {
@@ -80,14 +83,15 @@ impl Subject {
             calls.push(call);
         }
         let subject = Self::of_calls(recording.base.clone(), calls, model);
-        Self { edits: edits.to_vec(), ..subject }
+        let volume = recording.volume.clone().filter(|_| model == Model::Volume);
+        Self { edits: edits.to_vec(), volume, ..subject }
     }
 
     /// Derives the units of calls on a tree.
     pub(crate) fn of_calls(base: Snapshot, calls: Vec<Call>, model: Model) -> Self {
         let sizes = sizes(&base);
         let units = Units::new(model, &calls, &|node| sizes.get(&node).copied());
-        Self { base, calls, units, model, edits: Vec::new() }
+        Self { base, calls, units, model, edits: Vec::new(), volume: None }
     }
 
     /// The promises that were made before a call.
@@ -106,12 +110,40 @@ impl Subject {
     }
 }
 
+/// What builds trees: of calls, or of the blocks of a volume.
+enum Trees<'a> {
+    Calls(Images<'a>),
+    Volume(VolumeImages<'a>),
+}
+
+/// The trees of one epoch.
+enum EpochTrees<'a> {
+    Calls(EpochImages<'a>),
+    Volume(VolumeEpoch<'a>),
+}
+
+impl<'a> Trees<'a> {
+    fn new(subject: &'a Subject) -> Self {
+        match &subject.volume {
+            Some(volume) => Self::Volume(VolumeImages::new(volume, &subject.units)),
+            None => Self::Calls(Images::new(&subject.base, &subject.units, &subject.calls)),
+        }
+    }
+
+    fn epoch(&mut self, epoch: &Epoch) -> Result<EpochTrees<'a>> {
+        Ok(match self {
+            Self::Calls(images) => EpochTrees::Calls(images.epoch(epoch)?),
+            Self::Volume(images) => EpochTrees::Volume(images.epoch(epoch)?),
+        })
+    }
+}
+
 /// The trees of states, built one after the other. States in the order of their epochs are cheap.
 pub struct Cursor<'a> {
     subject: &'a Subject,
     epochs: Box<dyn Iterator<Item = Epoch> + 'a>,
-    images: Images<'a>,
-    current: Option<(Epoch, EpochImages<'a>)>,
+    trees: Trees<'a>,
+    current: Option<(Epoch, EpochTrees<'a>)>,
     /// The end of the epoch before the current one.
     former_end: Option<CallNr>,
 }
@@ -127,11 +159,10 @@ impl<'a> Cursor<'a> {
     /// Begins before the first epoch.
     #[must_use]
     pub fn new(subject: &'a Subject) -> Self {
-        let images = Images::new(&subject.base, &subject.units, &subject.calls);
         Self {
             subject,
             epochs: Box::new(subject.epochs()),
-            images,
+            trees: Trees::new(subject),
             current: None,
             former_end: None,
         }
@@ -147,9 +178,9 @@ impl<'a> Cursor<'a> {
         }
         while self.current.as_ref().is_none_or(|(epoch, _)| epoch.nr < nr) {
             let epoch = self.epochs.next().ok_or_else(|| Error::State(format!("{nr}:")))?;
-            let images = self.images.epoch(&epoch)?;
+            let trees = self.trees.epoch(&epoch)?;
             self.former_end = self.current.as_ref().map(|(former, _)| former.end);
-            self.current = Some((epoch, images));
+            self.current = Some((epoch, trees));
         }
         match &self.current {
             Some((epoch, _)) => Ok(epoch),
@@ -184,7 +215,8 @@ impl<'a> Cursor<'a> {
     pub fn tree(&mut self, state: &State) -> Result<Snapshot> {
         self.epoch(state.epoch)?;
         match &self.current {
-            Some((_, images)) => images.tree(state),
+            Some((_, EpochTrees::Calls(images))) => images.tree(state),
+            Some((_, EpochTrees::Volume(images))) => images.tree(state),
             None => Err(Error::State(state.to_string())),
         }
     }

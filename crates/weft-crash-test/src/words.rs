@@ -99,7 +99,15 @@ pub fn describe(base: &Snapshot, calls: &[Call], nr: CallNr) -> CallText {
         let (by, text, path) = (String::new(), "the end of the program".into(), String::new());
         return CallText { nr: nr.0 + 1, by, text, path };
     };
-    describe_with(&Paths::at(base, calls, nr), call, nr)
+    let mut text = describe_with(&Paths::at(base, calls, nr), call, nr);
+    if call.action.is_block()
+        && let Some(last) = calls[..nr.index()].iter().rposition(|call| !call.action.is_block())
+    {
+        let last = CallNr(last as u32);
+        let before = describe_with(&Paths::at(base, calls, last), &calls[last.index()], last);
+        text.text = format!("{} after {}", text.text, before.text);
+    }
+    text
 }
 
 /// Describes a call, with the paths before it.
@@ -151,6 +159,15 @@ pub(crate) fn describe_with(paths: &Paths, call: &Call, nr: CallNr) -> CallText 
             let path = of(node);
             (path.clone(), format!("{name}({path:?})"))
         }
+        Action::BlockWrite { offset, .. } => {
+            let end = offset + call.data.len() as u64;
+            ("volume".into(), format!("block write(bytes {offset} to {end} of the volume)"))
+        }
+        Action::BlockDiscard { offset, len_bytes } => {
+            let end = offset + len_bytes;
+            ("volume".into(), format!("block discard(bytes {offset} to {end} of the volume)"))
+        }
+        Action::BlockFlush { .. } => ("volume".into(), "block flush()".into()),
         Action::Sync => (String::new(), "sync()".into()),
         Action::Promise { line } => (String::new(), format!("the program printed {line:?}")),
         Action::Nothing => (String::new(), "left out".into()),
@@ -175,6 +192,7 @@ pub fn part(units: &Units, unit: UnitNr) -> &'static str {
         Change::Name { node: None, .. } => "removal of the name",
         Change::Attributes { .. } => "attributes",
         Change::Xattr { .. } => "attribute",
+        Change::Block { .. } => "block",
     });
     let first = parts.next().unwrap_or_default();
     // A call whose parts stay together is named as a whole.

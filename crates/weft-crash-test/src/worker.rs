@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use weft_vfs::FileSystem;
-use weft_vfs::memfs::{MemFs, MemLimits};
+use weft_vfs::memfs::MemFs;
 
 use crate::before_main::WORKER_ARGUMENT;
+use crate::ground::{Base, Ground, later, memory};
 use crate::run::{CheckOptions, RecordOptions};
 use crate::sandbox::{self, run_if_worker};
 use crate::sandbox::{
@@ -23,7 +24,8 @@ use crate::sandbox::{
 use crate::states::State;
 use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge, Outcome, Verdict};
-use crate::{Error, Header, Model, Pattern, Recorder, Recording, Result};
+use crate::volume::{Volume, VolumeOptions, merge};
+use crate::{Error, Header, Model, Pattern, Recording, Result};
 
 /// How this program is started again to be a worker.
 #[derive(Debug, Clone)]
@@ -86,6 +88,7 @@ enum Request {
         time_limit: Duration,
         write_limit_bytes: u64,
         size_bytes: u64,
+        volume: Option<VolumeOptions>,
         to: PathBuf,
     },
     Check {
@@ -143,6 +146,7 @@ pub(crate) fn record(
         time_limit: options.time_limit,
         write_limit_bytes: options.write_limit_bytes,
         size_bytes: options.size_bytes,
+        volume: options.volume.clone(),
         to: scratch.recording(),
     })?;
     let answer = worker.channel().receive()?;
@@ -315,21 +319,27 @@ fn in_folder(line: &str, mount: &TestMount, time_limit: Duration) -> ShellComman
     command
 }
 
-fn memory(size_bytes: u64) -> MemFs {
-    MemFs::with_limits(MemLimits { capacity_bytes: size_bytes, ..MemLimits::default() })
-}
-
 /// Runs the setup and the program, and leaves the recording in a file. Returns what the program
 /// printed on its standard error, for a message.
 fn record_here(seat: &Seat, request: &Request) -> Result<String> {
-    let Request::Record { setup, run, promise, time_limit, write_limit_bytes, size_bytes, to } =
-        request
+    let Request::Record {
+        setup,
+        run,
+        promise,
+        time_limit,
+        write_limit_bytes,
+        size_bytes,
+        volume,
+        to,
+    } = request
     else {
         return Ok(String::new());
     };
-    let fs = Arc::new(memory(*size_bytes));
-    let recorder =
-        Arc::new(Recorder::new(Arc::clone(&fs) as Arc<dyn FileSystem>, *write_limit_bytes));
+    let ground = match volume {
+        Some(options) => Ground::on_volume(options)?,
+        None => Ground::Memory(Arc::new(memory(*size_bytes))),
+    };
+    let recorder = Arc::new(ground.recorder(*write_limit_bytes));
     let mount = TestMount::new(Arc::clone(&recorder) as Arc<dyn FileSystem>, &seat.mountpoint)?;
     let command = |line: &str| in_folder(line, &mount, *time_limit);
     if let Some(setup) = setup {
@@ -340,7 +350,7 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
         }
     }
     write_mapped_pages(mount.path())?;
-    let base = fs.snapshot();
+    let Base { tree, image, events: skipped } = ground.base(&recorder)?;
     let promise = promise.as_deref().map(Pattern::new);
     let ended = command(run).run_drained(&seat.isolation, |output| {
         let output = Arc::clone(output);
@@ -354,7 +364,8 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
     }
     recorder.end_of_program();
     write_mapped_pages(mount.path())?;
-    let Some(calls) = recorder.stop() else {
+    ground.settle()?;
+    let Some((calls, positions)) = recorder.stop_with_positions() else {
         return Err(Error::NotTested(format!(
             "the program wrote more than {} MiB (--write-limit)",
             write_limit_bytes >> 20
@@ -372,7 +383,16 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
     };
     let header =
         Header { setup: setup.clone(), run: run.clone(), exit, left_behind: ended.left_running };
-    Recording::new(header, base, calls).save(to)?;
+    let recording = match ground {
+        Ground::Memory(_) => Recording::new(header, tree, calls),
+        Ground::Volume { kind, recorder, .. } => {
+            let events = later(&recorder.events(), skipped);
+            let calls = merge(calls, &positions, &events, kind.block_bytes);
+            let volume = image.map(|image| Volume { kind, image });
+            Recording { volume, ..Recording::new(header, tree, calls) }
+        }
+    };
+    recording.save(to)?;
     Ok(said(&ended.stderr.to_string()))
 }
 
@@ -495,7 +515,10 @@ impl Checker {
             remain = ended.remain;
             (ended.ended, format!("{}{}", ended.stdout, ended.stderr))
         };
-        if remain || !self.mount.is_in_place() {
+        if !self.mount.is_in_place() {
+            return Err(Error::NotTested("the check has unmounted its folder".into()));
+        }
+        if remain {
             // This worker is of no use any more: another one goes on.
             std::process::exit(1);
         }

@@ -120,6 +120,14 @@ pub struct CrashRun {
     /// xfs-like and btrfs-like]
     #[arg(long = "model", value_name = "MODEL", value_parser = known::<Model>(MODELS))]
     pub models: Vec<Model>,
+    /// Run the program on a volume of weft, ext2 or ext3, with this order of writes (soft, journal,
+    /// journal=ordered, journal=full, async): states are made of the blocks that it wrote, and are
+    /// recovered as weft does after a power cut
+    #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS), conflicts_with_all = ["models", "replay", "each_sync"])]
+    pub order: Option<Order>,
+    /// A copy of this volume instead of an empty one [with --order; default of it: soft]
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["models", "replay", "each_sync"])]
+    pub volume: Option<PathBuf>,
     /// Lines that the program prints and that match this (* stands for any text) are promises of
     /// durability; the check finds those that were made in the file named by `WEFT_PROMISES`
     #[arg(long, value_name = "PATTERN", conflicts_with = "replay")]
@@ -131,7 +139,7 @@ pub struct CrashRun {
     #[arg(long, value_name = "LOG")]
     pub replay: Option<PathBuf>,
     /// Judge only this state, as a failure prints it, under the one --model given
-    #[arg(long, value_name = "STATE", requires = "models")]
+    #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
     /// Leave out each call that makes something durable in turn, and tell whether a state fails
     /// without it: which are needed, and how much the check sees
@@ -170,9 +178,9 @@ pub struct CrashRun {
     /// A program that writes more is not tested
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub write_limit: u64,
-    /// The size of the file system that the program runs on
-    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
-    pub size: u64,
+    /// The size of the file system that the program runs on [default: 4G; of a volume 32M]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
     /// Test a program although it fails
     #[arg(long)]
     pub any_exit: bool,

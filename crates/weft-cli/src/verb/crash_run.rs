@@ -5,15 +5,20 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use weft::Order;
 use weft_crash_test::{
     Bounds, CallNr, CallText, CheckOptions, Error, Limits, Model, Pattern, Progress, RecordOptions,
-    Recording, Report, State, Verdict, WorkerCommand, check_each_sync, check_recording,
-    check_state, describe, extract_state, record_program,
+    Recording, Report, State, Verdict, VolumeOptions, WorkerCommand, check_each_sync,
+    check_recording, check_state, describe, extract_state, record_program,
 };
 
 use crate::cli::crash::CrashRun;
 use crate::failure::{DONE, Failure, Outcome, PROMISE_BROKEN};
 use crate::output::{Output, count};
+
+/// The size of a file system in memory, and of an empty volume, in bytes.
+const MEMORY_BYTES: u64 = 4 << 30;
+const VOLUME_BYTES: u64 = 32 << 20;
 
 /// `crash run`.
 pub fn run(out: Output, args: &CrashRun) -> Outcome {
@@ -43,6 +48,9 @@ pub fn run(out: Output, args: &CrashRun) -> Outcome {
         return Ok(DONE);
     };
     let options = check_options(args, check);
+    if args.state.is_some() && args.models.is_empty() && recording.volume.is_none() {
+        return Err(Failure::usage("give the --model of the --state"));
+    }
     if let Some(state) = &args.state {
         let state: State = state.parse().map_err(failure)?;
         if let Some(directory) = &args.extract {
@@ -117,8 +125,13 @@ fn record_options(args: &CrashRun, run: &str) -> RecordOptions {
         promise: args.stdout_is_promise.as_deref().map(Pattern::new),
         time_limit: args.run_limit,
         write_limit_bytes: args.write_limit,
-        size_bytes: args.size,
+        size_bytes: args.size.unwrap_or(MEMORY_BYTES),
         any_exit: args.any_exit,
+        volume: (args.order.is_some() || args.volume.is_some()).then(|| VolumeOptions {
+            order: args.order.map_or("soft", Order::name).to_owned(),
+            image: args.volume.clone(),
+            size_bytes: args.size.unwrap_or(VOLUME_BYTES),
+        }),
     }
 }
 
@@ -142,7 +155,7 @@ fn check_options(args: &CrashRun, check: &str) -> CheckOptions {
             ..Limits::default()
         },
         jobs: args.jobs.unwrap_or(cpus),
-        size_bytes: args.size,
+        size_bytes: args.size.unwrap_or(MEMORY_BYTES),
     }
 }
 

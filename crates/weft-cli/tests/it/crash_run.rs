@@ -38,6 +38,44 @@ fn a_missing_fsync_is_named_with_its_calls() {
 }
 
 #[test]
+fn programs_run_on_volumes_of_weft() {
+    let bench = Bench::new();
+    for order in ["soft", "journal", "journal=ordered", "journal=full", "async"] {
+        // What is fsynced is there, under every order of writes.
+        let check =
+            r#"test ! -s "$WEFT_PROMISES" || grep -qx new f || exit 1; grep -qx -e old -e new f"#;
+        let run = "echo new >t; sync t; mv t f; sync . f; echo done";
+        let options = ["--order", order, "--stdout-is-promise", "done"];
+        let ran = bench.run(&args(run, check, &options));
+        assert_eq!(ran.code, 0, "{order}: {}{}", ran.out, ran.err);
+        assert!(ran.out.contains("volume: no state fails; "), "{}", ran.out);
+        // What is not is not.
+        let ran = bench.run(&args("echo new >t; mv t f; echo done", check, &options));
+        assert_eq!(ran.code, 3, "{order}: {}{}", ran.out, ran.err);
+        assert!(ran.out.contains("the program printed \"done\""), "{}", ran.out);
+    }
+    // A recording of a volume is one like any other.
+    bench.ok(&["mkfs", "ext2", "v.img", "--size", "8M", "--quiet"]);
+    let record = ["--volume", "v.img", "--record", "log"];
+    bench
+        .ok(&[&["crash", "run", "--setup", OLD, "--run", "echo new >t; mv t f"][..], &record]
+            .concat());
+    let listed = bench.ok(&["crash", "run", "--replay", "log", "--list"]);
+    assert!(
+        listed.contains("rename(\"t\", \"f\")") && listed.contains("block flush()"),
+        "{listed}"
+    );
+    let replay = ["crash", "run", "--replay", "log", "--check", "test -s f", "--json"];
+    let report: serde_json::Value = serde_json::from_str(&bench.run(&replay).out).unwrap();
+    assert_eq!(report["models"][0]["model"], "volume");
+    if let Some(state) = report["models"][0]["findings"][0]["state"].as_str() {
+        let ran = bench.run(&[&replay[..6], &["--state", state, "--extract", "files"]].concat());
+        assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
+        assert!(bench.path("files/f").exists());
+    }
+}
+
+#[test]
 fn a_promise_that_is_not_durable_is_found() {
     let bench = Bench::new();
     let check = r#"test ! -s "$WEFT_PROMISES" || test -e g"#;

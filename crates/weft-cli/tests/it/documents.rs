@@ -94,7 +94,7 @@ fn the_tutorial_of_crash_tests_finds_and_mends_its_bug() {
     let python = blocks(&text, "python");
     let lines = blocks(&text, "sh");
     let [program, sync_file, sync_directory, ..] = python.as_slice() else { panic!("{python:#?}") };
-    let [old_or_new, promised] = lines.as_slice() else { panic!("{lines:#?}") };
+    let [old_or_new, promised, live] = lines.as_slice() else { panic!("{lines:#?}") };
     let weft = |line: &str| {
         let ran = std::process::Command::new("/bin/sh")
             .args(["-c", line.trim()])
@@ -130,6 +130,14 @@ fn the_tutorial_of_crash_tests_finds_and_mends_its_bug() {
     bench.write("settings.py", durable.as_bytes());
     let (code, out, err) = weft(promised);
     assert_eq!(code, Some(0), "{out}{err}");
+    // The power cut of a folder in use.
+    let (code, out, err) = weft(live);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let said = blocks(&text, "text")[2..4].concat();
+    for said in said.lines().map(|line| line.split("  by ").next().unwrap_or_default()) {
+        assert!(out.contains(said), "{said}: {out}");
+    }
+    assert!(out.ends_with("\na\n"), "what ls shows: {out}");
 }
 
 /// The `PATH` with the directory of the command in front.

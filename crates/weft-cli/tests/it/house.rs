@@ -43,7 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("weft-crash", &["block", "patch", "vfs", "unix", "ext2", "hfs", "weft"]),
-    ("weft-crash-test", &["block", "vfs", "fuse"]),
+    ("weft-crash-test", &["block", "patch", "vfs", "ext2", "fuse"]),
     ("weft-cli", &["weft", "crash", "crash-test"]),
     ("weft-bench", &["weft"]),
 ];

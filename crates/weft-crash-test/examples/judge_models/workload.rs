@@ -91,7 +91,7 @@ impl<'a> Workload<'a> {
     pub fn finish(mut self, base: Snapshot) -> (Recording, Vec<String>, Vec<usize>) {
         let calls: Vec<Call> = self.fs.stop().unwrap();
         let steps = std::mem::take(&mut self.steps);
-        (Recording { header: Header::default(), base, calls }, steps, self.returned)
+        (Recording { header: Header::default(), base, calls, volume: None }, steps, self.returned)
     }
 
     /// The tree as it is in memory.

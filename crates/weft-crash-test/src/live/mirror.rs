@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use weft_vfs::memfs::{Page, Snapshot, SnapshotAttr, SnapshotNode};
+use weft_vfs::memfs::{Page, Snapshot, SnapshotNode};
 use weft_vfs::{
-    Attr, Caller, DirCursor, Entry, Error, FallocateMode, FileKind, FileSystem, Handle, Ino,
-    RenameFlags, Result, SeekFrom, SetAttr, SetTime, Time, XattrSet,
+    Caller, Error, FallocateMode, FileKind, FileSystem, Handle, Ino, RenameFlags, Result, SetAttr,
+    SetTime, Time, XattrSet,
 };
 
 use crate::effects::PAGE_BYTES;
+use crate::load::load_tree;
 
 /// Names that are to be removed go here first: they may be names of what stays elsewhere.
 const STAGING: &[u8] = b".weft-crash-staging";
@@ -43,46 +44,18 @@ impl Mirror {
     /// Those of the file system; [`Error::Busy`] if an earlier mirror was interrupted while it changed
     /// the directory.
     pub(crate) fn load(fs: Arc<dyn FileSystem>, size_bytes: u64) -> Result<Self> {
-        let root = fs.root();
-        let mut mirror = Self {
-            tree: Snapshot::new(),
-            inos: HashMap::from([(Snapshot::ROOT, root)]),
-            staging: None,
-            staged: BTreeMap::new(),
-            next_name: 0,
-            fs,
-        };
-        let mut left = size_bytes;
-        let attr = mirror.fs.getattr(root)?;
-        mirror.tree.set_attr(Snapshot::ROOT, &attr_of(&attr))?;
-        mirror.load_xattrs(Snapshot::ROOT, root)?;
-        let mut known = HashMap::from([(root, Snapshot::ROOT)]);
-        let mut directories = VecDeque::from([Snapshot::ROOT]);
-        let mut next = Snapshot::ROOT + 1;
-        while let Some(dir) = directories.pop_front() {
-            for (name, entry) in list(&*mirror.fs, mirror.inos[&dir])? {
-                let ino = entry.attr.ino;
-                if dir == Snapshot::ROOT && name == STAGING {
-                    return Err(Error::Busy);
-                }
-                if let Some(number) = known.get(&ino) {
-                    mirror.tree.set_entry(dir, &name, *number)?;
-                    mirror.fs.forget(ino, 1);
-                    continue;
-                }
-                let number = next;
-                next += 1;
-                known.insert(ino, number);
-                mirror.inos.insert(number, ino);
-                mirror.load_node(number, &entry.attr, &mut left)?;
-                mirror.tree.set_entry(dir, &name, number)?;
-                if entry.attr.kind == FileKind::Directory {
-                    directories.push_back(number);
-                }
-            }
+        let mut inos = HashMap::new();
+        let mut next = Snapshot::ROOT;
+        let tree = load_tree(&*fs, size_bytes, &mut |ino, _| {
+            inos.insert(next, ino);
+            next += 1;
+            next - 1
+        })?;
+        if tree.node(Snapshot::ROOT).and_then(|root| root.entry(STAGING)).is_some() {
+            return Err(Error::Busy);
         }
-        mirror.tree = mirror.tree.mended();
-        Ok(mirror)
+        let (staging, staged) = (None, BTreeMap::new());
+        Ok(Self { fs, tree, inos, staging, staged, next_name: 0 })
     }
 
     /// The tree that the directory holds.
@@ -93,56 +66,6 @@ impl Mirror {
     /// The file system below.
     pub(crate) fn fs(&self) -> &dyn FileSystem {
         &*self.fs
-    }
-
-    fn load_node(&mut self, number: u64, attr: &Attr, left: &mut u64) -> Result<()> {
-        let node = match attr.kind {
-            FileKind::Symlink => {
-                SnapshotNode::symlink(&self.fs.readlink(attr.ino)?, &attr_of(attr))
-            }
-            kind => SnapshotNode::new(kind, &attr_of(attr)),
-        };
-        self.tree.insert(number, node)?;
-        self.load_xattrs(number, attr.ino)?;
-        if attr.kind != FileKind::Regular {
-            return Ok(());
-        }
-        let mut buf = vec![0; 256 * PAGE_BYTES as usize];
-        let mut at = 0;
-        while at < attr.size_bytes {
-            at = match self.fs.seek(attr.ino, SeekFrom::Data(at)) {
-                Ok(at) => at / PAGE_BYTES * PAGE_BYTES,
-                Err(Error::NoAddress) => break,
-                Err(_) => at,
-            };
-            let len = self.fs.read(attr.ino, Handle::NONE, at, &mut buf)?;
-            if len == 0 {
-                break;
-            }
-            for (nr, page) in (at / PAGE_BYTES..).zip(buf[..len].chunks(PAGE_BYTES as usize)) {
-                if page.iter().any(|byte| *byte != 0) {
-                    *left = left.checked_sub(PAGE_BYTES).ok_or(Error::NoSpace)?;
-                    self.tree.write(number, nr * PAGE_BYTES, page)?;
-                }
-            }
-            at += len as u64;
-        }
-        self.tree.set_size(number, attr.size_bytes)
-    }
-
-    fn load_xattrs(&mut self, number: u64, ino: Ino) -> Result<()> {
-        let names = match self.fs.listxattr(ino) {
-            Ok(names) => names,
-            Err(Error::Unsupported(_)) => return Ok(()),
-            Err(e) => return Err(e),
-        };
-        for name in names {
-            // Those that this user may not read are not this user's to lose either.
-            if let Ok(value) = self.fs.getxattr(ino, &name) {
-                self.tree.set_xattr(number, &name, &value)?;
-            }
-        }
-        Ok(())
     }
 
     /// Makes the directory equal to a tree.
@@ -388,31 +311,6 @@ impl Mirror {
             stays
         });
     }
-}
-
-fn attr_of(attr: &Attr) -> SnapshotAttr {
-    let &Attr { perm, uid, gid, rdev, atime, mtime, ctime, btime, .. } = attr;
-    SnapshotAttr { perm, uid, gid, rdev, atime, mtime, ctime, btime: btime.unwrap_or(ctime) }
-}
-
-/// The names of a directory, each with a reference to its inode.
-fn list(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<(Vec<u8>, Entry)>> {
-    let mut names = Vec::new();
-    let mut cursor = DirCursor::START;
-    loop {
-        let before = names.len();
-        fs.readdir(dir, cursor, &mut |entry| {
-            cursor = entry.next;
-            if entry.name != b"." && entry.name != b".." {
-                names.push(entry.name.to_vec());
-            }
-            true
-        })?;
-        if names.len() == before {
-            break;
-        }
-    }
-    names.into_iter().map(|name| Ok((name.clone(), fs.lookup(dir, &name)?))).collect()
 }
 
 #[cfg(test)]

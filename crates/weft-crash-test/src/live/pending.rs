@@ -59,7 +59,7 @@ impl PendingFile {
             }
             Change::Size { size_bytes, .. } => self.size_bytes = Some(*size_bytes),
             Change::Attributes { .. } | Change::Xattr { .. } => self.attributes = true,
-            Change::Name { .. } => {}
+            Change::Name { .. } | Change::Block { .. } => {}
         }
     }
 

@@ -35,7 +35,7 @@ impl Program {
 
     pub fn end(self) -> Recording {
         let calls = self.recorder.stop().unwrap();
-        Recording { header: Header::default(), base: self.base.unwrap(), calls }
+        Recording { header: Header::default(), base: self.base.unwrap(), calls, volume: None }
     }
 
     fn ino(&self, path: &str) -> Ino {

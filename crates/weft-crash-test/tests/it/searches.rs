@@ -1,7 +1,16 @@
 //! Searches with checks that are functions: what is found, how it is said, and what mends it.
 
 use crate::program::{Check, Program, content, search_all};
-use weft_crash_test::{CallNr, Edit, Judge, Limits, Model, Nature, Subject, mend, search};
+use std::time::{Duration, Instant};
+use weft_crash_test::{
+    CallNr, Change, Cursor, Edit, Judge, Limits, Model, Nature, State, Subject, UnitNr, mend,
+    search, shrink,
+};
+
+/// A moment that does not come within a test.
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(600)
+}
 
 fn old_or_new(tree: &weft_vfs::memfs::Snapshot, _: &[&str]) -> bool {
     matches!(content(tree, "f").as_deref(), Some(b"old" | b"new"))
@@ -19,7 +28,8 @@ fn a_missing_fsync_before_a_rename_is_named_and_mended() {
     assert_eq!(finding.kept.as_ref().unwrap().text, r#"rename("f.tmp", "f")"#);
     let subject = Subject::new(&recording, Model::XfsLike, &[]);
     let mut judge = Check(old_or_new);
-    let mend = mend(&recording, Model::XfsLike, &subject, finding, &mut judge).unwrap().unwrap();
+    let mend =
+        mend(&recording, Model::XfsLike, &subject, finding, &mut judge, later()).unwrap().unwrap();
     assert_eq!(mend.calls, [r#"fsync("f.tmp")"#]);
     assert_eq!((mend.after, mend.before.nr), (2, 3));
     assert!(mend.states > 0 && mend.failed == 0, "{mend:?}");
@@ -36,8 +46,9 @@ fn a_broken_promise_is_named_and_mended_by_the_directory() {
     assert_eq!(finding.nature, Nature::NotDurable);
     assert_eq!(finding.kept.as_ref().unwrap().text, r#"the program printed "saved g""#);
     let subject = Subject::new(&recording, Model::Posix, &[]);
-    let mend =
-        mend(&recording, Model::Posix, &subject, finding, &mut Check(check)).unwrap().unwrap();
+    let mend = mend(&recording, Model::Posix, &subject, finding, &mut Check(check), later())
+        .unwrap()
+        .unwrap();
     assert_eq!(mend.calls, [r#"fsync(".")"#]);
     assert_eq!(mend.failed, 0);
 }
@@ -58,7 +69,8 @@ fn a_file_overwritten_in_place_is_interrupted_or_partial_and_no_fsync_mends_it()
         for finding in &found.findings {
             assert_ne!(finding.nature, Nature::Reordered, "{model}: {}", finding.headline);
             let mended =
-                mend(&recording, model, &subject, finding, &mut Check(old_or_new)).unwrap();
+                mend(&recording, model, &subject, finding, &mut Check(old_or_new), later())
+                    .unwrap();
             assert_eq!(mended, None);
         }
     }
@@ -218,4 +230,39 @@ fn a_search_may_begin_after_a_call() {
     assert_eq!(last.progress.epochs, 3);
     assert_eq!(last.progress.epochs_done, 3);
     assert!(last.progress.distinct < all.progress.distinct);
+}
+
+#[test]
+fn a_search_out_of_time_names_one_failure_and_proves_no_more() {
+    let mut program = Program::new().put("f", b"old").start();
+    for nr in 0..60 {
+        program = program.put(&format!("g{nr}"), b"beside");
+    }
+    let recording = program.put("f.tmp", b"new").rename("f.tmp", "f").end();
+    let subject = Subject::new(&recording, Model::Posix, &[]);
+    let check = |tree: &weft_vfs::memfs::Snapshot, _: &[&str]| {
+        matches!(content(tree, "f").as_deref(), Some(b"old" | b"new"))
+    };
+    let mut cursor = Cursor::new(&subject);
+    let last = subject.epochs().last().unwrap();
+    let pending: Vec<UnitNr> = last.pending.clone();
+    // The data of the new file are lost, and all of the others.
+    let renames = |unit: UnitNr| unit.0 as usize + 2 >= pending.len();
+    let state = last.keep(|unit| renames(unit) || subject.units.changes(unit).any(is_inode));
+    let mut checks = 0;
+    let mut fails = |cursor: &mut Cursor<'_>, state: &State| {
+        checks += 1;
+        Ok(!check(&cursor.tree(state)?, &[]))
+    };
+    assert!(fails(&mut cursor, &state).unwrap());
+    let cause = shrink(&mut cursor, &state, Instant::now(), &mut fails).unwrap();
+    assert!(cause.lost.len() > 60 && checks < 20, "{} lost, {checks} checks", cause.lost.len());
+    let found = search_all(&recording, Model::Posix, check);
+    let (finding, mut judge) = (&found.findings[0], Check(check));
+    let none = mend(&recording, Model::Posix, &subject, finding, &mut judge, Instant::now());
+    assert_eq!(none.unwrap(), None);
+}
+
+fn is_inode(change: &Change) -> bool {
+    matches!(change, Change::Node(_))
 }

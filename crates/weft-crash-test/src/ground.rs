@@ -1,0 +1,106 @@
+//! What a program is recorded on: a file system in memory, or a volume.
+
+use std::sync::Arc;
+
+use weft_block::{BlockDevice, Event, Image, MemoryDevice};
+use weft_ext2::Ext2;
+use weft_vfs::FileSystem;
+use weft_vfs::memfs::{MemFs, MemLimits, Snapshot};
+
+use crate::recorder::Beside;
+use crate::volume::{self, Volume, VolumeKind, VolumeOptions, read_tree};
+use crate::{Error, Recorder, Result};
+
+/// What a program is recorded on.
+pub(crate) enum Ground {
+    Memory(Arc<MemFs>),
+    Volume {
+        kind: VolumeKind,
+        fs: Arc<Ext2>,
+        recorder: Arc<weft_block::Recorder<SharedDevice>>,
+        device: SharedDevice,
+    },
+}
+
+/// A device in memory that two hold.
+type SharedDevice = Arc<MemoryDevice>;
+
+/// After so many calls a volume writes back some of what it has in memory.
+const WRITE_BACK_EVERY: usize = 5;
+
+/// What there is before the program.
+pub(crate) struct Base {
+    pub(crate) tree: Snapshot,
+    /// The volume.
+    pub(crate) image: Option<Image>,
+    /// The number of events on the volume until then.
+    pub(crate) events: usize,
+}
+
+/// The events after the first ones.
+pub(crate) fn later(events: &[Event], skipped: usize) -> Vec<Event> {
+    let later = |event: &Event| match event {
+        Event::Flush { covers } => Event::Flush { covers: covers.saturating_sub(skipped) },
+        other => other.clone(),
+    };
+    events.iter().skip(skipped).map(later).collect()
+}
+
+/// An empty file system in memory.
+pub(crate) fn memory(size_bytes: u64) -> MemFs {
+    MemFs::with_limits(MemLimits { capacity_bytes: size_bytes, ..MemLimits::default() })
+}
+
+impl Ground {
+    pub(crate) fn on_volume(options: &VolumeOptions) -> Result<Self> {
+        let Volume { kind, image } = Volume::new(options)?;
+        let device = Arc::new(MemoryDevice::from_image(image));
+        let recorder = Arc::new(weft_block::Recorder::new(Arc::clone(&device)));
+        let fs = kind.mount(Arc::clone(&recorder) as Arc<dyn BlockDevice>)?;
+        Ok(Self::Volume { kind, fs, recorder, device })
+    }
+
+    pub(crate) fn recorder(&self, write_limit_bytes: u64) -> Recorder {
+        match self {
+            Self::Memory(fs) => {
+                Recorder::new(Arc::clone(fs) as Arc<dyn FileSystem>, write_limit_bytes)
+            }
+            Self::Volume { fs, .. } => {
+                let root = fs.root();
+                let number = move |ino| Some(volume::number(root, ino));
+                let fs = Arc::clone(fs) as Arc<dyn FileSystem>;
+                Recorder::new(fs, write_limit_bytes).numbered(number)
+            }
+        }
+    }
+
+    /// The tree before the program, and the volume that it is on. From here on calls stand among the
+    /// events of the volume.
+    pub(crate) fn base(&self, calls: &Recorder) -> Result<Base> {
+        match self {
+            Self::Memory(fs) => Ok(Base { tree: fs.snapshot(), image: None, events: 0 }),
+            Self::Volume { fs, recorder, device, .. } => {
+                fs.sync().map_err(Error::fs("making the setup durable"))?;
+                let tree = read_tree(&**fs)?;
+                let image = Some(device.snapshot());
+                let before = recorder.event_count();
+                let (events, mounted) = (Arc::clone(recorder), Arc::clone(fs));
+                calls.beside(Beside {
+                    events: Box::new(move || events.event_count() - before),
+                    // What cannot be written is told by the next fsync.
+                    write_back: Box::new(move || drop(mounted.engine().write_back())),
+                    every: WRITE_BACK_EVERY,
+                });
+                Ok(Base { tree, image, events: before })
+            }
+        }
+    }
+
+    /// Writes what the program has not made durable, as time would.
+    pub(crate) fn settle(&self) -> Result<()> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Volume { fs, .. } => fs.sync().map_err(Error::fs("writing the volume back")),
+        }
+    }
+}
