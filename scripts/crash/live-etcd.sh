@@ -19,6 +19,7 @@ end() {
     rm -rf "$work"
 }
 trap end EXIT
+trap 'exit 1' HUP INT TERM
 "$weft" --quiet crash mount --background --model "${MODEL:-ext4-ordered}" "$work/data" "$work/mnt"
 
 ETCDCTL_API=3

@@ -27,6 +27,7 @@ end() {
     rm -rf "$work"
 }
 trap end EXIT
+trap 'exit 1' HUP INT TERM
 "$weft" --quiet crash mount --background --allow-other --model "${MODEL:-ext4-ordered}" "$work/data" "$work/mnt"
 chown "$user" "$work/mnt"
 $as "$bin/initdb" -D "$work/mnt/pg" -A trust >"$work/init.log" 2>&1 || { cat "$work/init.log"; exit 1; }
