@@ -155,6 +155,10 @@ pub fn lose(out: Output, args: &CrashLose) -> Outcome {
             }
             Some(other) => return Err(unexpected(&other)),
             None => {
+                if let Some(lost) = client.take_back().map_err(failure)? {
+                    out.report(&lost, |w| write!(w, "{lost}"))?;
+                    return Ok(DONE);
+                }
                 let seconds = args.timeout.unwrap_or(Duration::ZERO).as_secs_f64();
                 return Err(Failure::new(format!("the call did not come within {seconds} s")));
             }

@@ -278,6 +278,25 @@ impl Client {
         }
     }
 
+    /// Takes a request back that waits for a call. Returns what was lost if the call came before that.
+    ///
+    /// # Errors
+    /// Those of [`receive`](Self::receive).
+    pub fn take_back(mut self) -> Result<Option<Lost>> {
+        let stream = self.stream.get_ref();
+        stream
+            .shutdown(std::net::Shutdown::Write)
+            .and_then(|()| stream.set_read_timeout(None))
+            .map_err(Error::io("closing the control socket"))?;
+        // The server closes the connection when nothing waits any more.
+        match self.receive() {
+            Ok(Answer::Lost(lost)) => Ok(Some(lost)),
+            Ok(_) => Ok(None),
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::UnexpectedEof => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
