@@ -54,10 +54,15 @@ impl Report {
     pub fn add_replays(&mut self, log: &Path, check: &str) {
         let (log, check) = (shell_word(&log.to_string_lossy()), shell_word(check));
         for model in &mut self.models {
+            // The recording of a volume says what it is; it is no model that can be chosen.
+            let chosen = match model.model {
+                Model::Volume => String::new(),
+                model => format!(" --model {model}"),
+            };
             for finding in &mut model.found.findings {
                 finding.replay = Some(format!(
-                    "weft crash run --replay {log} --check {check} --model {} --state {}",
-                    model.model, finding.state
+                    "weft crash run --replay {log} --check {check}{chosen} --state {}",
+                    finding.state
                 ));
             }
         }
