@@ -2,13 +2,13 @@
 //! states that a power cut could have left there, and runs a check on each of them.
 #![warn(missing_docs)]
 
+mod backend;
 mod before_main;
 mod calls;
 mod crash_test;
 mod effects;
 mod error;
 mod finding;
-mod ground;
 mod image;
 mod inode_log;
 pub mod live;

@@ -38,8 +38,8 @@ impl std::fmt::Debug for Recorder {
 /// Reads what the program has printed since it was last asked. It must not wait.
 type Printed = Box<dyn FnMut() -> Vec<u8> + Send>;
 
-/// What happens on a volume below.
-pub(crate) struct Beside {
+/// The recorder's view of the volume below it.
+pub(crate) struct VolumeHook {
     /// The number of events on the volume until now.
     pub(crate) events: Box<dyn Fn() -> usize + Send + Sync>,
     /// Writes back some of what is in memory, as the file system does by age.
@@ -50,7 +50,7 @@ pub(crate) struct Beside {
 
 #[derive(Default)]
 struct State {
-    beside: Option<Beside>,
+    volume: Option<VolumeHook>,
     /// The number of events on the volume before each call.
     positions: Vec<usize>,
     calls: Vec<Call>,
@@ -125,7 +125,7 @@ impl Recorder {
 
     /// Records calls without end, of a file system in memory whose trees may be replaced. The times of
     /// calls count from 1970.
-    pub(crate) fn without_end(fs: Arc<MemFs>) -> Self {
+    pub(crate) fn unbounded(fs: Arc<MemFs>) -> Self {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let start = since.map_or(0, |since| since.as_nanos());
         let numbered = Arc::clone(&fs);
@@ -148,8 +148,8 @@ impl Recorder {
     }
 
     /// Notes where the calls stand among the events of a volume.
-    pub(crate) fn beside(&self, beside: Beside) {
-        self.lock().beside = Some(beside);
+    pub(crate) fn watch_volume(&self, hook: VolumeHook) {
+        self.lock().volume = Some(hook);
     }
 
     /// Says that the program has ended. What it wrote through mappings may still come, and is
@@ -179,7 +179,7 @@ impl Recorder {
         self.push(&mut state, Action::End, Process::default(), Arc::default());
         state.recording = false;
         state.printed = None;
-        state.beside = None;
+        state.volume = None;
         let positions = std::mem::take(&mut state.positions);
         (!state.overflow).then(|| (std::mem::take(&mut state.calls), positions))
     }
@@ -249,7 +249,7 @@ impl Recorder {
         let at_nanos = self.start_nanos.saturating_add(elapsed);
         state.calls.push(Call { action, process, at_nanos, data });
         let count = state.calls.len();
-        if let Some(Beside { events, write_back, every }) = &state.beside {
+        if let Some(VolumeHook { events, write_back, every }) = &state.volume {
             let position = events();
             if count.is_multiple_of(*every) {
                 write_back();

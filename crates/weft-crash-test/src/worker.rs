@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use weft_vfs::FileSystem;
 use weft_vfs::memfs::MemFs;
 
+use crate::backend::{Backend, Base, later, memory};
 use crate::before_main::WORKER_ARGUMENT;
-use crate::ground::{Base, Ground, later, memory};
 use crate::run::{CheckOptions, RecordOptions};
 use crate::sandbox::{self, run_if_worker};
 use crate::sandbox::{
@@ -335,11 +335,11 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
     else {
         return Ok(String::new());
     };
-    let ground = match volume {
-        Some(options) => Ground::on_volume(options)?,
-        None => Ground::Memory(Arc::new(memory(*size_bytes))),
+    let backend = match volume {
+        Some(options) => Backend::on_volume(options)?,
+        None => Backend::Memory(Arc::new(memory(*size_bytes))),
     };
-    let recorder = Arc::new(ground.recorder(*write_limit_bytes));
+    let recorder = Arc::new(backend.recorder(*write_limit_bytes));
     let mount = TestMount::new(Arc::clone(&recorder) as Arc<dyn FileSystem>, &seat.mountpoint)?;
     let command = |line: &str| in_folder(line, &mount, *time_limit);
     if let Some(setup) = setup {
@@ -350,7 +350,7 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
         }
     }
     write_mapped_pages(mount.path())?;
-    let Base { tree, image, events: skipped } = ground.base(&recorder)?;
+    let Base { tree, image, events: skipped } = backend.base(&recorder)?;
     let promise = promise.as_deref().map(Pattern::new);
     let ended = command(run).run_drained(&seat.isolation, |output| {
         let output = Arc::clone(output);
@@ -364,7 +364,7 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
     }
     recorder.end_of_program();
     write_mapped_pages(mount.path())?;
-    ground.settle()?;
+    backend.settle()?;
     let Some((calls, positions)) = recorder.stop_with_positions() else {
         return Err(Error::NotTested(format!(
             "the program wrote more than {} MiB (--write-limit)",
@@ -383,9 +383,9 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
     };
     let header =
         Header { setup: setup.clone(), run: run.clone(), exit, left_behind: ended.left_running };
-    let recording = match ground {
-        Ground::Memory(_) => Recording::new(header, tree, calls),
-        Ground::Volume { kind, recorder, .. } => {
+    let recording = match backend {
+        Backend::Memory(_) => Recording::new(header, tree, calls),
+        Backend::Volume { kind, recorder, .. } => {
             let events = later(&recorder.events(), skipped);
             let calls = merge(calls, &positions, &events, kind.block_bytes);
             let volume = image.map(|image| Volume { kind, image });

@@ -9,7 +9,7 @@ use weft::mount_options::MountOptions;
 use weft::{AtFailure, Tree, mounts};
 use weft_crash_test::Error;
 use weft_crash_test::live::{
-    Address, Answer, At, Client, Extent, LiveFolder, LiveOptions, Loss, Request, Server,
+    Address, Answer, Client, CutPoint, LiveFolder, LiveOptions, Loss, LossMode, Request, Server,
 };
 
 use super::background;
@@ -131,15 +131,15 @@ pub fn sync(out: Output, args: &CrashLive) -> Outcome {
 
 /// `crash lose`.
 pub fn lose(out: Output, args: &CrashLose) -> Outcome {
-    let extent = match (args.newest, args.random, args.torn) {
-        (Some(calls), ..) => Extent::Newest(calls),
-        (None, true, _) => Extent::Random(args.seed),
-        (None, false, true) => Extent::Torn(args.seed),
-        (None, false, false) => Extent::All,
+    let mode = match (args.newest, args.random, args.torn) {
+        (Some(calls), ..) => LossMode::Newest(calls),
+        (None, true, _) => LossMode::Random(args.seed),
+        (None, false, true) => LossMode::Torn(args.seed),
+        (None, false, false) => LossMode::All,
     };
-    let loss = Loss { extent, path: args.path.clone() };
+    let loss = Loss { mode, path: args.path.clone() };
     loss.check().map_err(failure)?;
-    let at = args.at.clone().map(|call| At { call, nth: args.nth, after: args.after });
+    let at = args.at.clone().map(|call| CutPoint { call, nth: args.nth, after: args.after });
     let mut client = connect(&args.mountpoint)?;
     client.send(&Request::Lose { loss, at, kill: args.kill }).map_err(failure)?;
     loop {

@@ -209,9 +209,9 @@ fn the_socket_speaks_json() {
     std::fs::write(folder.at("f"), "1").unwrap();
     assert_eq!(ask(r#"{"lose":{"path":"nothing"}}"#)["lost"]["lost"]["calls"], 0);
     // What was kept is on the disk now.
-    assert_eq!(ask(r#"{"lose":{"extent":{"newest":1}}}"#)["lost"]["lost"]["calls"], 0);
+    assert_eq!(ask(r#"{"lose":{"mode":{"newest":1}}}"#)["lost"]["lost"]["calls"], 0);
     std::fs::write(folder.at("g"), "1").unwrap();
-    assert_eq!(ask(r#"{"lose":{"extent":{"newest":1}}}"#)["lost"]["lost"]["calls"], 1);
+    assert_eq!(ask(r#"{"lose":{"mode":{"newest":1}}}"#)["lost"]["lost"]["calls"], 1);
     assert_eq!(ask(r#""sync""#), "done");
     for wrong in
         [r#"{"lose":{"path":"a["}}"#, r#"{"lose":{"at":{"call":"fly"}}}"#, "{", r#""gain""#]

@@ -18,7 +18,7 @@ use rustix::net::{RecvFlags, Shutdown};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::{At, LiveFolder, LiveReport, Loss, Lost};
+use super::{CutPoint, LiveFolder, LiveReport, Loss, Lost};
 use crate::{Error, Result};
 
 /// The longest line that is read, in bytes.
@@ -41,7 +41,7 @@ pub enum Request {
         loss: Loss,
         /// At this call; otherwise now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        at: Option<At>,
+        at: Option<CutPoint>,
         /// Kill the processes that have used the folder, but for the one that asks and its ancestors.
         #[serde(default)]
         kill: bool,

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// What is lost of that which is not durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Extent {
+pub enum LossMode {
     /// Everything.
     #[default]
     All,
@@ -32,7 +32,7 @@ pub enum Extent {
 pub struct Loss {
     /// How much.
     #[serde(default)]
-    pub extent: Extent,
+    pub mode: LossMode,
     /// Only changes of files and names that match this, and what cannot be without these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
@@ -70,9 +70,9 @@ impl Loss {
         let lose = |places: &mut dyn Iterator<Item = usize>| {
             places.fold(full.clone(), |state, place| epoch.without(&state, place))
         };
-        Ok(match self.extent {
-            Extent::All => lose(&mut all.into_iter().rev()),
-            Extent::Newest(calls) => {
+        Ok(match self.mode {
+            LossMode::All => lose(&mut all.into_iter().rev()),
+            LossMode::Newest(calls) => {
                 let mut newest: Vec<CallNr> = all.iter().map(|place| call_of(*place)).collect();
                 newest.dedup();
                 let from =
@@ -80,11 +80,11 @@ impl Loss {
                 let first = newest.get(from).copied().unwrap_or(CallNr(u32::MAX));
                 lose(&mut all.into_iter().rev().filter(|place| call_of(*place) >= first))
             }
-            Extent::Random(seed) => {
+            LossMode::Random(seed) => {
                 let random = epoch.random_state(seed);
                 lose(&mut all.into_iter().rev().filter(|place| !random.kept.contains(*place)))
             }
-            Extent::Torn(seed) => torn(moment, &all, seed)?,
+            LossMode::Torn(seed) => torn(moment, &all, seed)?,
         })
     }
 

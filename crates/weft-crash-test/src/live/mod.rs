@@ -34,9 +34,9 @@ use trigger::Trigger;
 use window::Window;
 
 pub use control::{Address, Answer, Client, Request, Server};
-pub use loss::{Extent, Loss};
+pub use loss::{Loss, LossMode};
 pub use pending::{Pending, PendingFile};
-pub use trigger::{At, CALLS, CallPattern};
+pub use trigger::{CALLS, CallPattern, CutPoint};
 
 /// How often the directory follows.
 const FOLLOW_PERIOD: Duration = Duration::from_secs(1);
@@ -125,7 +125,7 @@ impl LiveFolder {
         let limits = MemLimits { capacity_bytes: options.size_bytes, ..MemLimits::default() };
         let memory = Arc::new(MemFs::with_limits(limits));
         memory.restore(mirror.tree());
-        let recorder = Arc::new(Recorder::without_end(Arc::clone(&memory)));
+        let recorder = Arc::new(Recorder::unbounded(Arc::clone(&memory)));
         let window = Window::new(options.model, memory.snapshot(), options.unsynced_bytes);
         let inner = Inner { window, mirror, followed: 0, problem: None };
         let folder = Arc::new(Self {
@@ -210,7 +210,7 @@ impl LiveFolder {
     pub fn lose_at(
         &self,
         loss: &Loss,
-        at: &At,
+        at: &CutPoint,
         kill_for: Option<u32>,
         armed: &dyn Fn(),
         goes_on: &dyn Fn() -> bool,

@@ -81,7 +81,7 @@ impl fmt::Display for CallPattern {
 
 /// A call at which the power is cut.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct At {
+pub struct CutPoint {
     /// Which call.
     pub call: CallPattern,
     /// The how manieth such call from now on, from 1.
@@ -106,7 +106,7 @@ pub(crate) struct Trigger {
 }
 
 impl Trigger {
-    pub(crate) fn new(at: &At) -> Result<Self> {
+    pub(crate) fn new(at: &CutPoint) -> Result<Self> {
         let path = at.call.path.as_deref().map(pattern).transpose()?;
         Ok(Self { call: at.call.call.clone(), path, left: at.nth.max(1), after: at.after })
     }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn the_nth_call_on_a_path_counts() {
         let call = "fsync:wal/*".parse().unwrap();
-        let mut trigger = Trigger::new(&At { call, nth: 2, after: false }).unwrap();
+        let mut trigger = Trigger::new(&CutPoint { call, nth: 2, after: false }).unwrap();
         let path = |path: &'static str| move || vec![path.to_owned()];
         assert!(!trigger.counts("fsync", &path("wal/1")));
         assert!(!trigger.counts("write", &path("wal/1")));

@@ -157,7 +157,7 @@ mod tests {
             let model = Model::ALL[seed as usize % 4];
             let memory = Arc::new(MemFs::new());
             // Two recorders over another: one window is shortened, the other is not.
-            let inner = Arc::new(Recorder::without_end(Arc::clone(&memory)));
+            let inner = Arc::new(Recorder::unbounded(Arc::clone(&memory)));
             let outer = Recorder::new(Arc::clone(&inner) as Arc<dyn FileSystem>, u64::MAX);
             outer.start(None, None);
             let base = memory.snapshot();
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn too_much_data_is_written_back_from_the_oldest_on() {
         let memory = Arc::new(MemFs::new());
-        let recorder = Recorder::without_end(Arc::clone(&memory));
+        let recorder = Recorder::unbounded(Arc::clone(&memory));
         let mut window = Window::new(Model::Posix, memory.snapshot(), 100_000);
         let walker = weft_vfs::Walker::new(&recorder);
         for nr in 0..50 {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weft_crash_test::Model;
-use weft_crash_test::live::{At, Extent, LiveFolder, LiveOptions, Loss, Lost};
+use weft_crash_test::live::{CutPoint, LiveFolder, LiveOptions, Loss, LossMode, Lost};
 use weft_vfs::{Caller, Error, FileSystem, Handle, MemFs, OpenFlags, RenameFlags, Walker};
 
 fn open(directory: &Arc<MemFs>, model: Model) -> Arc<LiveFolder> {
@@ -30,12 +30,12 @@ fn fsync(fs: &dyn FileSystem, path: &str) {
     }
 }
 
-fn lose(folder: &LiveFolder, extent: Extent, path: Option<&str>) -> Lost {
-    folder.lose(&Loss { extent, path: path.map(str::to_owned) }, None).unwrap()
+fn lose(folder: &LiveFolder, mode: LossMode, path: Option<&str>) -> Lost {
+    folder.lose(&Loss { mode, path: path.map(str::to_owned) }, None).unwrap()
 }
 
 fn all(folder: &LiveFolder) -> Lost {
-    lose(folder, Extent::All, None)
+    lose(folder, LossMode::All, None)
 }
 
 fn paths(lost: &Lost) -> Vec<&str> {
@@ -123,14 +123,14 @@ fn only_the_newest_calls_or_those_of_a_file() {
     write(&*fs, "/first", b"1");
     write(&*fs, "/second", b"2");
     // Closing is no change: the write, and before it the creation.
-    let lost = lose(&folder, Extent::Newest(1), None);
+    let lost = lose(&folder, LossMode::Newest(1), None);
     assert_eq!((paths(&lost), lost.kept_calls), (vec!["second"], 3));
     assert_eq!(read(&*fs, "/first"), Some(b"1".to_vec()));
     assert_eq!(read(&*fs, "/second"), Some(Vec::new()));
 
     write(&*fs, "/wal-1", b"x");
     write(&*fs, "/data", b"y");
-    let lost = lose(&folder, Extent::All, Some("wal-*"));
+    let lost = lose(&folder, LossMode::All, Some("wal-*"));
     assert_eq!(paths(&lost), ["wal-1"]);
     assert_eq!(read(&*fs, "/wal-1"), None);
     assert_eq!(read(&*fs, "/data"), Some(b"y".to_vec()));
@@ -146,7 +146,7 @@ fn the_last_write_is_torn() {
         let fs = folder.fs();
         let ino = Walker::new(&*fs).resolve(b"/log").unwrap().ino();
         fs.write(&Caller::ROOT, ino, Handle::NONE, 0, &[2; 8192]).unwrap();
-        lose(&folder, Extent::Torn(seed), None);
+        lose(&folder, LossMode::Torn(seed), None);
         let left = read(&*fs, "/log").unwrap();
         assert!(left.contains(&1) && left.contains(&2), "seed {seed}");
         assert!(left.chunks(512).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
@@ -154,13 +154,13 @@ fn the_last_write_is_torn() {
     }
     assert!(seen.len() > 10, "{}", seen.len());
     let folder = open(&Arc::new(MemFs::new()), Model::Posix);
-    assert!(folder.lose(&Loss { extent: Extent::Torn(1), path: None }, None).is_err());
+    assert!(folder.lose(&Loss { mode: LossMode::Torn(1), path: None }, None).is_err());
     // The power is on again all the same, and paths are known.
     let fs = folder.fs();
     let sub = Walker::new(&*fs).mkdir(b"/sub", 0o755).unwrap().ino();
-    let torn = Loss { extent: Extent::Torn(1), path: Some("none".into()) };
+    let torn = Loss { mode: LossMode::Torn(1), path: Some("none".into()) };
     assert!(folder.lose(&torn, None).is_err());
-    let at = At { call: "creat:sub/f".parse().unwrap(), nth: 1, after: false };
+    let at = CutPoint { call: "creat:sub/f".parse().unwrap(), nth: 1, after: false };
     let (made, lost) = cut_at(&folder, &at, |fs| {
         fs.create(&Caller::ROOT, sub, b"f", 0o644, OpenFlags::WRITE).is_ok()
     });
@@ -176,7 +176,7 @@ fn random_losses_follow_the_model_and_the_seed() {
         for nr in 0..12 {
             Walker::new(&*fs).mkdir(format!("/{nr}").as_bytes(), 0o755).unwrap();
         }
-        lose(&folder, Extent::Random(seed), None);
+        lose(&folder, LossMode::Random(seed), None);
         let there: Vec<bool> = (0..12)
             .map(|nr| Walker::new(&*fs).resolve(format!("/{nr}").as_bytes()).is_ok())
             .collect();
@@ -191,7 +191,7 @@ fn random_losses_follow_the_model_and_the_seed() {
 /// Cuts the power at a call that `program` makes, and returns what the program saw and what was lost.
 fn cut_at<T: Send>(
     folder: &LiveFolder,
-    at: &At,
+    at: &CutPoint,
     program: impl FnOnce(&dyn FileSystem) -> T + Send,
 ) -> (T, Lost) {
     let armed = AtomicBool::new(false);
@@ -212,7 +212,7 @@ fn cut_at<T: Send>(
 #[test]
 fn the_power_is_cut_at_the_nth_call() {
     let folder = open(&Arc::new(MemFs::new()), Model::Posix);
-    let at = At { call: "rename:*.tmp".parse().unwrap(), nth: 2, after: false };
+    let at = CutPoint { call: "rename:*.tmp".parse().unwrap(), nth: 2, after: false };
     let (renamed, lost) = cut_at(&folder, &at, |fs| {
         let walker = Walker::new(fs);
         let mut renamed = Vec::new();
@@ -239,7 +239,7 @@ fn the_power_is_cut_at_the_nth_call() {
 fn after_the_call_its_work_is_done_and_the_program_does_not_know() {
     for (after, survives) in [(false, false), (true, true)] {
         let folder = open(&Arc::new(MemFs::new()), Model::Ext4Ordered);
-        let at = At { call: "fsync:f".parse().unwrap(), nth: 1, after };
+        let at = CutPoint { call: "fsync:f".parse().unwrap(), nth: 1, after };
         let (synced, _) = cut_at(&folder, &at, |fs| {
             write(fs, "/f", b"data");
             let ino = Walker::new(fs).resolve(b"/f").unwrap().ino();
@@ -253,7 +253,7 @@ fn after_the_call_its_work_is_done_and_the_program_does_not_know() {
 #[test]
 fn a_request_that_is_taken_back_cuts_nothing() {
     let folder = open(&Arc::new(MemFs::new()), Model::Posix);
-    let at = At { call: "any".parse().unwrap(), nth: 1, after: false };
+    let at = CutPoint { call: "any".parse().unwrap(), nth: 1, after: false };
     let taken = folder.lose_at(&Loss::default(), &at, None, &|| (), &|| false).unwrap();
     assert_eq!(taken, None);
     write(&*folder.fs(), "/f", b"1");

@@ -229,7 +229,7 @@ fn a_command_that_forks_all_the_time_is_ended() {
 }
 
 #[test]
-fn output_without_end_is_kept_up_to_a_bound() {
+fn output_unbounded_is_kept_up_to_a_bound() {
     in_every_way(|bench| {
         let line =
             "echo first; echo wrong >&2; yes 'a line of the middle' | head -c 30000000; echo last";

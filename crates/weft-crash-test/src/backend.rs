@@ -1,4 +1,4 @@
-//! What a program is recorded on: a file system in memory, or a volume.
+//! The file system below the recorded folder: one in memory, or a volume of weft.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use weft_ext2::Ext2;
 use weft_vfs::FileSystem;
 use weft_vfs::memfs::{MemFs, MemLimits, Snapshot};
 
-use crate::recorder::Beside;
+use crate::recorder::VolumeHook;
 use crate::volume::{self, Volume, VolumeKind, VolumeOptions, read_tree};
 use crate::{Error, Recorder, Result};
 
-/// What a program is recorded on.
-pub(crate) enum Ground {
+/// The file system below the recorded folder.
+pub(crate) enum Backend {
     Memory(Arc<MemFs>),
     Volume {
         kind: VolumeKind,
@@ -22,13 +22,13 @@ pub(crate) enum Ground {
     },
 }
 
-/// A device in memory that two hold.
+/// The device of a volume, which the recorder writes and whose content is copied.
 type SharedDevice = Arc<MemoryDevice>;
 
 /// After so many calls a volume writes back some of what it has in memory.
 const WRITE_BACK_EVERY: usize = 5;
 
-/// What there is before the program.
+/// The state before the program runs.
 pub(crate) struct Base {
     pub(crate) tree: Snapshot,
     /// The volume.
@@ -51,7 +51,7 @@ pub(crate) fn memory(size_bytes: u64) -> MemFs {
     MemFs::with_limits(MemLimits { capacity_bytes: size_bytes, ..MemLimits::default() })
 }
 
-impl Ground {
+impl Backend {
     pub(crate) fn on_volume(options: &VolumeOptions) -> Result<Self> {
         let Volume { kind, image } = Volume::new(options)?;
         let device = Arc::new(MemoryDevice::from_image(image));
@@ -85,7 +85,7 @@ impl Ground {
                 let image = Some(device.snapshot());
                 let before = recorder.event_count();
                 let (events, mounted) = (Arc::clone(recorder), Arc::clone(fs));
-                calls.beside(Beside {
+                calls.watch_volume(VolumeHook {
                     events: Box::new(move || events.event_count() - before),
                     // What cannot be written is told by the next fsync.
                     write_back: Box::new(move || drop(mounted.engine().write_back())),
