@@ -195,7 +195,7 @@ pub enum Action {
     },
     /// The file system flushed its volume.
     BlockFlush {
-        /// What was written before this call is durable.
+        /// Block writes and discards before this call are durable.
         covers: CallNr,
     },
     /// A call that is left out of a search.

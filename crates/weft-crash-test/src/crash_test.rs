@@ -3,7 +3,7 @@
 //! The program under test, and each check, must be a process of its own, as it can be killed, and has
 //! the folder as its working directory. So the test's program is started again for each, with the
 //! arguments by which the test harness runs this one test; the test comes to the same
-//! [`CrashTest::run`], which sees by a variable that it is to call one of the functions, and ends.
+//! [`CrashTest::report`], which sees by an environment variable that it is to call one of the functions, and ends.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use crate::{Bounds, Error, Header, Limits, Model, Pattern, Report, Result, Worke
 /// Says which part of which test a process is to run: the part, a blank, and the test's name.
 const PART_VARIABLE: &str = "WEFT_CRASH_TEST_PART";
 
-/// What a line of [`promise`] begins with.
+/// The beginning of a line of [`promise`].
 const PROMISE_MARK: &str = "weft-promise: ";
 
 /// The exit status of a process whose part has succeeded. That of one that never came to it is
@@ -77,7 +77,7 @@ pub struct CrashTest<'a> {
 /// Gets the folder and the promises that were made, and returns whether it has succeeded.
 type Function<'a> = dyn Fn(&Path, &[String]) -> bool + 'a;
 
-/// What is run in the folder.
+/// A part of a crash test: a shell line, or a function of the test's program.
 enum Part<'a> {
     Command(String),
     Function(Box<Function<'a>>),
@@ -227,7 +227,7 @@ impl<'a> CrashTest<'a> {
         self
     }
 
-    /// Whether pages may be written by half.
+    /// Sets whether a power cut may leave a page written in part.
     #[must_use]
     pub fn torn(mut self, torn: bool) -> Self {
         self.options.limits.bounds = Bounds { torn, ..self.options.limits.bounds };

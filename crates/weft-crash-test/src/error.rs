@@ -31,7 +31,7 @@ pub enum Error {
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The reason why it cannot be read.
         problem: String,
     },
     /// A power cut of that kind would take nothing.

@@ -55,7 +55,7 @@ pub struct Finding {
     pub kind: FindingKind,
     /// What it is about.
     pub nature: Nature,
-    /// What happened, in a sentence.
+    /// A sentence that says which calls are lost and which are not.
     pub headline: String,
     /// The calls that are lost, without those that are lost only because they need one of them.
     pub lost: Vec<LostCall>,

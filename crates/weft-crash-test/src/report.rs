@@ -18,7 +18,7 @@ pub struct Report {
     pub recorded: Header,
     /// Calls in the recording.
     pub calls: usize,
-    /// What was written to the volume, if it ran on one.
+    /// Writes to the volume, if the program ran on one.
     pub block_writes: usize,
     /// Those calls that make something durable.
     pub syncs: usize,

@@ -122,7 +122,7 @@ pub fn check_recording(
             judge.begin(*model)?;
         }
         let mut found = search(&subject, &mut judges, options.limits, &|p| progress(*model, p))?;
-        // What is missing is worth the time again, if the search took all of it.
+        // The proofs of missing calls may take as long again as the search.
         let deadline = Instant::now() + options.limits.time;
         add_mends(recording, &subject, &mut found.findings, judges[0].as_mut(), deadline)?;
         let (units, seconds) = (subject.units.units.len(), began.elapsed().as_secs_f64());

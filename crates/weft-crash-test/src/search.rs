@@ -312,7 +312,7 @@ impl Shared<'_> {
             causes.findings[finding].states += 1;
             return Ok(());
         }
-        // Without any finding nobody would know what fails.
+        // The first failure is shrunk in any case: a report of failures needs an example.
         let is_late = self.started.elapsed() >= self.limits.time && !causes.findings.is_empty();
         if causes.causes.len() >= self.limits.shrinks || is_late {
             self.failed.fetch_add(1, Ordering::Relaxed);

@@ -110,7 +110,7 @@ impl Subject {
     }
 }
 
-/// What builds trees: of calls, or of the blocks of a volume.
+/// The builder of trees: from calls, or from the blocks of a volume.
 enum Trees<'a> {
     Calls(Images<'a>),
     Volume(VolumeImages<'a>),

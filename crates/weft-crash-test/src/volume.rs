@@ -25,7 +25,7 @@ use crate::model::{UnitNr, Units};
 use crate::states::{Epoch, State, Torn};
 use crate::{Error, Result};
 
-/// What kind of volume: how weft writes to it.
+/// The format of a volume and the order in which weft writes to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeKind {
     /// The order of writes, as `weft mount --order` names it: soft, journal, journal=ordered,

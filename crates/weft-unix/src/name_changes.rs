@@ -33,7 +33,7 @@ impl Position {
     }
 }
 
-/// What the volume has of a name.
+/// The state of a name on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     /// Not before the change that gave it, which nothing else had taken away there.

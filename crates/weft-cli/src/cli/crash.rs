@@ -195,7 +195,7 @@ pub struct CrashMount {
     pub directory: String,
     /// The directory to mount on
     pub mountpoint: PathBuf,
-    /// What is durable, and in which order
+    /// The model that says which changes are durable, and in which order
     #[arg(long, value_name = "MODEL", default_value = "ext4-ordered", value_parser = known::<Model>(MODELS))]
     pub model: Model,
     /// The size of the file system, all of which is in memory

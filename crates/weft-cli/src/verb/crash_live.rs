@@ -1,6 +1,7 @@
 //! `crash mount`, `report`, `lose` and `sync`: a folder in use, from which a power cut can be taken.
 
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -89,13 +90,14 @@ fn detach(out: Output, args: &CrashMount) -> Outcome {
     Ok(DONE)
 }
 
-/// Where the control socket of a mount, or of a path, is.
+/// Returns the address of the control socket of a mount, or of a socket's path.
 fn address(path: &Path) -> Result<Address, Failure> {
     if let Some(mounted) = mounts::mounted_at(path)? {
         let source = mounted.source.as_bytes().to_vec();
         return Ok(Address::Mount { device: mounted.device, source });
     }
-    if Client::is_socket(path) {
+    let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
+    if std::fs::metadata(path).is_ok_and(is_socket) {
         return Ok(Address::Path(path.to_owned()));
     }
     Err(Failure::new(format!("nothing is mounted on {}", path.display())))
@@ -142,28 +144,26 @@ pub fn lose(out: Output, args: &CrashLose) -> Outcome {
     let at = args.at.clone().map(|call| CutPoint { call, nth: args.nth, after: args.after });
     let mut client = connect(&args.mountpoint)?;
     client.send(&Request::Lose { loss, at, kill: args.kill }).map_err(failure)?;
-    loop {
+    let lost = loop {
         match client.receive_within(args.timeout).map_err(failure)? {
             Some(Answer::Armed) => {
                 if let Some(at) = &args.at {
                     out.note(&format!("waiting for {at}"));
                 }
             }
-            Some(Answer::Lost(lost)) => {
-                out.report(&lost, |w| write!(w, "{lost}"))?;
-                return Ok(DONE);
-            }
+            Some(Answer::Lost(lost)) => break lost,
             Some(other) => return Err(unexpected(&other)),
             None => {
                 if let Some(lost) = client.take_back().map_err(failure)? {
-                    out.report(&lost, |w| write!(w, "{lost}"))?;
-                    return Ok(DONE);
+                    break lost;
                 }
                 let seconds = args.timeout.unwrap_or(Duration::ZERO).as_secs_f64();
                 return Err(Failure::new(format!("the call did not come within {seconds} s")));
             }
         }
-    }
+    };
+    out.report(&lost, |w| write!(w, "{lost}"))?;
+    Ok(DONE)
 }
 
 fn failure(e: Error) -> Failure {

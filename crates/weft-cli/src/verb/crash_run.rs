@@ -86,7 +86,7 @@ pub fn run(out: Output, args: &CrashRun) -> Outcome {
 /// The version of what `--json` prints. Fields may be added without a new one.
 const JSON_VERSION: u32 = 1;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Versioned<'a, T> {
     version: u32,
@@ -105,7 +105,7 @@ struct Told<'a> {
     passed: bool,
     #[serde(flatten)]
     report: &'a Report,
-    /// What is printed without --json.
+    /// The output without --json.
     text: String,
 }
 

@@ -205,7 +205,7 @@ fn each_fsync_is_left_out_in_turn() {
     assert!(ran.err.contains("a state fails with every fsync in place"), "{}", ran.err);
 }
 
-/// What plugins of test runners build on; docs/crash.md has the fields.
+/// The output that plugins of test runners build on; docs/crash.md has the fields.
 #[test]
 fn the_json_of_a_failure_says_all_that_the_text_says() {
     let bench = Bench::new();

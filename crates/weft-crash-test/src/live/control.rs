@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -26,17 +26,17 @@ const LINE_MAX: u64 = 64 << 10;
 /// The number of bytes from the end of a source that go into a name: names have 107 bytes at most.
 const SOURCE_MAX_BYTES: usize = 64;
 
-/// What can be asked of a live folder.
+/// A request to a live folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// What is not durable?
+    /// Report the changes that are not durable.
     Report,
     /// Make everything durable.
     Sync,
     /// Cut the power.
     Lose {
-        /// What is lost.
+        /// The changes that are lost.
         #[serde(flatten)]
         loss: Loss,
         /// At this call; otherwise now.
@@ -64,7 +64,7 @@ pub enum Answer {
     Error(String),
 }
 
-/// Where the socket of a mount is.
+/// The address of a control socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// That of a mount, of which no file is left behind. The kernel gives the number of a mount that
@@ -304,11 +304,5 @@ impl Client {
     pub fn ask(&mut self, request: &Request) -> Result<Answer> {
         self.send(request)?;
         self.receive()
-    }
-
-    /// Returns true if there is a mount behind a path.
-    #[must_use]
-    pub fn is_socket(path: &Path) -> bool {
-        UnixStream::connect(path).is_ok()
     }
 }

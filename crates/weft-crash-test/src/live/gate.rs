@@ -14,9 +14,9 @@ use super::callers::Callers;
 use super::trigger::Trigger;
 use crate::mutex::locked;
 
-/// What is done when the last program has left: the folder is unmounted.
+/// Called when the folder has been unmounted.
 type AtEnd = Box<dyn Fn() -> Result<()> + Send + Sync>;
-/// What is done before a call: what is recorded may have become too much.
+/// Called before each call of a program, which may add to a recording that is too long.
 type BeforeCall = Box<dyn Fn() + Send + Sync>;
 
 pub(crate) struct Gate {
@@ -49,7 +49,7 @@ struct GateState {
 struct Armed {
     id: u64,
     trigger: Trigger,
-    /// Whose ancestors are not killed; `None` if nobody is.
+    /// The process that is not killed, nor its ancestors; `None` if no process is killed.
     kill_for: Option<u32>,
     fired: Option<Fired>,
 }
@@ -234,7 +234,7 @@ impl Gate {
     }
 }
 
-/// What a call has to do with.
+/// An inode or a name that a call uses.
 enum Target<'a> {
     Inode(Ino),
     Name(Ino, &'a [u8]),
@@ -482,7 +482,7 @@ impl Layer for Gate {
         self.pass(caller, "fsync", &[Target::Inode(ino)], || self.below.fsync_dir(caller, ino))
     }
 
-    /// What is in memory becomes what is in the directory: a clean unmount loses nothing.
+    /// Writes everything to the directory: a clean unmount loses nothing.
     fn unmount(&self) -> Result<()> {
         self.hooks.get().map_or(Ok(()), |(_, at_end)| at_end())
     }

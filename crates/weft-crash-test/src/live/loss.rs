@@ -1,4 +1,4 @@
-//! Which of the changes that are not durable a power cut takes.
+//! The choice of pending changes that a power cut takes away.
 
 use globset::{Glob, GlobMatcher};
 use serde::{Deserialize, Serialize};
@@ -11,26 +11,26 @@ use crate::states::{State, Torn};
 use crate::words::Paths;
 use crate::{Error, Result};
 
-/// What is lost of that which is not durable.
+/// The way in which pending changes are chosen to be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossMode {
     /// Everything.
     #[default]
     All,
-    /// What the newest calls have changed: the disk was some calls behind.
+    /// The changes of the newest calls, as many as this: the disk was some calls behind.
     Newest(u64),
-    /// What a random set of calls has changed, by a seed, such as the model allows it: the disk has
+    /// A random set of changes that the model allows, by a seed: the disk has
     /// reordered the others.
     Random(u64),
     /// A part of the last write, by a seed: some of its pages, or some sectors of one.
     Torn(u64),
 }
 
-/// What is to be lost.
+/// A choice of pending changes that are lost.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Loss {
-    /// How much.
+    /// The way in which they are chosen.
     #[serde(default)]
     pub mode: LossMode,
     /// Only changes of files and names that match this, and what cannot be without these.

@@ -21,7 +21,7 @@ const STAGING: &[u8] = b".weft-crash-staging";
 /// A file system below a directory, and the tree that it holds.
 pub(crate) struct Mirror {
     fs: Arc<dyn FileSystem>,
-    /// What is there: after a failure too, so that the next attempt goes on.
+    /// The tree that the directory holds, also after a failure: the next attempt goes on from there.
     tree: Snapshot,
     /// The inodes below, each with one reference.
     inos: HashMap<u64, Ino>,
@@ -110,7 +110,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// The directories that differ, of those that are there.
+    /// The inodes of the directory that differ in the wanted tree, or are not in it.
     fn changed(&self, wanted: &Snapshot) -> Vec<u64> {
         let differs = |number: u64, old: &Arc<SnapshotNode>| {
             wanted.node(number).is_none_or(|new| !Arc::ptr_eq(old, new))

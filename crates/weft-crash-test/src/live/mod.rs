@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use weft_vfs::FileSystem;
 use weft_vfs::memfs::{MemFs, MemLimits};
-use weft_vfs::{FileSystem, Ino};
 
 use crate::mutex::locked;
 use crate::recorder::Recorder;
@@ -38,15 +38,15 @@ pub use loss::{Loss, LossMode};
 pub use pending::{Pending, PendingFile};
 pub use trigger::{CALLS, CallPattern, CutPoint};
 
-/// How often the directory follows.
+/// The interval at which the directory is brought up to date.
 const FOLLOW_PERIOD: Duration = Duration::from_secs(1);
-/// How often a process that waits for a call is asked whether it still does.
+/// The interval at which a request that waits for a call looks whether its client is still there.
 const WAIT_PERIOD: Duration = Duration::from_millis(50);
 
 /// The options of a [`LiveFolder`].
 #[derive(Debug, Clone, Copy)]
 pub struct LiveOptions {
-    /// What is durable, and in which order.
+    /// The model of persistence: which changes are durable, and in which order.
     pub model: Model,
     /// The size of the file system, in bytes. All of its content is in memory.
     pub size_bytes: u64,
@@ -74,12 +74,12 @@ struct Inner {
     problem: Option<String>,
 }
 
-/// What is not durable in a folder.
+/// The answer to [`Request::Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveReport {
     /// The model.
     pub model: Model,
-    /// What a power cut could take.
+    /// The changes that a power cut could take away.
     #[serde(flatten)]
     pub pending: Pending,
     /// Calls that were written back although the program did not ask for it, because too much was
@@ -91,16 +91,16 @@ pub struct LiveReport {
     pub problem: Option<String>,
 }
 
-/// What a power cut has taken.
+/// The result of a power cut.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     /// The call at which it came, such as `fsync("wal/1")`.
     pub at: Option<String>,
-    /// What is lost.
+    /// The changes that are lost.
     pub lost: Pending,
     /// A page that was written in part: of the last write, its file and the first byte of the page.
     pub torn: Option<(String, u64)>,
-    /// What could have been lost, and was not: the number of calls.
+    /// The number of calls whose changes could have been lost, and were not.
     pub kept_calls: u64,
     /// The processes that were killed.
     pub killed: Vec<u32>,
@@ -256,7 +256,7 @@ impl LiveFolder {
         // fails, as the power is off.
         let known = self.gate.take_known();
         if let Some(sink) = self.memory.invalidate() {
-            known.into_iter().for_each(|ino: Ino| sink.inode(ino, true));
+            known.into_iter().for_each(|ino| sink.inode(ino, true));
             sink.settle();
         }
         let is_lost = |place: usize| !state.kept.contains(place);

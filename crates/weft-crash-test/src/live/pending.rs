@@ -1,4 +1,4 @@
-//! What is not durable, in words: by file, and by name.
+//! The report of changes that are not durable, by file and by name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::effects::{Change, PAGE_BYTES, Resizing};
 use crate::model::UnitNr;
 use crate::words::{CallText, Paths, describe_with};
 
-/// What a power cut could take from a folder at a moment.
+/// The changes of a folder that a power cut could take away.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     /// The files of which something is not durable, by path.
@@ -25,7 +25,7 @@ pub struct Pending {
     pub bytes: u64,
 }
 
-/// What is not durable of a file or directory, but for its names.
+/// The changes of a file or directory that are not durable, but for those of its names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingFile {
     /// Its path without the mount, as it is now.
@@ -78,7 +78,7 @@ impl PendingFile {
 }
 
 impl Pending {
-    /// What of the units of a moment is in a set, of which `is_in` is told the place.
+    /// Reports the pending units for whose place `is_in` returns true.
     pub(crate) fn of(moment: &Moment, is_in: impl Fn(usize) -> bool) -> Self {
         let subject = &moment.subject;
         let units = &subject.units;

@@ -30,12 +30,12 @@ pub struct CheckServer {
     ask: ChildStdin,
     answers: Output,
     printed: Output,
-    /// What was answered and is no whole line yet.
+    /// The beginning of an answer whose line has not ended yet.
     begun: Vec<u8>,
     ready: bool,
 }
 
-/// What became of a check.
+/// The result of asking a server for a check.
 #[derive(Debug)]
 pub enum Served {
     /// It has ended, or took too long; with what it printed.

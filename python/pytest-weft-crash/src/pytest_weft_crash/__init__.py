@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CrashFailure", "CrashNotTested", "CrashReport", "WeftCrash", "promise"]
 
-#: What a line of ``promise`` begins with.
+#: The beginning of a line of ``promise``.
 PROMISE_MARK = "weft-promise: "
 
 
