@@ -4,17 +4,14 @@
 //! has yet to write everything back (only for mounts of type `fuseblk`, with a block device below,
 //! does the kernel notify the server and wait for it). So the unmounting process connects to a
 //! socket of the server before it unmounts, and reads one line after: `durable`, or the reason why
-//! not. The socket is an abstract one (unix(7)), named after the mount's device number and its
-//! source, so that no file is left behind and root finds the mounts of all users. (The number alone
-//! is not enough: the kernel gives it to another mount while the process behind the last one may
-//! still be writing.) The client checks that the listening process belongs to the mount's owner or
-//! to root.
+//! not. The socket is an abstract one ([`Mounted::socket_name`]), so that no file is left behind and
+//! root finds the mounts of all users. The client checks that the listening process belongs to the
+//! mount's owner or to root.
 
 use crate::mounts::Mounted;
 use crate::{Error, Result};
 use std::io::{ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,16 +19,9 @@ use std::time::Duration;
 /// The most processes that may wait for the end of one mount at a time; more are turned away.
 const WAITING_MAX: usize = 16;
 const DURABLE: &str = "durable";
-/// The number of bytes from the end of a source that go into a name: names have 107 bytes at most.
-const SOURCE_MAX_BYTES: usize = 64;
 
 fn address(mounted: &Mounted) -> std::io::Result<SocketAddr> {
-    let (major, minor) = mounted.device;
-    let source = mounted.source.as_os_str().as_bytes();
-    let source = &source[source.len().saturating_sub(SOURCE_MAX_BYTES)..];
-    let mut name = format!("weft-mount-{major}:{minor}-").into_bytes();
-    name.extend(source);
-    SocketAddr::from_abstract_name(name)
+    SocketAddr::from_abstract_name(mounted.socket_name("mount"))
 }
 
 /// The side of the process that serves a mount.

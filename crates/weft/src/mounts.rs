@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -31,6 +31,20 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    /// Returns the name of an abstract socket (unix(7)) of the process behind the mount, for one
+    /// `purpose`. It contains the device number, and the end of the source, as the kernel gives the
+    /// number to another mount while the process behind the last one may still be writing.
+    #[must_use]
+    pub fn socket_name(&self, purpose: &str) -> Vec<u8> {
+        /// A name has 107 bytes at most.
+        const SOURCE_MAX_BYTES: usize = 64;
+        let (major, minor) = self.device;
+        let source = self.source.as_os_str().as_bytes();
+        let mut name = format!("weft-{purpose}-{major}:{minor}-").into_bytes();
+        name.extend(&source[source.len().saturating_sub(SOURCE_MAX_BYTES)..]);
+        name
+    }
+
     /// Returns true if weft may serve the mount: for a mount by root the table does not name the
     /// program.
     #[must_use]

@@ -1,6 +1,5 @@
 //! `crash mount`, `report`, `lose` and `sync`: a folder in use, from which a power cut can be taken.
 
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::Command;
@@ -93,8 +92,7 @@ fn detach(out: Output, args: &CrashMount) -> Outcome {
 /// Returns the address of the control socket of a mount, or of a socket's path.
 fn address(path: &Path) -> Result<Address, Failure> {
     if let Some(mounted) = mounts::mounted_at(path)? {
-        let source = mounted.source.as_bytes().to_vec();
-        return Ok(Address::Mount { device: mounted.device, source });
+        return Ok(Address::Abstract(mounted.socket_name("crash")));
     }
     let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
     if std::fs::metadata(path).is_ok_and(is_socket) {

@@ -23,8 +23,6 @@ use crate::{Error, Result};
 
 /// The longest line that is read, in bytes.
 const LINE_MAX: u64 = 64 << 10;
-/// The number of bytes from the end of a source that go into a name: names have 107 bytes at most.
-const SOURCE_MAX_BYTES: usize = 64;
 
 /// A request to a live folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,15 +65,8 @@ pub enum Answer {
 /// The address of a control socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// That of a mount, of which no file is left behind. The kernel gives the number of a mount that
-    /// has ended to another while the process behind it still writes, so that the source tells them
-    /// apart.
-    Mount {
-        /// The device number, major and minor.
-        device: (u32, u32),
-        /// The source, as the mount table has it.
-        source: Vec<u8>,
-    },
+    /// A name in the abstract namespace (unix(7)), of which no file is left behind.
+    Abstract(Vec<u8>),
     /// A path.
     Path(PathBuf),
 }
@@ -83,11 +74,7 @@ pub enum Address {
 impl Address {
     fn socket(&self) -> std::io::Result<SocketAddr> {
         match self {
-            Self::Mount { device: (major, minor), source } => {
-                let mut name = format!("weft-crash-{major}:{minor}-").into_bytes();
-                name.extend(&source[source.len().saturating_sub(SOURCE_MAX_BYTES)..]);
-                SocketAddr::from_abstract_name(name)
-            }
+            Self::Abstract(name) => SocketAddr::from_abstract_name(name),
             Self::Path(path) => SocketAddr::from_pathname(path),
         }
     }
@@ -117,7 +104,7 @@ impl Server {
                 std::fs::set_permissions(path, mode).map_err(failed())?;
                 Some(path.clone())
             }
-            Address::Mount { .. } => None,
+            Address::Abstract(_) => None,
         };
         let folder = Arc::downgrade(folder);
         let thread = std::thread::Builder::new().name("weft-crash-control".into());
