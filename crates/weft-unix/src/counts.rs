@@ -203,7 +203,7 @@ impl<F: Format> State<F> {
         self.write_node(op, ino, &[])?;
         for dir in removal.dirs {
             if let Some(dir) = self.nodes.get_mut(dir) {
-                dir.lowers = true;
+                dir.holds_lowerings = true;
             }
         }
         self.node(ino)?.lowerings.add(removal);
@@ -253,7 +253,7 @@ impl<F: Format> State<F> {
 
     /// Makes changes of the lowerings that wait for changes in a directory which is being deleted.
     pub(crate) fn settle_lowerings_of(&mut self, op: &mut Op<'_>, dir: Ino) -> Result<()> {
-        if !std::mem::take(&mut self.node(dir)?.lowers) {
+        if !std::mem::take(&mut self.node(dir)?.holds_lowerings) {
             return Ok(());
         }
         let waits = |ino: &Ino| self.nodes.get(*ino).is_some_and(|n| n.lowerings.wait_for(dir));

@@ -115,7 +115,7 @@ pub struct Node<F: Inodes> {
     /// The changes that moved inodes out of the directory.
     pub(crate) moved_out: MovedOut,
     /// Set if lowerings of counts wait for changes in this directory.
-    pub(crate) lowers: bool,
+    pub(crate) holds_lowerings: bool,
     /// Set if removals of names wait until this directory can be reached.
     pub(crate) relied_on: bool,
     /// Set if it was made without a name, and may still get one.
@@ -149,7 +149,7 @@ impl<F: Inodes> Node<F> {
             born: PatchId::DURABLE,
             unlinked: PatchId::DURABLE,
             moved_out: MovedOut::default(),
-            lowers: false,
+            holds_lowerings: false,
             relied_on: false,
             unnamed: false,
             lazy: false,
