@@ -1,6 +1,6 @@
 //! `weft crash run`: what it finds in small programs, and what it says of those that it cannot test.
 
-use crate::run::Bench;
+use crate::run::{Bench, Ran, ran};
 
 const OLD: &str = "echo old >f";
 const CHECK: &str = "grep -qx -e old -e new f";
@@ -11,9 +11,19 @@ fn args<'a>(run: &'a str, check: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     all
 }
 
-fn mounts() -> String {
+/// Runs the command, with its mount points in a directory of this test.
+fn weft(bench: &Bench, args: &[&str]) -> Ran {
+    let tmp = bench.path("tmp");
+    std::fs::create_dir_all(&tmp).unwrap();
+    ran(&bench.command(args).env("TMPDIR", tmp).output().unwrap())
+}
+
+/// Returns the mounts that runs of this test have left, and no others: other tests and programs
+/// mount, too.
+fn mounts_left(bench: &Bench) -> String {
+    let tmp = bench.path("tmp").canonicalize().unwrap();
     let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    all.lines().filter(|line| line.contains("weft-crash")).collect()
+    all.lines().filter(|line| line.contains(tmp.to_str().unwrap())).collect()
 }
 
 #[test]
@@ -156,20 +166,20 @@ fn what_cannot_be_tested_is_said_and_nothing_stays_mounted() {
         ),
         ("head -c 3000000 /dev/zero >big", CHECK, &["--size", "1M"], "the program failed"),
     ] {
-        let ran = bench.run(&args(run, check, more));
+        let ran = weft(&bench, &args(run, check, more));
         assert_eq!(ran.code, 1, "{run}: {}{}", ran.out, ran.err);
         assert!(ran.err.contains(says), "{run}: {}", ran.err);
     }
-    let ran = bench.run(&args("true", CHECK, &["--model", "zfs"]));
+    let ran = weft(&bench, &args("true", CHECK, &["--model", "zfs"]));
     assert_eq!(ran.code, 2, "{}", ran.err);
-    assert_eq!(mounts(), "");
+    assert_eq!(mounts_left(&bench), "");
 }
 
 #[test]
 fn programs_that_leave_processes_and_checks_that_misbehave_get_a_verdict() {
     let bench = Bench::new();
     // What goes on in the background is killed, and its calls until then are tested.
-    let ran = bench.run(&args("(sleep 1000; echo x >f) & echo new >f", "true", &[]));
+    let ran = weft(&bench, &args("(sleep 1000; echo x >f) & echo new >f", "true", &[]));
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     // A check that hangs, dies or changes its folder: each state is a copy.
     let posix = ["--model", "posix", "--check-limit", "300ms"];
@@ -179,11 +189,11 @@ fn programs_that_leave_processes_and_checks_that_misbehave_get_a_verdict() {
         ("if grep -qx old f; then sleep 1000; fi", 3, "timed out"),
         ("if grep -qx old f; then kill -9 $$; fi", 3, "ended by signal 9"),
     ] {
-        let ran = bench.run(&args(run, check, &posix));
+        let ran = weft(&bench, &args(run, check, &posix));
         assert_eq!(ran.code, code, "{check}: {}{}", ran.out, ran.err);
         assert!(ran.out.contains(says), "{check}: {}", ran.out);
     }
-    assert_eq!(mounts(), "");
+    assert_eq!(mounts_left(&bench), "");
 }
 
 #[test]
@@ -290,7 +300,7 @@ fn a_check_that_serves_is_started_once_for_each_job() {
         )
     };
     let serves = ["--check-server", "--jobs", "1", "--model", "posix"];
-    let ran = bench.run(&args("echo new >t; mv t f", &server(CHECK), &serves));
+    let ran = weft(&bench, &args("echo new >t; mv t f", &server(CHECK), &serves));
     assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains(r#"missing: fsync("t")"#), "{}", ran.out);
     assert_eq!(starts(&bench), 1);
@@ -305,29 +315,29 @@ fn a_check_that_serves_is_started_once_for_each_job() {
             .to_owned()
     };
     let plain =
-        bench.run(&args("echo new >t; mv t f", CHECK, &["--jobs", "1", "--model", "posix"]));
+        weft(&bench, &args("echo new >t; mv t f", CHECK, &["--jobs", "1", "--model", "posix"]));
     assert_eq!(judged(&plain.out), judged(&ran.out));
     let promised = r#"test ! -s "$WEFT_PROMISES" || test -e g"#;
     let more = [&serves[..], &["--stdout-is-promise", "made*g"]].concat();
-    let ran = bench.run(&args("echo x >g; sync g; echo made g", &server(promised), &more));
+    let ran = weft(&bench, &args("echo x >g; sync g; echo made g", &server(promised), &more));
     assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
-    let ran = bench.run(&args("echo x >g; sync g .; echo made g", &server(promised), &more));
+    let ran = weft(&bench, &args("echo x >g; sync g .; echo made g", &server(promised), &more));
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     // What a check leaves running is killed, and the server goes on.
     starts(&bench);
     let leaves = server("setsid sleep 1000 & sleep 1000 & grep -qx -e old -e new f");
-    let ran = bench.run(&args("echo new >t; sync t; mv t f", &leaves, &serves));
+    let ran = weft(&bench, &args("echo new >t; sync t; mv t f", &leaves, &serves));
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert_eq!(starts(&bench), 1);
     // Also one that is not the shell's own process.
     let below = format!("({}); exit 1", server(CHECK));
-    let ran = bench.run(&args("echo new >t; sync t; mv t f", &below, &serves));
+    let ran = weft(&bench, &args("echo new >t; sync t; mv t f", &below, &serves));
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert_eq!(starts(&bench), 1);
     // One that hangs is killed, and started again.
     let hangs = server("if grep -qx old f; then echo waiting; sleep 1000; fi");
     let more = [&serves[..], &["--check-limit", "300ms"]].concat();
-    let ran = bench.run(&args("echo new >t; sync t; mv t f", &hangs, &more));
+    let ran = weft(&bench, &args("echo new >t; sync t; mv t f", &hangs, &more));
     assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("the check: timed out\n       | waiting\n"), "{}", ran.out);
     assert!(starts(&bench) > 1);
@@ -341,9 +351,9 @@ fn a_check_that_serves_is_started_once_for_each_job() {
             "the check cannot be run (exit status 127)",
         ),
     ] {
-        let ran = bench.run(&args("echo new >f", check, &serves));
+        let ran = weft(&bench, &args("echo new >f", check, &serves));
         assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
         assert!(ran.err.contains(says), "{check}: {}", ran.err);
     }
-    assert_eq!(mounts(), "");
+    assert_eq!(mounts_left(&bench), "");
 }
