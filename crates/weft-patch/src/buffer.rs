@@ -58,6 +58,8 @@ pub(crate) struct Buffer {
     pub data: bool,
     /// The journal's transaction that changed it last.
     pub transaction: u64,
+    /// The journal's transaction that allocated it for file data, if it was in memory since.
+    pub allocated_by: u64,
     /// The mark of the last sync that needed it.
     pub mark: u64,
     used: bool,
@@ -260,6 +262,7 @@ impl Cache {
             referenced: true,
             data,
             transaction: 0,
+            allocated_by: 0,
             mark: 0,
             used: true,
         };

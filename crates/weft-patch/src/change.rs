@@ -170,6 +170,9 @@ impl State {
         let b = &self.cache[buffer];
         let hard = b.hard;
         let sealed = hard != NONE && self.graph[hard].sealed;
+        if !external.is_empty() && self.has_ordered_data(buffer) {
+            return false;
+        }
         if b.external_afters == 0 && !sealed {
             return true;
         }

@@ -5,6 +5,7 @@ use crate::graph::NONE;
 use crate::group::Wanted;
 use crate::jbd2::{Log, LogMap};
 use crate::nowait::about_to_wait;
+use crate::patchgroup::Joined;
 use crate::reads::Reads;
 use crate::spare::Spare;
 use crate::state::State;
@@ -508,6 +509,7 @@ pub struct Op<'a> {
     /// Maximum number of log blocks of the running transaction when the operation ends.
     pub(crate) log_blocks_max: u32,
     pub(crate) reads: Reads,
+    pub(crate) joined: Joined,
 }
 
 impl fmt::Debug for Op<'_> {
@@ -679,6 +681,7 @@ impl Op<'_> {
 impl Drop for Op<'_> {
     fn drop(&mut self) {
         self.state.run = NONE;
+        self.joined.end(&mut self.state);
         let log_blocks = self.state.running_len_blocks(0);
         debug_assert!(
             log_blocks <= self.log_blocks_max || std::thread::panicking(),

@@ -1,6 +1,6 @@
 //! Errors of the engine.
 
-use crate::BlockNr;
+use crate::{BlockNr, PatchGroupError};
 
 /// The result of an engine call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -79,6 +79,9 @@ pub enum Error {
     /// The journal's own structures are damaged.
     #[error("journal: {0}")]
     Journal(String),
+    /// A patchgroup does not allow the call.
+    #[error(transparent)]
+    PatchGroup(#[from] PatchGroupError),
 }
 
 impl Error {
@@ -100,6 +103,7 @@ impl Error {
             Self::NotInMemory { .. } | Self::WouldWait => 11,
             Self::OutOfRange { .. } | Self::BadRange { .. } | Self::Journal(_) | Self::Halted => 5,
             Self::JournalTooSmall { .. } => 28,
+            Self::PatchGroup(e) => e.errno(),
         }
     }
 }

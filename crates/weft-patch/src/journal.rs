@@ -29,7 +29,7 @@ use crate::state::State;
 use crate::transactions::{Committing, LogWork, Logged, Transaction};
 use crate::undo::Change;
 use crate::writeback::Goal;
-use crate::{BlockNr, Error, JournalMode, PatchId, Policy, Result};
+use crate::{BlockNr, Error, JournalMode, PatchId, Result};
 use hashbrown::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -65,18 +65,23 @@ impl State {
             let running = self.running();
             (running.number, running.commit)
         };
-        let new = std::mem::replace(&mut self.cache[buffer].transaction, number) != number;
-        let journal = self.journal.as_ref().expect("a journal policy has a journal");
-        let mode = journal.mode;
-        if !journal.journals(data) {
+        let mut new = std::mem::replace(&mut self.cache[buffer].transaction, number) != number;
+        let overtakes = self.would_overtake_groups(buffer, number);
+        let journal = self.journal.as_mut().expect("a journal policy has a journal");
+        if !journal.journals(nr, data) && !overtakes {
             // A write in progress does not contain this change, which gets a patch of its own.
             let new = new || self.cache[buffer].in_flight;
             let patch = self.note_change(buffer, change, &[], &[]);
             let id = self.graph.id(patch);
-            if new && mode == JournalMode::Ordered {
+            // A block that was changed by others in this transaction may not be ordered yet.
+            if self.orders_data() && (new || self.grouped.active) {
                 self.order_data(id);
             }
             return id;
+        }
+        if data && journal.mode != JournalMode::Full {
+            // Changes of the same transaction may have been made in place.
+            new = journal.data_blocks.insert(nr, number) != Some(number);
         }
         let id = self.graph.id(commit);
         self.note_change(buffer, change, &[], &[id]);
@@ -91,6 +96,35 @@ impl State {
             running.freed.remove(&nr);
         }
         id
+    }
+
+    /// Returns true if a change of file data, made in place, could be durable before the befores of its
+    /// groups are. A block that the running transaction has allocated belongs to no file before its
+    /// commit, which is after all that was changed until now.
+    fn would_overtake_groups(&self, buffer: u32, running: u64) -> bool {
+        let b = &self.cache[buffer];
+        b.data && b.allocated_by != running && !self.grouped.befores.is_empty()
+    }
+
+    /// Notes whether a block of file data was just allocated.
+    pub fn note_allocated(&mut self, buffer: u32, fresh: bool) {
+        if fresh && self.journal.is_some() {
+            self.cache[buffer].allocated_by = self.running().number;
+        }
+    }
+
+    /// Returns true if the running transaction waits for the file data that is written now.
+    pub fn orders_data(&self) -> bool {
+        let mode = self.journal.as_ref().map(|journal| journal.mode);
+        mode == Some(JournalMode::Ordered) || (mode.is_some() && self.grouped.active)
+    }
+
+    /// Returns true if a buffer has file data that is written in place before a commit, which a change
+    /// that waits for the commit must not be merged with.
+    pub fn has_ordered_data(&self, buffer: u32) -> bool {
+        let b = &self.cache[buffer];
+        let ordered = self.journal.as_ref().is_some_and(|j| j.mode != JournalMode::Full);
+        ordered && b.data && b.hard != NONE && self.graph[b.hard].waits == 0
     }
 
     /// Makes the running transaction commit only after this file data is durable.
@@ -111,10 +145,13 @@ impl State {
             // The transaction that is being committed may wait for this data: after a crash that
             // keeps it and loses the running one, a file still has the block.
             let awaited = journal.committing.is_some();
-            if !journal.journals(data) && !may_be_in_log && !awaited {
+            if !journal.journals(nr, data) && !may_be_in_log && !awaited {
                 self.cancel_freed(buffer, PatchId::DURABLE);
                 return;
             }
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.data_blocks.remove(&nr);
         }
         let running = self.running();
         if may_be_in_log {
@@ -279,6 +316,8 @@ impl State {
         }
         if journal.logged.is_empty() && journal.committing.is_none() {
             journal.in_log.clear();
+            let running = journal.running.as_ref().map(|t| t.number);
+            journal.data_blocks.retain(|_, number| Some(*number) == running);
         }
     }
 }
@@ -440,12 +479,15 @@ impl Shared {
 }
 
 impl State {
+    /// Returns true if a patch is file data that is durable in place only.
     fn is_unjournaled(&self, id: PatchId) -> bool {
-        let Some(p) = self.graph.find(id) else { return false };
-        let full = self.options.policy == Policy::Journal(JournalMode::Full);
-        !full
-            && (self.graph[p].kind == Kind::Run
-                || self.buffer_of(p).is_some_and(|b| self.cache[b].data))
+        let (Some(p), Some(journal)) = (self.graph.find(id), &self.journal) else { return false };
+        let in_place = |b: u32| {
+            let b = &self.cache[b];
+            b.data && !journal.journals(b.nr, true)
+        };
+        let full = journal.mode == JournalMode::Full;
+        !full && (self.graph[p].kind == Kind::Run || self.buffer_of(p).is_some_and(in_place))
     }
 
     /// Returns true if a patch is the commit of a transaction that is not durable yet.
@@ -456,29 +498,54 @@ impl State {
     /// Returns the commits of the transaction that is being written and of the running one, or
     /// `NONE`.
     fn open_commits(&self) -> [u32; 2] {
-        let Some(journal) = &self.journal else { return [NONE; 2] };
-        let committing = journal.committing.as_ref().map_or(NONE, |c| c.transaction.commit);
-        let running = journal.running.as_ref().filter(|t| !t.is_empty());
-        [committing, running.map_or(NONE, |t| t.commit)]
+        self.open_transactions().map(|t| t.map_or(NONE, |t| t.commit))
     }
 
-    /// Replaces the patches of a sync that are durable with a transaction by its commit. With `all`
-    /// the sync waits for all transactions.
+    /// Returns the transaction that is being written, and the running one if it is not empty.
+    fn open_transactions(&self) -> [Option<&Transaction>; 2] {
+        let Some(journal) = &self.journal else { return [None; 2] };
+        let committing = journal.committing.as_ref().map(|c| &c.transaction);
+        [committing, journal.running.as_ref().filter(|t| !t.is_empty())]
+    }
+
+    /// Replaces the patches of a sync that are durable with a transaction by its commit, and those
+    /// that join others by these. With `all` the sync waits for all transactions.
     pub fn put_commits_into(&mut self, roots: &mut Vec<PatchId>, all: bool) {
         let commits = self.open_commits();
+        let is_join = |id: &PatchId| {
+            let found = self.graph.find(*id);
+            found.is_some_and(|i| self.graph[i].kind == Kind::Empty && !commits.contains(&i))
+        };
+        let joins = roots.iter().any(is_join);
         let mut needed = [all; 2];
-        self.needs(roots, |index, _| {
+        let mut joined = Vec::new();
+        self.needs(roots, |index, patch| {
             for (commit, needed) in commits.iter().zip(&mut needed) {
                 *needed |= *commit == index;
             }
-            needed == [true; 2]
+            if joins && (patch.buffer != NONE || patch.kind == Kind::Run) {
+                joined.push(index);
+            }
+            !joins && needed == [true; 2]
         });
+        roots.extend(joined.into_iter().map(|index| self.graph.id(index)));
+        for (transaction, needed) in self.open_transactions().into_iter().zip(&mut needed) {
+            let number = transaction.map(|t| t.number);
+            *needed |= number.is_some() && roots.iter().any(|&id| self.journaled_by(id) == number);
+        }
         roots.retain(|&id| self.is_unjournaled(id));
         for (commit, needed) in commits.into_iter().zip(needed) {
             if needed && commit != NONE {
                 roots.push(self.graph.id(commit));
             }
         }
+    }
+
+    /// Returns the last transaction with the block of a patch, of file data that was journaled although
+    /// the mode does not journal data.
+    fn journaled_by(&self, id: PatchId) -> Option<u64> {
+        let buffer = self.buffer_of(self.graph.find(id)?)?;
+        self.journal.as_ref()?.data_blocks.get(&self.cache[buffer].nr).copied()
     }
 
     /// Returns the transaction that is to be committed next, if one has ended.
@@ -502,7 +569,7 @@ mod tests {
     use super::*;
     use crate::batch::write_batch;
     use crate::jbd2::LogMap;
-    use crate::{Engine, Options, Owner};
+    use crate::{Engine, Options, Owner, Policy};
     use weft_block::MemoryDevice;
 
     const BLOCK: usize = 1024;

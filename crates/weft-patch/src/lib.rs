@@ -42,6 +42,7 @@
 //! | `sync`, `writeback` | the patches that a sync waits for; rounds, copies with rollbacks, failed writes |
 //! | `batch` | blocks on their way to the device |
 //! | `journal`, `transactions`, [`jbd2`] | the journal policy; its transactions; the format of the log alone |
+//! | [`patchgroup`] | changes of applications that are ordered as groups |
 //! | `pending` | freed numbers that may not be reused yet |
 //! | `fetch` | blocks that an operation needs, read without the lock before it |
 //! | `reads` | the bytes that an operation has read in blocks that it changes: checked in debug builds |
@@ -85,6 +86,7 @@ mod journal;
 mod newest;
 mod nowait;
 mod options;
+pub mod patchgroup;
 mod pending;
 mod reads;
 mod spare;
@@ -101,5 +103,6 @@ pub use explain::{BlockView, PatchKind, PatchView, Verdict};
 pub use ids::{BlockNr, Owner, PatchId};
 pub use nowait::{about_to_wait, without_waiting};
 pub use options::{JournalMode, Options, Policy};
+pub use patchgroup::{Engagement, Entered, PatchGroup, PatchGroupError, in_patchgroup};
 pub use pending::{Pending, ROOM_ATTEMPTS, Shortage};
 pub use transactions::recover;

@@ -8,6 +8,7 @@
 //! that is `unsafe` here.
 
 use crate::engine::{Engine, Op, Shared};
+use crate::patchgroup::Joined;
 use crate::reads::Reads;
 use crate::state::{Missing, State};
 use std::fmt;
@@ -58,7 +59,8 @@ impl Shared {
         state.changed_ms = state.now_ms();
         state.missing = Missing::default();
         let log_blocks_max = state.running_len_blocks(max_blocks as usize);
-        Op { shared: self, state, log_blocks_max, reads: Reads::default() }
+        let joined = Joined::begin(self, &mut state);
+        Op { shared: self, state, log_blocks_max, reads: Reads::default(), joined }
     }
 
     /// Gives memory back that is not needed. The caller holds no lock, and is in no hurry.

@@ -6,9 +6,11 @@ use crate::graph::{Edge, Graph, NONE, Patch};
 use crate::group::Group;
 use crate::newest::Newest;
 use crate::nowait;
+use crate::patchgroup::Grouped;
 use crate::transactions::Journal;
 use crate::undo::Change;
-use crate::{BlockNr, Counters, Error, JournalMode, Options, Owner, PatchId, Policy, Result};
+use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Policy, Result};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,6 +56,8 @@ pub(crate) struct State {
     /// The run of the operation in progress, or `NONE`, and its owner.
     pub run: u32,
     pub run_owner: Owner,
+    /// The patchgroups of the operation in progress.
+    pub grouped: Grouped,
     /// Empty patches whose befores are all durable.
     pub done_empties: Vec<u32>,
     /// Writes that failed, to be repeated from their copies before anything else is written.
@@ -89,6 +93,7 @@ impl State {
             ready: Vec::new(),
             run: NONE,
             run_owner: Owner::NONE,
+            grouped: Grouped::default(),
             done_empties: Vec::new(),
             failed: Vec::new(),
             needed_mark: 0,
@@ -204,6 +209,7 @@ impl State {
             && let Some(with) = self.taken_back_with(buffer, offset, bytes, befores)
         {
             self.counters.taken_back += 1;
+            self.note_grouped(with);
             self.content_mut(buffer)[offset..offset + bytes.len()].copy_from_slice(bytes);
             return Ok(with);
         }
@@ -251,14 +257,16 @@ impl State {
         self.check_change(nr, offset, bytes.len())?;
         let whole = bytes.len() == self.block_bytes;
         // No undo data will be needed, so the old content is not needed.
-        let blind = whole && befores.is_empty() && self.options.hard_patches;
+        let waits = !befores.is_empty() || !self.grouped.befores.is_empty();
+        let blind = whole && !waits && self.options.hard_patches;
         let change = Change::Bytes { offset, len: bytes.len() };
         if blind && self.cache.find(nr).is_none() {
             self.check_nr(nr)?;
             let content = self.cache.filled(bytes);
             let buffer = self.cache.insert(nr, content, true);
             self.set_owner(buffer, owner);
-            return Ok(if self.options.merge && self.data_in_runs() {
+            self.note_allocated(buffer, fresh);
+            return Ok(if self.options.merge && self.data_in_runs(nr) {
                 self.data_run(buffer)
             } else {
                 self.change(buffer, change, befores)
@@ -267,6 +275,7 @@ impl State {
         let buffer = if fresh { self.fresh(nr, true)? } else { self.load(nr, true)? };
         self.cache[buffer].data = true;
         self.set_owner(buffer, owner);
+        self.note_allocated(buffer, fresh);
         if fresh && !whole {
             // The rest of the block reads as zeroes: the change is the whole block.
             let id =
@@ -292,17 +301,18 @@ impl State {
         Ok(self.cache.insert(nr, zeroes, data))
     }
 
-    /// Returns true if the policy lets file data be written outside the journal.
-    fn data_in_runs(&self) -> bool {
-        self.options.policy != Policy::Journal(JournalMode::Full)
+    /// Returns true if file data of this block is written outside the journal.
+    fn data_in_runs(&self, nr: BlockNr) -> bool {
+        self.journal.as_ref().is_none_or(|journal| !journal.journals(nr, true))
     }
 
     fn data_run(&mut self, buffer: u32) -> PatchId {
         let run = self.note_data(buffer);
         let id = self.graph.id(run);
-        if self.options.policy == Policy::Journal(JournalMode::Ordered) {
+        if self.orders_data() {
             self.order_data(id);
         }
+        self.note_grouped(id);
         id
     }
 
@@ -318,17 +328,23 @@ impl State {
         relied: &[Range<usize>],
         befores: &[PatchId],
     ) -> PatchId {
-        match self.options.policy {
+        let mut room = SmallVec::new();
+        let id = match self.options.policy {
             Policy::Soft => {
+                let befores = self.with_groups(befores, &mut room);
                 let patch = self.note_change(buffer, change, relied, befores);
                 self.graph.id_of(patch, change)
             }
             Policy::Async => {
-                let patch = self.note_change(buffer, change, &[], &[]);
+                // Without groups every patch is hard, and nothing in the block is followed.
+                let befores = self.with_groups(&[], &mut room);
+                let patch = self.note_change(buffer, change, relied, befores);
                 self.graph.id(patch)
             }
             Policy::Journal(_) => self.journal_change(buffer, change),
-        }
+        };
+        self.note_grouped(id);
+        id
     }
 
     pub fn free(&mut self, nr: BlockNr, cleared: PatchId) {

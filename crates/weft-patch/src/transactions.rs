@@ -76,6 +76,10 @@ pub(crate) struct Journal {
     pub owed: HashMap<BlockNr, SmallVec<[u32; 2]>>,
     /// Blocks of which the log may contain a copy.
     pub in_log: HashSet<BlockNr>,
+    /// Blocks of file data that were journaled although the mode does not journal data, each with its
+    /// last transaction. As long as the log may contain a copy, a recovery would write that over a
+    /// change in place; so all changes of such a block are journaled.
+    pub data_blocks: HashMap<BlockNr, u64>,
 }
 
 impl Journal {
@@ -94,11 +98,13 @@ impl Journal {
             logged: VecDeque::new(),
             owed: HashMap::new(),
             in_log: HashSet::new(),
+            data_blocks: HashMap::new(),
         }
     }
 
-    pub fn journals(&self, data: bool) -> bool {
-        !data || self.mode == JournalMode::Full
+    /// Returns true if changes of a block go through the journal.
+    pub fn journals(&self, nr: BlockNr, data: bool) -> bool {
+        !data || self.mode == JournalMode::Full || self.data_blocks.contains_key(&nr)
     }
 
     pub fn blocks_needed(&self, blocks: usize, revokes: usize) -> u32 {

@@ -9,5 +9,6 @@ mod journal;
 mod log;
 mod ordering;
 mod overdue;
+mod patchgroups;
 mod perf_shape;
 mod read_ahead;

@@ -1,0 +1,398 @@
+//! Patchgroups: an application says which of its changes must reach the disk before which others,
+//! and goes on without waiting for the disk.
+//!
+//! A [`PatchGroup`] is a set of changes. One that [depends](PatchGroup::depend) on another has the
+//! guarantee of any two patches: **none of its changes is durable before all changes of the other
+//! are**. Changes are added by being made in a thread that has [entered](Engagement::enter) the
+//! group, whatever file system makes them. The life of a group makes cycles impossible:
+//!
+//! 1. It is new, and takes dependencies on other groups.
+//! 2. It is released: it takes changes, and no more dependencies. The first engagement releases it.
+//! 3. It is followed: another group depends on it. It takes neither.
+//!
+//! The interface is that of Featherstitch (Frost et al., "Generalized File System Dependencies", SOSP
+//! 2007, section 5), with one addition: a [barrier](PatchGroup::barrier) divides a group into what
+//! was changed before and what is changed after, as a new group that depends on the present one
+//! would.
+//!
+//! In the graph a group is two sets of patches: the *befores*, which each of its changes waits for,
+//! and the *end*, an empty patch that waits for all of its changes. What the commit policies make of
+//! them:
+//!
+//! - Soft updates and async: dependencies like those of a file system. Async drops the dependencies
+//!   of the file system and keeps these.
+//! - Journal: a transaction contains all changes of metadata before its end, so that these need no
+//!   more. File data is written before the transaction commits, also in
+//!   [`JournalMode::Metadata`](crate::JournalMode::Metadata). Data that overwrites a block which an
+//!   earlier transaction has given to its file could be durable before the group's befores are, and
+//!   goes through the journal, whatever the mode.
+
+use crate::engine::Shared;
+use crate::graph::{Kind, NONE};
+use crate::group::Wanted;
+use crate::nowait::about_to_wait;
+use crate::state::State;
+use crate::{Engine, PatchId, Result};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+thread_local! {
+    /// The groups that the changes of this thread are added to.
+    static ENTERED: RefCell<Vec<PatchGroup>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A call that the life of a [`PatchGroup`] does not allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PatchGroupError {
+    /// The groups are of different volumes.
+    #[error("a patchgroup cannot depend on one of another volume")]
+    OtherVolume,
+    /// A group was to depend on itself.
+    #[error("a patchgroup cannot depend on itself")]
+    Itself,
+    /// A dependency was given to a group that takes changes already, or that others depend on.
+    #[error("the patchgroup is released: it takes no more dependencies")]
+    Released,
+    /// A group was engaged that others depend on.
+    #[error("other patchgroups depend on this one: it takes no more changes")]
+    Followed,
+    /// A group was to depend on one that still takes changes.
+    #[error("the patchgroup is engaged: others can depend on it once it is disengaged")]
+    Engaged,
+}
+
+impl PatchGroupError {
+    /// Returns the errno nearest to this error: `EXDEV`, `EDEADLK` or `EBUSY`.
+    #[must_use]
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::OtherVolume => libc::EXDEV,
+            Self::Itself => libc::EDEADLK,
+            Self::Released | Self::Followed | Self::Engaged => libc::EBUSY,
+        }
+    }
+}
+
+/// The result of a call that only the life of a group can forbid.
+type Allowed<T = ()> = std::result::Result<T, PatchGroupError>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Phase {
+    New,
+    Released,
+    Followed,
+}
+
+#[derive(Debug)]
+struct Members {
+    phase: Phase,
+    /// The patches that its changes wait for.
+    befores: SmallVec<[PatchId; 2]>,
+    /// Durable once all of its changes since the last barrier are, and its befores, if it has changes.
+    end: Option<PatchId>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    /// Number of engagements. It rises under the engine's lock only.
+    engagements: AtomicUsize,
+    /// Locked under the engine's lock.
+    members: Mutex<Members>,
+}
+
+/// A set of changes of one volume that are ordered as a whole; see the [module](crate::patchgroup).
+///
+/// A clone is the same group. A group that is dropped keeps its order: nothing that was changed in
+/// it overtakes its dependencies.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use weft_block::MemoryDevice;
+/// # use weft_patch::{BlockNr, Engine, Options, PatchGroup};
+/// # let engine = Engine::new(Arc::new(MemoryDevice::new(1 << 20)), 4096, Options::default())?;
+/// let copied = PatchGroup::new(&engine);
+/// copied.engage()?.enter_for(|| engine.begin(1)?.write(BlockNr(2), 0, b"the copy", &[]))?;
+/// let removed = PatchGroup::new(&engine);
+/// removed.depend(&copied)?;
+/// // Never durable before the copy; and nobody waits.
+/// removed.engage()?.enter_for(|| engine.begin(1)?.write(BlockNr(1), 0, &[0; 8], &[]))?;
+/// removed.sync()?;
+/// assert!(copied.is_durable());
+/// # Ok::<(), weft_patch::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct PatchGroup(Arc<Inner>);
+
+impl std::fmt::Debug for PatchGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("PatchGroup").field(&*self.0.members()).finish()
+    }
+}
+
+impl Inner {
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Members {
+    /// Returns the patches that are durable once the group is.
+    fn ends(&self) -> SmallVec<[PatchId; 2]> {
+        self.end.map_or_else(|| self.befores.clone(), |end| SmallVec::from_slice(&[end]))
+    }
+}
+
+impl PatchGroup {
+    /// Makes a group without dependencies and without changes.
+    #[must_use]
+    pub fn new(engine: &Engine) -> Self {
+        Self(Arc::new(Inner {
+            shared: Arc::clone(&engine.shared),
+            engagements: AtomicUsize::new(0),
+            members: Mutex::new(Members { phase: Phase::New, befores: SmallVec::new(), end: None }),
+        }))
+    }
+
+    /// Makes this group depend on another, which takes no more changes and dependencies from now on.
+    ///
+    /// # Errors
+    /// [`PatchGroupError`], but [`Followed`](PatchGroupError::Followed); nothing is changed then.
+    pub fn depend(&self, before: &Self) -> Allowed {
+        if Arc::ptr_eq(&self.0, &before.0) {
+            return Err(PatchGroupError::Itself);
+        }
+        if !Arc::ptr_eq(&self.0.shared, &before.0.shared) {
+            return Err(PatchGroupError::OtherVolume);
+        }
+        let state = self.0.shared.lock();
+        let (mut after, mut before_members) = (self.0.members(), before.0.members());
+        if after.phase != Phase::New {
+            return Err(PatchGroupError::Released);
+        }
+        if before.0.engagements.load(Ordering::Acquire) > 0 {
+            return Err(PatchGroupError::Engaged);
+        }
+        let before = &mut *before_members;
+        before.phase = Phase::Followed;
+        after.befores.retain(|id| !state.is_durable(*id));
+        for id in before.ends() {
+            if !state.is_durable(id) && !after.befores.contains(&id) {
+                after.befores.push(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the dependencies: this group takes no more of them.
+    pub fn release(&self) {
+        let _state = self.0.shared.lock();
+        let mut members = self.0.members();
+        if members.phase == Phase::New {
+            members.phase = Phase::Released;
+        }
+    }
+
+    /// Releases the group and announces changes: as long as the engagement exists no other group can
+    /// depend on this one.
+    ///
+    /// # Errors
+    /// [`PatchGroupError::Followed`].
+    pub fn engage(&self) -> Allowed<Engagement> {
+        let _state = self.0.shared.lock();
+        let mut members = self.0.members();
+        if members.phase == Phase::Followed {
+            return Err(PatchGroupError::Followed);
+        }
+        members.phase = Phase::Released;
+        self.0.engagements.fetch_add(1, Ordering::AcqRel);
+        Ok(Engagement(self.clone()))
+    }
+
+    /// Orders the changes made in this group from now on after those made in it before.
+    pub fn barrier(&self) {
+        let state = self.0.shared.lock();
+        let mut members = self.0.members();
+        members.befores = members.ends();
+        members.befores.retain(|id| !state.is_durable(*id));
+        members.end = None;
+    }
+
+    /// Makes the changes of this group durable, and what they depend on; no others are waited for.
+    ///
+    /// # Errors
+    /// As [`Engine::sync`].
+    pub fn sync(&self) -> Result<()> {
+        about_to_wait()?;
+        let ends = {
+            let state = self.0.shared.lock();
+            let ends = self.0.members().ends();
+            ends.into_iter().filter(|&id| !state.is_durable(id)).collect::<Vec<_>>()
+        };
+        if ends.is_empty() {
+            return Ok(());
+        }
+        self.0.shared.reach(Wanted::Patches(ends))
+    }
+
+    /// Returns true if all changes made in this group so far are durable, and all that it depends on.
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        let state = self.0.shared.lock();
+        let ends = self.0.members().ends();
+        ends.into_iter().all(|id| state.is_durable(id))
+    }
+}
+
+/// The right to make changes in a group, until it is dropped. It may be entered in any thread, in
+/// several at a time too.
+#[derive(Debug)]
+pub struct Engagement(PatchGroup);
+
+impl Engagement {
+    /// Adds all changes of this thread to the group until the result is dropped. A thread may be in
+    /// several groups: its changes are added to each.
+    #[must_use]
+    pub fn enter(&self) -> Entered<'_> {
+        ENTERED.with_borrow_mut(|entered| entered.push(self.0.clone()));
+        Entered { engagement: self, thread: PhantomData }
+    }
+
+    /// Runs `changes` in the group.
+    pub fn enter_for<R>(&self, changes: impl FnOnce() -> R) -> R {
+        let _entered = self.enter();
+        changes()
+    }
+}
+
+impl Drop for Engagement {
+    fn drop(&mut self) {
+        self.0.0.engagements.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A thread that is in a group.
+#[derive(Debug)]
+pub struct Entered<'a> {
+    engagement: &'a Engagement,
+    /// Not to be sent to another thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        ENTERED.with_borrow_mut(|entered| {
+            let this = |group: &PatchGroup| Arc::ptr_eq(&group.0, &self.engagement.0.0);
+            entered.iter().rposition(this).map(|at| entered.remove(at))
+        });
+    }
+}
+
+/// The groups of an operation.
+#[derive(Default)]
+pub(crate) struct Joined(SmallVec<[PatchGroup; 1]>);
+
+/// The patches of the operation in progress, as far as its groups need them.
+#[derive(Debug, Default)]
+pub(crate) struct Grouped {
+    /// Whether the operation is in a group.
+    pub active: bool,
+    /// The patches that all of its changes wait for.
+    pub befores: SmallVec<[PatchId; 4]>,
+    /// Its changes.
+    pub made: SmallVec<[PatchId; 8]>,
+}
+
+impl Joined {
+    /// Notes in the state that the groups of this thread begin an operation.
+    pub fn begin(shared: &Shared, state: &mut State) -> Self {
+        let mut joined = Self::default();
+        ENTERED.with_borrow(|entered| {
+            let of_volume = entered.iter().filter(|g| std::ptr::eq(&*g.0.shared, shared));
+            joined.0.extend(of_volume.cloned());
+        });
+        if !joined.0.is_empty() {
+            state.grouped.active = true;
+            for group in &joined.0 {
+                for &id in &group.0.members().befores {
+                    if !state.is_durable(id) && !state.grouped.befores.contains(&id) {
+                        state.grouped.befores.push(id);
+                    }
+                }
+            }
+        }
+        joined
+    }
+
+    /// Adds the changes of the operation to its groups.
+    pub fn end(&self, state: &mut State) {
+        if self.0.is_empty() {
+            return;
+        }
+        let grouped = std::mem::take(&mut state.grouped);
+        if grouped.made.is_empty() {
+            return;
+        }
+        for group in &self.0 {
+            let mut members = group.0.members();
+            members.end = Some(match members.end {
+                Some(end) => state.extend_end(end, &grouped.made),
+                None => state.join(&[&members.befores[..], &grouped.made].concat()),
+            });
+        }
+    }
+}
+
+/// Returns true if changes of this thread are added to a group of any volume.
+#[must_use]
+pub fn in_patchgroup() -> bool {
+    ENTERED.with_borrow(|entered| !entered.is_empty())
+}
+
+impl State {
+    /// Notes a change of the operation in progress for its groups.
+    pub fn note_grouped(&mut self, id: PatchId) {
+        if self.grouped.active && self.grouped.made.last() != Some(&id) {
+            self.grouped.made.push(id);
+        }
+    }
+
+    /// Returns a patch that is durable once the present end of a group and these patches are. The
+    /// present one takes them if nothing waits for it, as that makes no cycle: so a group has one patch
+    /// for many operations.
+    fn extend_end(&mut self, end: PatchId, made: &[PatchId]) -> PatchId {
+        let Some(index) = self.open_end(end) else {
+            return self.join(&[&[end], made].concat());
+        };
+        // Operations one after the other often share a patch.
+        let newest: SmallVec<[u32; 8]> = self.graph.befores(index).take(8).collect();
+        let made = made.iter().filter_map(|&id| self.graph.find(id));
+        let made: SmallVec<[u32; 8]> = made.filter(|patch| !newest.contains(patch)).collect();
+        self.add_befores(index, &made);
+        end
+    }
+
+    /// Returns the patch of an end that takes more befores.
+    fn open_end(&self, end: PatchId) -> Option<u32> {
+        let index = self.graph.find(end)?;
+        let patch = &self.graph[index];
+        let is_open = patch.kind == Kind::Empty && patch.afters == NONE && !patch.sealed;
+        is_open.then_some(index)
+    }
+
+    /// Returns the befores of a change: those of the file system, and those of the groups.
+    pub fn with_groups<'a>(
+        &self,
+        befores: &'a [PatchId],
+        room: &'a mut SmallVec<[PatchId; 8]>,
+    ) -> &'a [PatchId] {
+        if self.grouped.befores.is_empty() {
+            return befores;
+        }
+        room.extend(befores.iter().chain(&self.grouped.befores).copied());
+        room
+    }
+}
