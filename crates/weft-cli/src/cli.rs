@@ -4,6 +4,7 @@ pub mod cache;
 pub mod crash;
 pub mod hfs;
 mod known;
+pub mod order;
 #[cfg(feature = "ringer")]
 pub mod ringer;
 pub mod transform;
@@ -11,6 +12,7 @@ pub mod transform;
 pub use cache::{Cache, Caching};
 pub use crash::Crash;
 use known::{FORKS, ORDERS, known};
+pub use order::{FsyncMeaning, Ordered};
 #[cfg(feature = "ringer")]
 pub use ringer::Ringer;
 pub use transform::{Transform, Transforming};
@@ -75,6 +77,8 @@ pub enum Verb {
     Ringer(Ringer),
     /// Watch a cache in use, or a mount with networks
     Top(cache::Top),
+    /// Run programs whose changes reach the disk in order, without waiting for it
+    Order(Ordered),
     /// Unmount a directory, and wait until everything is on the disk
     Umount(Umount),
     /// Show the properties of a volume

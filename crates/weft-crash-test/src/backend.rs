@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use weft_block::{BlockDevice, Event, Image, MemoryDevice};
 use weft_ext2::Ext2;
+use weft_order::OrderedFs;
 use weft_vfs::FileSystem;
 use weft_vfs::memfs::{MemFs, MemLimits, Snapshot};
 
@@ -68,8 +69,10 @@ impl Backend {
             Self::Volume { fs, .. } => {
                 let root = fs.root();
                 let number = move |ino| Some(volume::number(root, ino));
-                let fs = Arc::clone(fs) as Arc<dyn FileSystem>;
-                Recorder::new(fs, write_limit_bytes).numbered(number)
+                // As on a mount of the volume, programs may order what they change.
+                let below = Arc::clone(fs) as Arc<dyn FileSystem>;
+                let ordered = Arc::new(OrderedFs::new(below, fs.engine().patchgroups()));
+                Recorder::new(ordered, write_limit_bytes).numbered(number)
             }
         }
     }

@@ -146,12 +146,42 @@ impl Members {
     }
 }
 
+/// The groups of an engine, for code that does not know the engine.
+#[derive(Clone)]
+pub struct PatchGroups(Arc<Shared>);
+
+impl std::fmt::Debug for PatchGroups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PatchGroups").finish_non_exhaustive()
+    }
+}
+
+impl PatchGroups {
+    /// Makes a group without dependencies and without changes.
+    #[must_use]
+    pub fn create(&self) -> PatchGroup {
+        PatchGroup::of(&self.0)
+    }
+}
+
+impl Engine {
+    /// Returns what makes groups of this engine.
+    #[must_use]
+    pub fn patchgroups(&self) -> PatchGroups {
+        PatchGroups(Arc::clone(&self.shared))
+    }
+}
+
 impl PatchGroup {
     /// Makes a group without dependencies and without changes.
     #[must_use]
     pub fn new(engine: &Engine) -> Self {
+        Self::of(&engine.shared)
+    }
+
+    fn of(shared: &Arc<Shared>) -> Self {
         Self(Arc::new(Inner {
-            shared: Arc::clone(&engine.shared),
+            shared: Arc::clone(shared),
             engagements: AtomicUsize::new(0),
             members: Mutex::new(Members { phase: Phase::New, befores: SmallVec::new(), end: None }),
         }))

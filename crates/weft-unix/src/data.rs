@@ -13,7 +13,7 @@ use crate::needs::Need;
 use crate::node::{Node, Patches, push_patch};
 use crate::state::State;
 use smallvec::SmallVec;
-use weft_patch::{BlockNr, JournalMode, Op, Owner, Policy};
+use weft_patch::{BlockNr, JournalMode, Op, Owner, Policy, in_patchgroup};
 use weft_vfs::{Error as FsError, FileKind, Ino};
 
 /// Bytes written by one operation.
@@ -318,7 +318,11 @@ impl<F: Format> UnixFs<F> {
         placement: Placement,
         source: Source<'_>,
     ) -> Result<usize> {
-        let journaled = self.policy() == Policy::Journal(JournalMode::Full);
+        // Patchgroups journal data, too.
+        let journaled = match self.policy() {
+            Policy::Journal(mode) => mode == JournalMode::Full || in_patchgroup(),
+            Policy::Soft | Policy::Async => false,
+        };
         let step_bytes = if journaled { STEP_JOURNALED_BYTES } else { STEP_BYTES };
         let max = self.file_max_bytes;
         if source.len() == 0 {
@@ -329,7 +333,7 @@ impl<F: Format> UnixFs<F> {
         while done < source.len() {
             // Data that goes past the journal takes no room in it.
             let blocks = match self.policy() {
-                Policy::Journal(JournalMode::Metadata | JournalMode::Ordered) => 0,
+                Policy::Journal(_) if !journaled => 0,
                 _ => u32::try_from(step_bytes).unwrap_or(0) / self.block_bytes,
             };
             if placement == Placement::Append && done == 0 {

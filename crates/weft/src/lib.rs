@@ -75,6 +75,7 @@ pub use weft_ext2 as ext2;
 pub use weft_hfs as hfs;
 pub use weft_nbd as nbd;
 pub use weft_net as net;
+pub use weft_order as patchgroups;
 pub use weft_patch as patch;
 #[cfg(feature = "ringer")]
 pub use weft_ringer as ringer;

@@ -23,6 +23,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("weft-ringer-server", &["net", "ringer", "ringer-net"]),
     ("weft-ringer-client", &["net", "vfs", "ringer", "ringer-net"]),
     ("weft-fuse", &["vfs"]),
+    ("weft-order", &["patch", "vfs"]),
     (
         "weft",
         &[
@@ -40,10 +41,11 @@ const ROOMS: &[(&str, &[&str])] = &[
             "ringer-net",
             "ringer-server",
             "fuse",
+            "order",
         ],
     ),
     ("weft-crash", &["block", "patch", "vfs", "unix", "ext2", "hfs", "weft"]),
-    ("weft-crash-test", &["block", "patch", "vfs", "ext2", "fuse"]),
+    ("weft-crash-test", &["block", "patch", "vfs", "ext2", "fuse", "order"]),
     ("weft-cli", &["weft", "crash", "crash-test"]),
     ("weft-bench", &["weft"]),
 ];

@@ -21,6 +21,7 @@ mod kept;
 mod mkfs;
 mod mount;
 mod nbd;
+mod order;
 mod past;
 mod programs;
 mod proxy;

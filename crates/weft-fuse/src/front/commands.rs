@@ -74,7 +74,6 @@ impl Front {
         if flags & ioctl_flags::UNRESTRICTED != 0 {
             return Err(Refusal::Protocol(errno::ENOTTY));
         }
-        let of_directory = flags & ioctl_flags::DIR != 0;
         let mut done = |data| {
             let answer = CommandAnswer { errno: 0, data };
             reply.commanded(&answer, out_bytes as usize);
@@ -101,7 +100,6 @@ impl Front {
                 let words = [range.start, trimmed, range.min_len_bytes];
                 done(words.iter().flat_map(|word| word.to_ne_bytes()).collect())
             }
-            _ if of_directory => Err(Refusal::Protocol(errno::ENOTTY)),
             _ => {
                 let data = body.bytes(in_bytes as usize)?;
                 let answer = self.fs.command(&Self::caller(head), ino, handle, request, data)?;

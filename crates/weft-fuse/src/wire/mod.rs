@@ -93,8 +93,6 @@ pub(crate) mod xattr {
 pub(crate) mod ioctl_flags {
     /// The caller gives the address of its data: only for commands that `weft` does not support.
     pub(crate) const UNRESTRICTED: u32 = 1 << 1;
-    /// The request is for a directory, which is not open here.
-    pub(crate) const DIR: u32 = 1 << 4;
 }
 
 /// Errors that the kernel understands as replies of the protocol.

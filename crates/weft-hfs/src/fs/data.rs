@@ -6,7 +6,7 @@ use super::store::engine_error;
 use crate::layout::{BLOCK_BYTES, FORK_MAX_BYTES, Fork};
 use crate::store::device_error;
 use crate::{Error, Result};
-use weft_patch::Owner;
+use weft_patch::{Owner, Policy, in_patchgroup};
 use weft_vfs::{Handle, Ino, OpenFlags, Opened, Result as FsResult};
 
 impl Hfs {
@@ -89,6 +89,11 @@ impl Hfs {
     fn journal_step(&self) -> Option<usize> {
         let (_, per_alloc) = self.geometry;
         let bytes = usize::try_from(per_alloc).unwrap_or(1).saturating_mul(BLOCK_BYTES);
+        let journal = matches!(self.engine.policy(), Policy::Journal(_));
+        if journal && in_patchgroup() {
+            // All data may be journaled, whatever the mode.
+            return Some(self.engine.block_bytes() as usize * STEP_ALLOC_BLOCKS);
+        }
         (self.engine.block_bytes() as usize > BLOCK_BYTES)
             .then(|| bytes.saturating_mul(STEP_ALLOC_BLOCKS - 2))
     }

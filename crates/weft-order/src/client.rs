@@ -1,0 +1,156 @@
+//! Groups for a program on a mount, by `ioctl(2)`, which is `unsafe` as the kernel writes as much memory
+//! as the number of the command says.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::ioctl::{Updater, ioctl};
+
+use crate::commands::{self, Fsync, Scope, encode};
+
+/// An error of a group on a mount.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The directory could not be opened.
+    #[error("cannot open {path}: {source}")]
+    Open {
+        /// The directory.
+        path: String,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The directory is on no mount with groups.
+    #[error("not on a volume that weft has mounted for writing")]
+    NoGroups,
+    /// The mount refused the command: see [`commands`] for the errors.
+    #[error("{what} of a patchgroup: {source}")]
+    Refused {
+        /// The command.
+        what: &'static str,
+        /// The reason.
+        source: io::Error,
+    },
+}
+
+/// The result of a call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A group of a mount: what [`PatchGroup`](weft_patch::PatchGroup) is in process. It belongs to the
+/// process that made it; dropping it closes it, and the order of its changes stays.
+#[derive(Debug)]
+pub struct MountedGroup {
+    directory: Arc<File>,
+    number: u32,
+}
+
+impl MountedGroup {
+    /// Makes a group of the mount that `directory` is on.
+    ///
+    /// # Errors
+    /// [`Error::Open`], [`Error::NoGroups`], [`Error::Refused`].
+    pub fn new(directory: &Path) -> Result<Self> {
+        let opened = File::open(directory);
+        let opened = opened
+            .map_err(|source| Error::Open { path: directory.display().to_string(), source })?;
+        Self::on(&Arc::new(opened))
+    }
+
+    /// Makes another group of the same mount.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn another(&self) -> Result<Self> {
+        Self::on(&self.directory)
+    }
+
+    fn on(directory: &Arc<File>) -> Result<Self> {
+        let [number, _] = command::<{ commands::CREATE }>(directory, [0, 0], "creation")?;
+        Ok(Self { directory: Arc::clone(directory), number })
+    }
+
+    /// Makes this group depend on another one of the same mount.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn depend(&self, before: &Self) -> Result<()> {
+        self.command::<{ commands::DEPEND }>(before.number, "dependency").map(drop)
+    }
+
+    /// Ends the dependencies of this group.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn release(&self) -> Result<()> {
+        self.command::<{ commands::RELEASE }>(0, "release").map(drop)
+    }
+
+    /// Adds the changes of the caller to the group, until [`disengage`](Self::disengage), or until the
+    /// group is dropped, or the process ends. It survives `execve(2)`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn engage(&self, scope: Scope, fsync: Fsync) -> Result<()> {
+        self.command::<{ commands::ENGAGE }>(encode(scope, fsync), "engagement").map(drop)
+    }
+
+    /// Ends an engagement.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn disengage(&self, scope: Scope) -> Result<()> {
+        let value = encode(scope, Fsync::Wait);
+        self.command::<{ commands::DISENGAGE }>(value, "end of the engagement").map(drop)
+    }
+
+    /// Orders the changes of the group from now on after those until now.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn barrier(&self) -> Result<()> {
+        self.command::<{ commands::BARRIER }>(0, "barrier").map(drop)
+    }
+
+    /// Waits until the changes of the group are durable, and what they depend on.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], with the error of the device if it failed.
+    pub fn sync(&self) -> Result<()> {
+        self.command::<{ commands::SYNC }>(0, "sync").map(drop)
+    }
+
+    /// Returns true if they are.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn is_durable(&self) -> Result<bool> {
+        self.command::<{ commands::IS_DURABLE }>(0, "state").map(|value| value != 0)
+    }
+
+    fn command<const NUMBER: u32>(&self, value: u32, what: &'static str) -> Result<u32> {
+        command::<NUMBER>(&self.directory, [self.number, value], what).map(|[_, value]| value)
+    }
+}
+
+impl Drop for MountedGroup {
+    fn drop(&mut self) {
+        // The mount may have ended.
+        let _ = self.command::<{ commands::CLOSE }>(0, "end");
+    }
+}
+
+fn command<const NUMBER: u32>(
+    file: &File,
+    mut argument: [u32; 2],
+    what: &'static str,
+) -> Result<[u32; 2]> {
+    // SAFETY: the number of the command encodes this length, for any file.
+    match unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut argument)) } {
+        Ok(()) => Ok(argument),
+        Err(Errno::NOTTY) => Err(Error::NoGroups),
+        Err(e) => Err(Error::Refused { what, source: e.into() }),
+    }
+}

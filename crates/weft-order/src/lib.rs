@@ -1,0 +1,44 @@
+//! Patchgroups for programs on a mount: a program says which of its changes must reach the disk
+//! before which others, and goes on without waiting; or its fsyncs become barriers, without a change
+//! of the program.
+//!
+//! [`OrderedFs`] is a layer over a volume's file system. A program controls it by `ioctl(2)` on any
+//! file or directory of the mount, with [`MountedGroup`] or the numbers in [`commands`]. A group
+//! belongs to the process that made it, and to processes that descend from it; it ends with that
+//! process, and the order of its changes stays. See [`weft_patch::patchgroup`] for what a group is.
+//!
+//! # What belongs to a group
+//!
+//! All changes that the [engaged](Scope) threads and processes make by system calls: of data, lengths,
+//! names, attributes, extended attributes, flags. Not in any group:
+//!
+//! - pages written through a mapping: the kernel writes them for no process in particular;
+//! - what the file system does later on its own account, such as freeing the blocks of a file whose
+//!   last name was removed before.
+//!
+//! # fsync as a barrier
+//!
+//! Engaged with [`Fsync::Barrier`], a process does not wait in `fsync(2)`, `fdatasync(2)` and writes
+//! with `O_SYNC`: what it changes afterwards is never durable before what it had changed until then.
+//! **After a power cut some of the last changes may be lost that fsync had confirmed, but never an
+//! earlier one without all later ones.** An fsync of a file with pages written through a mapping waits
+//! for the disk as ever, as do `sync(2)` and `syncfs(2)`.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`commands`] | the numbers of the commands, and their argument |
+//! | `layer` | the layer, which puts calls into groups |
+//! | `table` | groups and engagements of a mount, with their owners |
+//! | `process` | the processes from which a process descends |
+//! | `client` | the same groups for a program on the mount |
+#![warn(missing_docs)]
+
+mod client;
+pub mod commands;
+mod layer;
+mod process;
+mod table;
+
+pub use client::{Error, MountedGroup, Result};
+pub use commands::{Fsync, Scope};
+pub use layer::OrderedFs;

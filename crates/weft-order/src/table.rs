@@ -1,0 +1,186 @@
+//! The groups of a mount with their owners, and the engagements of threads and processes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use weft_patch::{Engagement, PatchGroup};
+
+use crate::commands::{Fsync, Scope};
+use crate::process::{Process, ancestors};
+
+/// The most groups of one process, and of one mount, at a time.
+const GROUPS_OF_PROCESS_MAX: usize = 16_384;
+const GROUPS_MAX: usize = 65_536;
+
+/// The time for which the answer "these are the engagements of this thread" is kept, and the interval
+/// at which processes are looked for that have ended. No number of a process comes again in so short a
+/// time.
+const KEPT: Duration = Duration::from_millis(100);
+
+/// The most answers that are kept.
+const ANSWERS_MAX: usize = 4096;
+
+/// The reason why a command is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    NoSuchGroup,
+    NotOwner,
+    NoSuchProcess,
+    TooMany,
+    Meaningless,
+}
+
+/// A thread or a process whose changes belong to a group.
+#[derive(Debug)]
+pub(crate) struct Engaged {
+    group: u32,
+    scope: Scope,
+    /// The thread, or the process.
+    who: Process,
+    pub fsync: Fsync,
+    pub patchgroup: PatchGroup,
+    pub engagement: Engagement,
+}
+
+/// The engagements of a thread.
+pub(crate) type Engagements = SmallVec<[Arc<Engaged>; 1]>;
+
+#[derive(Debug)]
+struct Owned {
+    patchgroup: PatchGroup,
+    owner: Process,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    groups: HashMap<u32, Owned>,
+    last: u32,
+    engaged: Vec<Arc<Engaged>>,
+    answers: HashMap<u32, (Instant, Engagements)>,
+    swept: Option<Instant>,
+}
+
+impl Table {
+    /// Adds a group that belongs to the process of a thread. Returns its number.
+    pub fn add(&mut self, thread: u32, patchgroup: PatchGroup) -> Result<u32, Refused> {
+        self.sweep(true);
+        let owner = process_of(thread)?;
+        let of_process =
+            self.groups.values().filter(|g| g.owner == owner).take(GROUPS_OF_PROCESS_MAX);
+        // Counting is for those only who may have too many.
+        let many = self.groups.len() >= GROUPS_OF_PROCESS_MAX;
+        if self.groups.len() >= GROUPS_MAX || (many && of_process.count() >= GROUPS_OF_PROCESS_MAX)
+        {
+            return Err(Refused::TooMany);
+        }
+        loop {
+            self.last = self.last.wrapping_add(1).max(1);
+            if !self.groups.contains_key(&self.last) {
+                break;
+            }
+        }
+        self.groups.insert(self.last, Owned { patchgroup, owner });
+        Ok(self.last)
+    }
+
+    /// Returns a group that the process of a thread, or one from which it descends, has made.
+    pub fn group(&self, thread: u32, number: u32) -> Result<PatchGroup, Refused> {
+        let owned = self.groups.get(&number).ok_or(Refused::NoSuchGroup)?;
+        if !ancestors(thread).contains(&owned.owner.pid) {
+            return Err(Refused::NotOwner);
+        }
+        Ok(owned.patchgroup.clone())
+    }
+
+    /// Forgets a group, and ends its engagements.
+    pub fn close(&mut self, thread: u32, number: u32) -> Result<(), Refused> {
+        self.group(thread, number)?;
+        self.groups.remove(&number);
+        self.engaged.retain(|e| e.group != number);
+        self.answers.clear();
+        Ok(())
+    }
+
+    /// Adds an engagement of a thread or its process.
+    pub fn engage(
+        &mut self,
+        thread: u32,
+        number: u32,
+        (scope, fsync): (Scope, Fsync),
+        engagement: Engagement,
+    ) -> Result<(), Refused> {
+        let patchgroup = self.group(thread, number)?;
+        let who = match scope {
+            Scope::Thread => Process::find(thread).ok_or(Refused::NoSuchProcess)?,
+            Scope::Process => process_of(thread)?,
+        };
+        let known = |e: &Arc<Engaged>| e.group == number && e.scope == scope && e.who == who;
+        self.engaged.retain(|e| !known(e));
+        let engaged = Engaged { group: number, scope, who, fsync, patchgroup, engagement };
+        self.engaged.push(Arc::new(engaged));
+        self.answers.clear();
+        Ok(())
+    }
+
+    /// Ends an engagement of a thread or its process, if there is one.
+    pub fn disengage(&mut self, thread: u32, number: u32, scope: Scope) -> Result<(), Refused> {
+        self.group(thread, number)?;
+        let pid = match scope {
+            Scope::Thread => thread,
+            Scope::Process => process_of(thread)?.pid,
+        };
+        self.engaged.retain(|e| e.group != number || e.scope != scope || e.who.pid != pid);
+        self.answers.clear();
+        Ok(())
+    }
+
+    pub fn engagements(&self) -> usize {
+        self.engaged.len()
+    }
+
+    /// Returns the engagements of a thread: its own, and those of the processes that it descends from.
+    pub fn of_thread(&mut self, thread: u32) -> Engagements {
+        if let Some((since, found)) = self.answers.get(&thread)
+            && since.elapsed() < KEPT
+        {
+            return found.clone();
+        }
+        self.sweep(false);
+        let by_process = self.engaged.iter().any(|e| e.scope == Scope::Process);
+        let processes = if by_process { ancestors(thread) } else { Vec::new() };
+        let found = self.engaged.iter().filter(|e| match e.scope {
+            Scope::Thread => e.who.pid == thread,
+            Scope::Process => processes.contains(&e.who.pid),
+        });
+        let found: Engagements = found.cloned().collect();
+        if self.answers.len() >= ANSWERS_MAX {
+            self.answers.clear();
+        }
+        self.answers.insert(thread, (Instant::now(), found.clone()));
+        found
+    }
+
+    /// Removes what belongs to processes that have ended, if it was not done just before.
+    fn sweep(&mut self, groups_too: bool) {
+        if self.swept.is_some_and(|at| at.elapsed() < KEPT) {
+            return;
+        }
+        self.swept = Some(Instant::now());
+        let before = self.engaged.len();
+        self.engaged.retain(|e| e.who.is_alive());
+        if self.engaged.len() != before {
+            self.answers.clear();
+        }
+        if groups_too {
+            let mut alive = HashMap::new();
+            self.groups.retain(|_, g| *alive.entry(g.owner).or_insert_with(|| g.owner.is_alive()));
+        }
+    }
+}
+
+fn process_of(thread: u32) -> Result<Process, Refused> {
+    let process = ancestors(thread).first().copied();
+    process.and_then(Process::find).ok_or(Refused::NoSuchProcess)
+}
