@@ -147,13 +147,6 @@ struct Step {
     commit: Option<Prepared>,
 }
 
-/// What a step writes, as far as the patches do not show it.
-struct Written {
-    /// The buffers whose failed writes are repeated: later changes of them have to wait.
-    repeated: HashSet<u32>,
-    runs: HashSet<u32>,
-}
-
 impl Shared {
     /// Makes durable what is wanted, together with what other callers want.
     ///
@@ -286,10 +279,8 @@ impl State {
         };
         let repeated: HashSet<u32> = self.failed.iter().map(|w| w.buffer).collect();
         let (mut batch, partly_ready) = self.plan_whole(goal);
-        let runs: HashSet<u32> = batch.iter().map(|w| w.run).filter(|&run| run != NONE).collect();
-        let written = Written { repeated, runs };
         let mut advance = |state: &mut Self, needed: &Needed| {
-            if let Some(parts) = state.plain_parts(needed, &partly_ready, &written) {
+            if let Some(parts) = state.plain_parts(needed, &partly_ready, &repeated) {
                 if state.plainly_advances(needed, &batch) {
                     return true;
                 }
@@ -299,7 +290,7 @@ impl State {
                 }
             }
             let roots = &needed.roots;
-            if state.advances(roots, &written) {
+            if state.advances(roots, &batch, &repeated) {
                 return true;
             }
             let mark = state.mark_needed(roots);
@@ -312,7 +303,7 @@ impl State {
                 partly_ready.iter().copied().filter(is_needed).collect()
             };
             state.take_parts(&parts, &mut batch);
-            state.advances(roots, &written)
+            state.advances(roots, &batch, &repeated)
         };
         self.each_admitted(|state, needed| (!advance(state, needed)).then(|| Err(cycle())));
         if !advance(self, &Needed { roots: data.to_vec(), ..Needed::default() }) {
@@ -349,10 +340,10 @@ impl State {
         &self,
         needed: &Needed,
         partly_ready: &[u32],
-        written: &Written,
+        repeated: &HashSet<u32>,
     ) -> Option<Vec<u32>> {
         let mark = needed.mark.filter(|mark| *mark == self.needed_mark);
-        if !written.repeated.is_empty() || (mark.is_none() && needed.until.is_none()) {
+        if !repeated.is_empty() || (mark.is_none() && needed.until.is_none()) {
             return None;
         }
         let is_needed = |&buffer: &u32| {
@@ -381,14 +372,16 @@ impl State {
     }
 
     /// Returns true if the planned writes contain something that these patches need, or if they
-    /// wait for the commit of a transaction.
-    fn advances(&mut self, roots: &[PatchId], written: &Written) -> bool {
+    /// wait for the commit of a transaction. The patches do not show that blocks of a run are written,
+    /// nor that later changes of a block have to wait as a failed write of it is repeated.
+    fn advances(&mut self, roots: &[PatchId], batch: &[Write], repeated: &HashSet<u32>) -> bool {
+        let runs: HashSet<u32> = batch.iter().map(|w| w.run).filter(|&run| run != NONE).collect();
         roots.iter().all(|&id| self.is_durable(id))
             || self.needs(roots, |index, patch| match patch.kind {
                 Kind::InFlight => true,
-                Kind::Run => written.runs.contains(&index),
+                Kind::Run => runs.contains(&index),
                 Kind::Empty => patch.befores == NONE,
-                _ => written.repeated.contains(&patch.buffer),
+                _ => repeated.contains(&patch.buffer),
             })
     }
 

@@ -312,3 +312,36 @@ fn a_deep_graph_is_not_searched_in_each_round() {
     eprintln!("visited {all} and {one}");
     assert!(all <= 4 * DEPTH && one <= 4 * DEPTH, "{all} and {one} patches visited");
 }
+
+/// A sync waits for a change of a block; while it writes what that change waits for, another operation
+/// changes the block so that all of it waits for new file data.
+#[test]
+fn a_sync_goes_on_when_its_block_comes_to_wait_for_new_data() {
+    const FIRST: BlockNr = BlockNr(1);
+    const SHARED: BlockNr = BlockNr(2);
+    const OTHER: BlockNr = BlockNr(3);
+    const DATA: BlockNr = BlockNr(4);
+    let opened: Arc<Mutex<Weak<Engine>>> = Arc::default();
+    let later = Arc::clone(&opened);
+    let hook = move |_: &[u8], _: &[(u64, Vec<u8>)]| {
+        let engine = std::mem::take(&mut *later.lock().unwrap());
+        let Some(engine) = engine.upgrade() else { return };
+        let mut op = engine.begin(2).unwrap();
+        let data = op.write_data(DATA, Owner(7), 0, &[7; 1024], true, &[]).unwrap();
+        op.write(SHARED, 512, b"later", &[data]).unwrap();
+    };
+    let device = Arc::new(Inspected::new(8 * 1024, Box::new(hook)));
+    let options = Options { background: false, ..Options::default() };
+    let engine = Engine::new(device, 1024, options).unwrap();
+    let mut op = engine.begin(4).unwrap();
+    let early = op.write(SHARED, 0, b"early", &[]).unwrap();
+    op.write(OTHER, 0, b"x", &[early]).unwrap();
+    let first = op.write(FIRST, 0, b"first", &[]).unwrap();
+    let wanted = op.write(SHARED, 256, b"wanted", &[first]).unwrap();
+    drop(op);
+    // From now on the block has no change that is in each of its writes.
+    engine.sync_owner(Owner::NONE, &[early]).unwrap();
+    *opened.lock().unwrap() = Arc::downgrade(&engine);
+    engine.sync_owner(Owner::NONE, &[wanted]).unwrap();
+    assert!(engine.begin(0).unwrap().is_durable(wanted));
+}
