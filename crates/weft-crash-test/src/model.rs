@@ -274,8 +274,8 @@ impl<'a> Builder<'a> {
 
     fn add(&mut self, nr: CallNr, call: &Call) {
         match &call.action {
-            Action::Fsync { node, data_only } => self.fsync(nr, *node, *data_only),
-            Action::FsyncDir { dir } => self.fsync(nr, *dir, false),
+            Action::Fsync { node, data_only } => self.fsync(nr, *node, false, *data_only),
+            Action::FsyncDir { dir } => self.fsync(nr, *dir, true, false),
             Action::Sync => self.sync(nr),
             Action::Close { node } => self.close(*node),
             _ => {}
@@ -528,7 +528,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn fsync(&mut self, nr: CallNr, node_nr: NodeNr, data_only: bool) {
+    fn fsync(&mut self, nr: CallNr, node_nr: NodeNr, is_dir: bool, data_only: bool) {
         let names_matter = matches!(self.model, Model::Posix | Model::BtrfsLike);
         let node = self.node(node_nr);
         // btrfs does not log an inode without a name. How many names a file had at the beginning is
@@ -565,7 +565,7 @@ impl<'a> Builder<'a> {
             self.node(node_nr).metadata.append(&mut left);
             if self.model.logs_single_inodes() {
                 self.settle_parents(node_nr, nr);
-                self.log.fsync(node_nr, &self.units, &self.effects);
+                self.log.fsync(node_nr, is_dir, &self.units, &self.effects);
             }
         }
         let node = self.node(node_nr);
