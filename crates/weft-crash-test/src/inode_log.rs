@@ -32,6 +32,8 @@ pub(crate) struct InodeLog {
     touching: HashMap<NodeNr, Vec<UnitNr>>,
     /// The inodes that have had a name.
     owners: HashMap<Name, Vec<NodeNr>>,
+    /// The inodes that have a name now, where it was changed.
+    holders: HashMap<Name, Option<NodeNr>>,
     logged: HashSet<NodeNr>,
     made: HashSet<NodeNr>,
     /// Directories that were fsynced.
@@ -105,6 +107,7 @@ impl InodeLog {
                     is_loose |= node.is_none() && self.has(*dir);
                     let owners = self.owners.entry((*dir, name.clone())).or_default();
                     owners.extend(inodes);
+                    self.holders.insert((*dir, name.clone()), *node);
                     // A new name of a logged inode is logged as by an `fsync`.
                     if node.is_some_and(|node| self.logged.contains(&node)) {
                         todo.extend(owners.iter().chain(self.made.get(dir)));
@@ -170,6 +173,20 @@ impl InodeLog {
         }
     }
 
+    /// The names that an inode had in the meantime, and nothing has now, each with an inode that had
+    /// it before: what is logged of an inode are the names it has, so that the other is not missed.
+    pub(crate) fn passed(&self, node: NodeNr) -> Vec<(Name, NodeNr)> {
+        let free = self.holders.iter().filter(|(_, holder)| holder.is_none());
+        let mut found = Vec::new();
+        for (name, owners) in free.filter_map(|(name, _)| self.owners.get_key_value(name)) {
+            let first = owners.iter().position(|owner| *owner == node).unwrap_or(0);
+            found.extend(owners[..first].iter().map(|owner| (name.clone(), *owner)));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
     /// What belongs to logged inodes may be in the log without the directories it is in.
     fn release(&mut self, logged: &[NodeNr], units: &[Unit], effects: &[Effect]) {
         let mut todo = logged.to_vec();
@@ -227,6 +244,7 @@ impl InodeLog {
     pub(crate) fn commit(&mut self) {
         self.touching.clear();
         self.owners.clear();
+        self.holders.clear();
         self.logged.clear();
         self.made.clear();
         self.directories.clear();

@@ -38,7 +38,7 @@
 //! - `btrfs-like`: btrfs(5); `fs/btrfs/tree-log.c` (`btrfs_log_inode_parent`: an fsync logs the inode,
 //!   its names and its new parents, not what else the transaction holds, and nothing of an inode
 //!   without a name; `btrfs_log_new_name` and `btrfs_del_dir_entries_in_log`: later changes of its
-//!   names change the log); and the guarantees collected in Mohan and others, "Finding
+//!   names, and of those in a directory that was fsynced, change the log, up to the next commit); and the guarantees collected in Mohan and others, "Finding
 //!   Crash-Consistency Bugs with Bounded Black-Box Crash Testing" (OSDI 2018).
 //!
 //! The models are judged by the file systems themselves: `examples/judge_models` runs random
@@ -334,6 +334,22 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// The log of an inode has its names, not those that it had in the meantime: by the commit before,
+    /// one of them may be that of another inode, until a later commit or the log of the directory.
+    fn restore_passed(&mut self, nr: CallNr, node: NodeNr) {
+        for ((dir, name), old) in self.log.passed(node) {
+            let made = [dir, old].map(|node| self.nodes.get(&node).and_then(|n| n.made));
+            let mut requires: Vec<_> = made.into_iter().flatten().collect();
+            for (node, before) in [(Some(old), None), (None, Some(old))] {
+                let change = Change::Name { dir, name: name.clone(), node, before };
+                let effect = self.effects.len() as u32;
+                self.effects.push(Effect { call: nr, change });
+                requires = vec![self.push(nr, vec![effect], requires)];
+            }
+            self.node(dir).metadata.append(&mut requires);
+        }
+    }
+
     /// A new file that is in the log leaves it when another replaces it. That one, if it was never
     /// logged, is not put into it: the next `fsync` of anything may leave neither.
     fn forget_replaced(&mut self, nr: CallNr, call: &Call) {
@@ -566,6 +582,7 @@ impl<'a> Builder<'a> {
             if self.model.logs_single_inodes() {
                 self.settle_parents(node_nr, nr);
                 self.log.fsync(node_nr, is_dir, &self.units, &self.effects);
+                self.restore_passed(nr, node_nr);
             }
         }
         let node = self.node(node_nr);

@@ -317,6 +317,17 @@ fn a_rename_in_a_synced_directory_comes_before_what_is_removed_there_on_btrfs() 
 }
 
 #[test]
+fn a_synced_file_brings_no_name_that_it_had_in_the_meantime_on_btrfs() {
+    let renamed = || old_file().put("g", b"x").sync().rename("f", "h").rename("g", "h");
+    let recording = renamed().creat("f").rename("f", "i").fsync("i").print("saved").end();
+    let found = crate::program::search_all(&recording, BtrfsLike, |tree, promises| {
+        let has = |name: &str| crate::program::content(tree, name).is_some();
+        promises.is_empty() || !has("f") || !has("i")
+    });
+    assert!(found.progress.failed > 0);
+}
+
+#[test]
 fn fsync_of_a_new_file_brings_the_one_that_had_its_name_on_btrfs() {
     let program = || old_file().creat("before").rename("f", "g").put("f", b"new").fsync("f");
     let recording = program().end();
