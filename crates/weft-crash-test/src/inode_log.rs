@@ -18,6 +18,11 @@ use crate::calls::NodeNr;
 use crate::effects::{Change, Effect};
 use crate::model::{Unit, UnitNr};
 
+/// The most renames that later changes are held to, and the most inodes that are followed to find what
+/// an `fsync` releases: of more, the model allows more than it must, so that its cost is bounded.
+const RENAMES_MAX: usize = 64;
+const RELEASED_MAX: usize = 1000;
+
 /// A name in a directory.
 type Name = (NodeNr, Vec<u8>);
 
@@ -161,11 +166,17 @@ impl InodeLog {
         }
         if names.is_rename {
             self.renames.push((unit, names.dir));
+            if self.renames.len() > RENAMES_MAX {
+                self.renames.remove(0);
+            }
         }
     }
 
     /// Logs an inode and what belongs to it.
     pub(crate) fn fsync(&mut self, node: NodeNr, is_dir: bool, units: &[Unit], effects: &[Effect]) {
+        if is_dir {
+            self.release_all();
+        }
         self.log(vec![node], units, effects);
         // A new directory may be in the log without what is in it.
         if is_dir && !self.made.contains(&node) {
@@ -175,12 +186,27 @@ impl InodeLog {
 
     /// The names that an inode had in the meantime, and nothing has now, each with an inode that had
     /// it before: what is logged of an inode are the names it has, so that the other is not missed.
-    pub(crate) fn passed(&self, node: NodeNr) -> Vec<(Name, NodeNr)> {
-        let free = self.holders.iter().filter(|(_, holder)| holder.is_none());
+    pub(crate) fn passed(
+        &self,
+        node: NodeNr,
+        units: &[Unit],
+        effects: &[Effect],
+    ) -> Vec<(Name, NodeNr)> {
         let mut found = Vec::new();
-        for (name, owners) in free.filter_map(|(name, _)| self.owners.get_key_value(name)) {
-            let first = owners.iter().position(|owner| *owner == node).unwrap_or(0);
-            found.extend(owners[..first].iter().map(|owner| (name.clone(), *owner)));
+        let own = self.all.get(&node).into_iter().flatten();
+        for effect in own.flat_map(|unit| &units[unit.index()].effects) {
+            let Change::Name { dir, name, node: Some(named), .. } =
+                &effects[*effect as usize].change
+            else {
+                continue;
+            };
+            let name = (*dir, name.clone());
+            if *named != node || self.holders.get(&name) != Some(&None) {
+                continue;
+            }
+            let owners = self.owners.get(&name).into_iter().flatten();
+            let before = owners.take_while(|owner| **owner != node);
+            found.extend(before.map(|owner| (name.clone(), *owner)));
         }
         found.sort_unstable();
         found.dedup();
@@ -189,14 +215,18 @@ impl InodeLog {
 
     /// What belongs to logged inodes may be in the log without the directories it is in.
     fn release(&mut self, logged: &[NodeNr], units: &[Unit], effects: &[Effect]) {
+        if self.directories.is_empty() {
+            return;
+        }
         let mut todo = logged.to_vec();
         let mut seen = HashSet::new();
         while let Some(inode) = todo.pop() {
             if !seen.insert(inode) {
                 continue;
             }
-            self.directories.remove(&inode);
-            self.renames.retain(|(_, dir)| *dir != inode);
+            if self.directories.contains(&inode) || seen.len() > RELEASED_MAX {
+                return self.release_all();
+            }
             for unit in self.all.get(&inode).into_iter().flatten() {
                 self.held.remove(unit);
                 for effect in &units[unit.index()].effects {
@@ -211,6 +241,12 @@ impl InodeLog {
                 }
             }
         }
+    }
+
+    fn release_all(&mut self) {
+        self.directories.clear();
+        self.renames.clear();
+        self.held.clear();
     }
 
     fn log(&mut self, mut todo: Vec<NodeNr>, units: &[Unit], effects: &[Effect]) {

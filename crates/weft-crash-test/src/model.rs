@@ -337,7 +337,7 @@ impl<'a> Builder<'a> {
     /// The log of an inode has its names, not those that it had in the meantime: by the commit before,
     /// one of them may be that of another inode, until a later commit or the log of the directory.
     fn restore_passed(&mut self, nr: CallNr, node: NodeNr) {
-        for ((dir, name), old) in self.log.passed(node) {
+        for ((dir, name), old) in self.log.passed(node, &self.units, &self.effects) {
             let made = [dir, old].map(|node| self.nodes.get(&node).and_then(|n| n.made));
             let mut requires: Vec<_> = made.into_iter().flatten().collect();
             for (node, before) in [(Some(old), None), (None, Some(old))] {
