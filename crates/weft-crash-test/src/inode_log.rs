@@ -297,8 +297,11 @@ impl InodeLog {
             let brought = |r: &&UnitNr| {
                 after(unit).is_none_or(|own| after(r) <= Some(own) && after(r).is_some())
             };
-            let requires: Vec<UnitNr> = renames.iter().filter(brought).copied().collect();
-            units[unit.index()].requires.extend(requires);
+            let brought: Vec<UnitNr> = renames.iter().filter(brought).copied().collect();
+            let requires = &mut units[unit.index()].requires;
+            requires.extend(brought);
+            requires.sort_unstable();
+            requires.dedup();
         }
         for (unit, before) in self.ordered.iter().filter(|(unit, _)| !self.loose.contains(unit)) {
             let call = units[unit.index()].call;
