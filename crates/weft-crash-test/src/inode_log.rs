@@ -4,13 +4,24 @@
 //! writes a log instead, of the inode and what belongs to it: its names, other inodes that had one
 //! of these names before, new directories on the way to it; for a directory the inodes that got a
 //! name in it. What is done to a logged inode afterwards changes the log at once, and is durable
-//! with the next `fsync` of anything. A change that may be in a log waits for no other change.
+//! with the next `fsync` of anything. A change that may be in a log waits for no other change, with
+//! one exception: of a directory that was fsynced the log holds each later `rename` in it
+//! (`btrfs_log_new_name`), and what it holds is written as a whole. A later removal in the directory
+//! can be in the log only if the directory still is, and then the `rename` is too.
+//!
+//! That a logged *file* has a new name is not in the log for certain: a commit, which happens at any
+//! time, ends what is logged. A later `fsync` of another file does not bring it then.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::calls::NodeNr;
 use crate::effects::{Change, Effect};
 use crate::model::{Unit, UnitNr};
+
+/// The most renames that later changes are held to, and the most inodes that are followed to find what
+/// an `fsync` releases: of more, the model allows more than it must, so that its cost is bounded.
+const RENAMES_MAX: usize = 64;
+const RELEASED_MAX: usize = 1000;
 
 /// A name in a directory.
 type Name = (NodeNr, Vec<u8>);
@@ -26,8 +37,45 @@ pub(crate) struct InodeLog {
     touching: HashMap<NodeNr, Vec<UnitNr>>,
     /// The inodes that have had a name.
     owners: HashMap<Name, Vec<NodeNr>>,
+    /// The inodes that have a name now, where it was changed.
+    holders: HashMap<Name, Option<NodeNr>>,
     logged: HashSet<NodeNr>,
     made: HashSet<NodeNr>,
+    /// Directories that were fsynced.
+    directories: HashSet<NodeNr>,
+    /// The renames in such a directory, which its log holds if it holds anything later.
+    renames: Vec<(UnitNr, NodeNr)>,
+    /// What later changes in such a directory require, until the log may hold them by itself.
+    held: HashMap<UnitNr, Vec<UnitNr>>,
+    /// All units by the inodes that they change or name.
+    all: HashMap<NodeNr, Vec<UnitNr>>,
+}
+
+/// What a unit does with names, if it does nothing else, and all in one directory.
+struct Names {
+    dir: NodeNr,
+    is_rename: bool,
+    inodes: Vec<NodeNr>,
+}
+
+impl Names {
+    fn new(unit: &Unit, effects: &[Effect]) -> Option<Self> {
+        let mut dirs = HashSet::new();
+        let (mut removed, mut named, mut inodes) = (None, None, Vec::new());
+        for effect in &unit.effects {
+            let Change::Name { dir, node, before, .. } = &effects[*effect as usize].change else {
+                return None;
+            };
+            dirs.insert(*dir);
+            inodes.extend([*node, *before].into_iter().flatten());
+            match node {
+                Some(node) => named = Some(*node),
+                None => removed = *before,
+            }
+        }
+        let [dir] = dirs.into_iter().collect::<Vec<_>>()[..] else { return None };
+        Some(Self { dir, is_rename: named.is_some() && named == removed, inodes })
+    }
 }
 
 impl InodeLog {
@@ -51,6 +99,7 @@ impl InodeLog {
         is_loose: bool,
     ) {
         self.ordered.push((unit, before));
+        self.note_in_directory(unit, units, effects);
         let mut is_loose = is_loose;
         let mut touched = Vec::new();
         let mut todo = Vec::new();
@@ -63,6 +112,7 @@ impl InodeLog {
                     is_loose |= node.is_none() && self.has(*dir);
                     let owners = self.owners.entry((*dir, name.clone())).or_default();
                     owners.extend(inodes);
+                    self.holders.insert((*dir, name.clone()), *node);
                     // A new name of a logged inode is logged as by an `fsync`.
                     if node.is_some_and(|node| self.logged.contains(&node)) {
                         todo.extend(owners.iter().chain(self.made.get(dir)));
@@ -78,6 +128,9 @@ impl InodeLog {
                 }
             }
         }
+        for node in &touched {
+            self.all.entry(*node).or_default().push(unit);
+        }
         if is_loose {
             self.loose.insert(unit);
         } else {
@@ -88,12 +141,116 @@ impl InodeLog {
         self.log(todo, units, effects);
     }
 
+    /// Notes what a change in a directory that was fsynced requires. A name that is changed again may
+    /// be missing in the log, and an inode that was logged has its names there by itself.
+    fn note_in_directory(&mut self, unit: UnitNr, units: &[Unit], effects: &[Effect]) {
+        let changed = |unit: &Unit| -> HashSet<Name> {
+            let changes = unit.effects.iter().map(|e| &effects[*e as usize].change);
+            let names = changes.filter_map(|change| match change {
+                Change::Name { dir, name, .. } => Some((*dir, name.clone())),
+                _ => None,
+            });
+            names.collect()
+        };
+        let own = changed(&units[unit.index()]);
+        if !own.is_empty() {
+            self.renames.retain(|(rename, _)| changed(&units[rename.index()]).is_disjoint(&own));
+        }
+        let Some(names) = Names::new(&units[unit.index()], effects) else { return };
+        if !self.directories.contains(&names.dir) {
+            return;
+        }
+        if !names.inodes.iter().any(|inode| self.has(*inode)) {
+            let before = self.renames.iter().filter(|(_, dir)| *dir == names.dir);
+            self.held.insert(unit, before.map(|(rename, _)| *rename).collect());
+        }
+        if names.is_rename {
+            self.renames.push((unit, names.dir));
+            if self.renames.len() > RENAMES_MAX {
+                self.renames.remove(0);
+            }
+        }
+    }
+
     /// Logs an inode and what belongs to it.
-    pub(crate) fn fsync(&mut self, node: NodeNr, units: &[Unit], effects: &[Effect]) {
+    pub(crate) fn fsync(&mut self, node: NodeNr, is_dir: bool, units: &[Unit], effects: &[Effect]) {
+        if is_dir {
+            self.release_all();
+        }
         self.log(vec![node], units, effects);
+        // A new directory may be in the log without what is in it.
+        if is_dir && !self.made.contains(&node) {
+            self.directories.insert(node);
+        }
+    }
+
+    /// The names that an inode had in the meantime, and nothing has now, each with an inode that had
+    /// it before: what is logged of an inode are the names it has, so that the other is not missed.
+    pub(crate) fn passed(
+        &self,
+        node: NodeNr,
+        units: &[Unit],
+        effects: &[Effect],
+    ) -> Vec<(Name, NodeNr)> {
+        let mut found = Vec::new();
+        let own = self.all.get(&node).into_iter().flatten();
+        for effect in own.flat_map(|unit| &units[unit.index()].effects) {
+            let Change::Name { dir, name, node: Some(named), .. } =
+                &effects[*effect as usize].change
+            else {
+                continue;
+            };
+            let name = (*dir, name.clone());
+            if *named != node || self.holders.get(&name) != Some(&None) {
+                continue;
+            }
+            let owners = self.owners.get(&name).into_iter().flatten();
+            let before = owners.take_while(|owner| **owner != node);
+            found.extend(before.map(|owner| (name.clone(), *owner)));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// What belongs to logged inodes may be in the log without the directories it is in.
+    fn release(&mut self, logged: &[NodeNr], units: &[Unit], effects: &[Effect]) {
+        if self.directories.is_empty() {
+            return;
+        }
+        let mut todo = logged.to_vec();
+        let mut seen = HashSet::new();
+        while let Some(inode) = todo.pop() {
+            if !seen.insert(inode) {
+                continue;
+            }
+            if self.directories.contains(&inode) || seen.len() > RELEASED_MAX {
+                return self.release_all();
+            }
+            for unit in self.all.get(&inode).into_iter().flatten() {
+                self.held.remove(unit);
+                for effect in &units[unit.index()].effects {
+                    if let Change::Name { dir, name, node, before } =
+                        &effects[*effect as usize].change
+                    {
+                        let owners = self.owners.get(&(*dir, name.clone()));
+                        todo.extend(owners.into_iter().flatten());
+                        todo.extend([*node, *before].into_iter().flatten());
+                        todo.extend(self.made.get(dir));
+                    }
+                }
+            }
+        }
+    }
+
+    fn release_all(&mut self) {
+        self.directories.clear();
+        self.renames.clear();
+        self.held.clear();
     }
 
     fn log(&mut self, mut todo: Vec<NodeNr>, units: &[Unit], effects: &[Effect]) {
+        self.release(&todo, units, effects);
         let mut seen = HashSet::new();
         while let Some(inode) = todo.pop() {
             if !seen.insert(inode) {
@@ -123,13 +280,29 @@ impl InodeLog {
     pub(crate) fn commit(&mut self) {
         self.touching.clear();
         self.owners.clear();
+        self.holders.clear();
         self.logged.clear();
         self.made.clear();
+        self.directories.clear();
+        self.renames.clear();
+        self.all.clear();
     }
 
     /// Adds to what each unit requires the units before it in `chain`, all units of metadata in
     /// order, but for those that may be in the log.
     pub(crate) fn finish(self, chain: &[UnitNr], units: &mut [Unit]) {
+        for (unit, renames) in &self.held {
+            let after = |unit: &UnitNr| units[unit.index()].durable_after;
+            // Not if an `fsync` has brought the unit alone.
+            let brought = |r: &&UnitNr| {
+                after(unit).is_none_or(|own| after(r) <= Some(own) && after(r).is_some())
+            };
+            let brought: Vec<UnitNr> = renames.iter().filter(brought).copied().collect();
+            let requires = &mut units[unit.index()].requires;
+            requires.extend(brought);
+            requires.sort_unstable();
+            requires.dedup();
+        }
         for (unit, before) in self.ordered.iter().filter(|(unit, _)| !self.loose.contains(unit)) {
             let call = units[unit.index()].call;
             let mut requires = Vec::new();

@@ -40,7 +40,7 @@ pub use mend::{Mend, mend};
 pub use model::{Model, Unit, UnitNr, Units};
 pub use recorder::{Pattern, Recorder};
 pub use recording::{Header, Recording};
-pub use report::{EachSync, ModelReport, Report, SyncReport};
+pub use report::{EachSync, ModelReport, Report, SyncReport, junit_of_error};
 pub use run::{
     CheckOptions, RecordOptions, check_each_sync, check_recording, check_state, extract_state,
     record_program,

@@ -103,6 +103,18 @@ impl Report {
     }
 }
 
+/// JUnit's XML of a test of the program `run` in which nothing was tested, for a reason.
+#[must_use]
+pub fn junit_of_error(run: &str, why: &str, seconds: Duration) -> String {
+    let (name, why, seconds) = (escape(run), escape(why), seconds.as_secs_f64());
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         <testsuite name=\"weft crash run\" tests=\"1\" failures=\"0\" errors=\"1\" \
+         time=\"{seconds:.3}\">\n  <testcase classname=\"{name}\" name=\"not tested\" \
+         time=\"{seconds:.3}\">\n    <error message=\"{why}\"/>\n  </testcase>\n</testsuite>\n"
+    )
+}
+
 /// What became of a recording when each call that makes something durable was left out in turn.
 #[derive(Debug, Clone, Serialize)]
 pub struct EachSync {

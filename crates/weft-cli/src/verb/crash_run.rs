@@ -1,28 +1,70 @@
 //! `crash run`: a crash test of a program.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use weft::Order;
 use weft_crash_test::{
     Bounds, CallNr, CallText, CheckOptions, Error, Limits, Model, Pattern, Progress, RecordOptions,
     Recording, Report, State, Verdict, VolumeOptions, WorkerCommand, check_each_sync,
-    check_recording, check_state, describe, extract_state, record_program,
+    check_recording, check_state, describe, extract_state, junit_of_error, record_program, sandbox,
 };
 
 use crate::cli::crash::CrashRun;
-use crate::failure::{DONE, Failure, Outcome, PROMISE_BROKEN};
+use crate::failure::{DONE, FAILED, Failure, Outcome, PROMISE_BROKEN};
 use crate::output::{Output, count};
 
 /// The size of a file system in memory, and of an empty volume, in bytes.
 const MEMORY_BYTES: u64 = 4 << 30;
 const VOLUME_BYTES: u64 = 32 << 20;
 
+/// The most that it may take to clear everything away when a signal ends the test.
+const END_MAX: Duration = Duration::from_secs(20);
+
 /// `crash run`.
 pub fn run(out: Output, args: &CrashRun) -> Outcome {
     let began = Instant::now();
+    let told_to_end = end_on_signals()?;
+    let outcome = test(out, args, began);
+    if let Some(signal) = *told_to_end.lock().unwrap_or_else(PoisonError::into_inner) {
+        let code = u8::try_from(128 + signal).unwrap_or(FAILED);
+        return Err(Failure { code, ..Failure::new(format!("ended by signal {signal}")) });
+    }
+    if let (Err(failure), Some(file)) = (&outcome, &args.junit)
+        && failure.code == FAILED
+    {
+        let run = args.run.as_deref().unwrap_or("a recording");
+        write_file(file, &junit_of_error(run, &failure.message, began.elapsed()))?;
+    }
+    outcome
+}
+
+/// Ends the test at a signal: its processes, and so this one, which clears away its directory on the
+/// way out. Returns where the signal is noted.
+fn end_on_signals() -> Result<Arc<Mutex<Option<i32>>>, Failure> {
+    let noted = Arc::new(Mutex::new(None));
+    let cannot = |e| Failure::new(format!("cannot wait for signals: {e}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(cannot)?;
+    let note = Arc::clone(&noted);
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let Some(signal) = signals.forever().next() else { return };
+            *note.lock().unwrap_or_else(PoisonError::into_inner) = Some(signal);
+            sandbox::interrupt();
+            std::thread::sleep(END_MAX);
+            // It hangs: as if nothing had waited for the signal.
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        })
+        .map_err(cannot)?;
+    Ok(noted)
+}
+
+fn test(out: Output, args: &CrashRun, began: Instant) -> Outcome {
     let worker = WorkerCommand::this_program(&["crash", "worker"]);
     let recording = match (&args.replay, &args.run) {
         (Some(log), _) => Recording::load(log).map_err(failure)?,

@@ -170,9 +170,56 @@ fn what_cannot_be_tested_is_said_and_nothing_stays_mounted() {
         assert_eq!(ran.code, 1, "{run}: {}{}", ran.out, ran.err);
         assert!(ran.err.contains(says), "{run}: {}", ran.err);
     }
+    // The file for machines is written all the same.
+    let ran = weft(&bench, &args("echo 'a<b' >&2; exit 7", CHECK, &["--junit", "junit.xml"]));
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    let xml = std::fs::read_to_string(bench.path("junit.xml")).unwrap();
+    assert!(xml.contains(r#"tests="1" failures="0" errors="1""#), "{xml}");
+    assert!(
+        xml.contains("<error message=\"not tested: the program failed (exit status 7)"),
+        "{xml}"
+    );
+    assert!(xml.contains("a&lt;b"), "{xml}");
     let ran = weft(&bench, &args("true", CHECK, &["--model", "zfs"]));
     assert_eq!(ran.code, 2, "{}", ran.err);
     assert_eq!(mounts_left(&bench), "");
+}
+
+#[test]
+fn a_signal_ends_the_test_and_clears_everything_away() {
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+    let bench = Bench::new();
+    let tmp = bench.path("tmp");
+    std::fs::create_dir_all(&tmp).unwrap();
+    let slow = "touch $WEFT_CWD/begun; sleep 100";
+    // While it records, and while it checks; as from `kill`, and as from a terminal.
+    for (run, check, signal, code) in [
+        (slow, CHECK, "TERM", 143),
+        ("echo new >f", slow, "TERM", 143),
+        (slow, CHECK, "INT", 130),
+        ("echo new >f", slow, "INT", 130),
+    ] {
+        let mut command = bench.command(&args(run, check, &[]));
+        command.env("TMPDIR", &tmp).stdout(Stdio::piped()).stderr(Stdio::piped());
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command.spawn().unwrap();
+        let began = Instant::now();
+        while !bench.path("begun").exists() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{run}, {check}: nothing runs");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::fs::remove_file(bench.path("begun")).unwrap();
+        let whom =
+            if signal == "INT" { format!("-{}", child.id()) } else { child.id().to_string() };
+        let sent = std::process::Command::new("kill").args(["-s", signal, "--", &whom]).status();
+        assert!(sent.unwrap().success());
+        let ran = ran(&child.wait_with_output().unwrap());
+        assert_eq!(ran.code, code, "{}{}", ran.out, ran.err);
+        assert!(began.elapsed() < Duration::from_secs(50), "the program ended first");
+        assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0, "{signal}: {run}, {check}");
+        assert_eq!(mounts_left(&bench), "");
+    }
 }
 
 #[test]

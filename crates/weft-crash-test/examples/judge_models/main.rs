@@ -2,7 +2,7 @@
 //! leave of a random workload after a power cut, their model must allow.
 //!
 //! `judge_models FS [--seeds FROM..TO] [--states N] [--minutes N] [--threads N] [--pauses]
-//! [--lying-disk] [--verbose]`, as root; FS is ext4, xfs, btrfs or all.
+//! [--names] [--lying-disk] [--verbose]`, as root; FS is ext4, xfs, btrfs or all.
 //!
 //! A workload of some calls runs on a file system of the kernel, whose disk records each write and
 //! flush, and alike on one in memory, which records the calls for the models. Each prefix of the
@@ -10,7 +10,8 @@
 //! disk. The kernel mounts each, which replays its log, and the tree that it shows then must be one
 //! that the model allows when as many calls had returned as had at that request. Two rules that are
 //! too strong must be refuted, which shows that the comparison sees what it should. With a disk that
-//! lies about flushes the models must be refuted as well.
+//! lies about flushes the models must be refuted as well. With `--names`
+//! most calls change names or make them durable.
 //!
 //! Exit status: 0 if the models allow everything, and what must be refuted is; 1 if not; 2 if
 //! nothing was judged.
@@ -47,6 +48,7 @@ struct Options {
     until: Instant,
     threads: usize,
     pauses: bool,
+    names: bool,
     lying: bool,
     verbose: bool,
 }
@@ -63,6 +65,7 @@ impl Options {
             until: Instant::now() + Duration::from_secs(24 * 3600),
             threads: 2,
             pauses: false,
+            names: false,
             lying: false,
             verbose: false,
         };
@@ -83,6 +86,7 @@ impl Options {
                     let minutes: u64 = value()?.parse()?;
                     options.until = Instant::now() + Duration::from_secs(60 * minutes);
                 }
+                "--names" => options.names = true,
                 "--pauses" => options.pauses = true,
                 "--lying-disk" => options.lying = true,
                 "--verbose" => options.verbose = true,
@@ -163,7 +167,7 @@ impl Rig {
     }
 
     /// Runs a workload; returns it with the disk's content at the beginning and the requests.
-    fn run(&self, seed: u64, pauses: bool) -> Result<Run> {
+    fn run(&self, seed: u64, pauses: bool, names: bool) -> Result<Run> {
         host::fill(&self.disk_file, self.kind.size_bytes(), &self.empty, &Image::new())?;
         let mut mounted = Mounted::new(self.kind, &self.disk_loop, &self.mount_at)?;
         let requests = || self.disk.len();
@@ -177,7 +181,7 @@ impl Rig {
         let base_tree = workload.start();
         let base = self.disk.content();
         self.disk.start();
-        workload.run(pauses)?;
+        workload.run(pauses, names)?;
         workload.write_back()?;
         let log = self.disk.stop();
         let seen = host::read_tree(&mounted.path().join(workload::FOLDER))?;
@@ -242,7 +246,7 @@ impl Run {
 }
 
 fn judge(rig: &Rig, seed: u64, options: &Options, totals: &Mutex<Totals>) -> Result<()> {
-    let run = rig.run(seed, options.pauses)?;
+    let run = rig.run(seed, options.pauses, options.names)?;
     let rules = rules(rig.kind);
     let states = run.states(options.states, options.lying);
     let mut mounts = 0;

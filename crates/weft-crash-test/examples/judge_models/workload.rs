@@ -99,11 +99,12 @@ impl<'a> Workload<'a> {
         self.mem.snapshot()
     }
 
-    /// Makes some calls.
-    pub fn run(&mut self, pauses: bool) -> Result<()> {
+    /// Makes some calls; mostly such that change names, if `names` is true.
+    pub fn run(&mut self, pauses: bool, names: bool) -> Result<()> {
         let mut left = 3 + self.rng.below(9);
         while left > 0 {
             let taken = match self.rng.below(6) {
+                1.. if names => u64::from(self.name_step()?),
                 0 => self.pattern()?,
                 _ => u64::from(self.step(pauses)?),
             };
@@ -155,6 +156,29 @@ impl<'a> Workload<'a> {
             36 if self.rng.chance(1, 4) => self.sync()?,
             36..40 => self.hidden(at, pauses)?,
             _ => Done::No,
+        };
+        Ok(self.note(done))
+    }
+
+    /// One change of a name, or a call that may log one; returns false if it was impossible.
+    fn name_step(&mut self) -> Result<bool> {
+        let (files, dirs) = if self.find("d").is_some() && self.rng.chance(1, 4) {
+            (&FILES[3..5], &DIRS[1..2])
+        } else {
+            (&FILES[..3], &DIRS[..1])
+        };
+        let file = *self.rng.pick(files).unwrap();
+        let other = *self.rng.pick(files).unwrap();
+        let at = self.rng.index(self.open.len().max(1));
+        let done = match self.rng.below(16) {
+            0..3 => self.fsync_dir(dirs[0])?,
+            3..8 => self.rename(file, other)?,
+            8..10 => self.remove(file, false)?,
+            10 => self.link(file, other)?,
+            11..13 => self.creat(file)?,
+            13..15 if at < self.open.len() => self.fsync(at, false)?,
+            15 => self.hidden(at, false)?,
+            _ => self.open(file, false)?,
         };
         Ok(self.note(done))
     }

@@ -31,6 +31,9 @@ pub enum Error {
     /// The worker did not answer in time.
     #[error("the worker process did not answer in time")]
     TimedOut,
+    /// [`interrupt`](super::interrupt) was called.
+    #[error("interrupted")]
+    Interrupted,
     /// A message could not be sent or received.
     #[error("cannot exchange messages with the worker process: {0}")]
     Channel(#[source] io::Error),

@@ -38,4 +38,4 @@ pub use namespace::{Isolate, Isolation};
 pub use output::{Kept, Output};
 pub use server::{CheckServer, READY_MAX, Served};
 pub(crate) use worker::VARIABLE as WORKER_VARIABLE;
-pub use worker::{Seat, Worker, WorkerOptions, run_if_worker};
+pub use worker::{Seat, Worker, WorkerOptions, interrupt, run_if_worker};

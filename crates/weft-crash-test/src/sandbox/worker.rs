@@ -8,18 +8,24 @@
 //! unmounts. Both ends of the channel are open until then, so that the parent sees the worker's end
 //! when all is cleared away.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio, exit};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Signal, getpid, set_child_subreaper, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
+
+use crate::mutex::locked;
 
 use super::{Channel, Error, Isolate, Isolation, Result, namespace, reap};
 
@@ -32,6 +38,18 @@ const MOUNTS_MAX: usize = 64;
 /// The most time that starting a worker may take, and its end when it was told to.
 const START_MAX: Duration = Duration::from_secs(30);
 const END_MAX: Duration = Duration::from_secs(15);
+
+/// The connections to all workers, by their supervisors, until [`interrupt`] is called.
+static CONNECTIONS: Mutex<Option<BTreeMap<u32, UnixStream>>> = Mutex::new(Some(BTreeMap::new()));
+
+/// Ends all workers of this process, and lets none be started any more: who waits for one has an
+/// error, and clears away what it has. For a process that is told to end.
+pub fn interrupt() {
+    for connection in locked(&CONNECTIONS).take().into_iter().flat_map(BTreeMap::into_values) {
+        // An error means that the worker has ended.
+        let _ = connection.shutdown(Shutdown::Both);
+    }
+}
 
 /// How a worker is started.
 #[derive(Debug, Clone)]
@@ -116,11 +134,18 @@ impl Worker {
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             // The standard output of this program is for its results.
             .stdout(Stdio::null())
+            // What a terminal sends to this program is not for the workers: they end with it.
+            .process_group(0)
             .spawn()
             .map_err(Error::Start)?;
         let isolation = Isolation::Subreaper { why: String::new() };
         // From here on it is ended if something fails.
         let mut worker = Self { channel, supervisor, isolation, mountpoint: PathBuf::new() };
+        let connection = worker.channel.as_fd().try_clone_to_owned().map_err(Error::Start)?;
+        match &mut *locked(&CONNECTIONS) {
+            Some(all) => all.insert(worker.supervisor(), connection.into()),
+            None => return Err(Error::Interrupted),
+        };
         match worker.channel.receive_within(START_MAX)? {
             Hello::Ready { isolation, mountpoint } => {
                 (worker.isolation, worker.mountpoint) = (isolation, mountpoint);
@@ -170,6 +195,9 @@ impl Worker {
     }
 
     fn finish(&mut self) -> Result<()> {
+        if let Some(all) = &mut *locked(&CONNECTIONS) {
+            all.remove(&self.supervisor());
+        }
         self.channel.end();
         let deadline = Instant::now() + END_MAX;
         let mut pause = Duration::from_micros(100);

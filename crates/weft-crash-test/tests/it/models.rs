@@ -290,6 +290,44 @@ fn what_is_done_to_a_synced_file_waits_for_nothing_on_btrfs() {
 }
 
 #[test]
+fn a_rename_in_a_synced_directory_comes_before_what_is_removed_there_on_btrfs() {
+    // LevelDB puts a new list of its files in place so, removes an old file, and writes its log.
+    let files = || Program::new().mkdir("d").put("d/current", b"1").put("d/log", b"old").start();
+    let renamed = || files().put("d/t", b"2").fsync("d/t").rename("d/t", "d/current");
+    let logs = |program: Program| program.unlink("d/log").put("d/log2", b"new").fsync("d/log2");
+    let synced = || files().fsync_dir("d").put("d/t", b"2").fsync("d/t");
+    let recording = logs(synced().rename("d/t", "d/current")).end();
+    for model in Model::ALL {
+        let found = can_leave(&recording, model, |has| has("d/t") && !has("d/log"));
+        assert_eq!(found, model == Posix, "{model}");
+    }
+    // That the renamed file was synced is not enough: a commit may come between, and the later
+    // `fsync` of another file then leaves the old name.
+    for program in [renamed(), synced().rename("d/t", "d/current")] {
+        let recording = program.put("d/log2", b"new").fsync("d/log2").end();
+        assert!(can_leave(&recording, BtrfsLike, |has| has("d/t") && has("d/log2")));
+    }
+    // An inode that was synced may have lost its name in the log by itself.
+    let recording = synced().link("d/log", "l").fsync("d/log").rename("d/t", "d/current");
+    let recording = recording.unlink("d/log").put("d/log2", b"new").fsync("d/log2").end();
+    assert!(can_leave(&recording, BtrfsLike, |has| has("d/t") && !has("d/log")));
+    let program = synced().link("d/log", "l").rename("d/t", "d/current").unlink("d/log");
+    let recording = program.fsync("l").end();
+    assert!(can_leave(&recording, BtrfsLike, |has| has("d/t") && !has("d/log")));
+}
+
+#[test]
+fn a_synced_file_brings_no_name_that_it_had_in_the_meantime_on_btrfs() {
+    let renamed = || old_file().put("g", b"x").sync().rename("f", "h").rename("g", "h");
+    let recording = renamed().creat("f").rename("f", "i").fsync("i").print("saved").end();
+    let found = crate::program::search_all(&recording, BtrfsLike, |tree, promises| {
+        let has = |name: &str| crate::program::content(tree, name).is_some();
+        promises.is_empty() || !has("f") || !has("i")
+    });
+    assert!(found.progress.failed > 0);
+}
+
+#[test]
 fn fsync_of_a_new_file_brings_the_one_that_had_its_name_on_btrfs() {
     let program = || old_file().creat("before").rename("f", "g").put("f", b"new").fsync("f");
     let recording = program().end();
