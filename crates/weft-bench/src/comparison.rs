@@ -38,6 +38,18 @@ pub struct Cost {
     pub requests: Option<u64>,
 }
 
+/// Returns a message without what comes after its first lines: a program may say something of each of
+/// its files.
+fn shortened(message: &str) -> String {
+    const LINES_MAX: usize = 3;
+    let mut lines = message.lines();
+    let first: Vec<&str> = lines.by_ref().take(LINES_MAX).collect();
+    match lines.count() {
+        0 => first.join(" "),
+        more => format!("{} ... ({more} more lines)", first.join(" ")),
+    }
+}
+
 impl Cost {
     /// The cost of `work` in the mounted directory, until all is durable and the server has ended.
     pub fn until_durable(
@@ -144,7 +156,7 @@ impl Comparison {
                         true
                     }
                     Err(e) => {
-                        section.line(&format!("Left out: {peer}: {e:#}."));
+                        section.line(&format!("Left out: {peer}: {}.", shortened(&format!("{e:#}"))));
                         false
                     }
                 }

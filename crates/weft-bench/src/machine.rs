@@ -1,5 +1,6 @@
 //! A description of the machine of a measurement: processor, memory, kernel, versions, date.
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::path::Path;
 use std::process::Command;
 
@@ -42,6 +43,15 @@ fn e2fsprogs() -> Option<String> {
 /// Today in UTC, `2026-11-21`.
 fn date() -> String {
     time::OffsetDateTime::now_utc().date().to_string()
+}
+
+/// Lets the programs that are measured open as many files as root may: libfuse's pass-through keeps a
+/// descriptor for each file that the kernel knows.
+pub fn allow_many_files() {
+    const MANY: u64 = 1 << 20;
+    let many = Rlimit { current: Some(MANY), maximum: Some(MANY) };
+    // Without root's rights what is allowed must do.
+    let _ = setrlimit(Resource::Nofile, many);
 }
 
 /// Returns true if the files in a directory are kept in memory only.

@@ -284,6 +284,7 @@ fn default_cache() -> Result<PathBuf> {
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
+    machine::allow_many_files();
     match &cli.what {
         What::Postmark { dir, files, transactions, directories, seed } => {
             let mix = postmark::Mix {

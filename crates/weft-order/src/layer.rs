@@ -121,6 +121,9 @@ impl OrderedFs {
         let mut table = locked(&self.table);
         let result = change(&mut table);
         self.engaged.store(table.engagements(), Ordering::Relaxed);
+        if table.engagements() == 0 {
+            locked(&self.mapped).clear();
+        }
         result
     }
 }
