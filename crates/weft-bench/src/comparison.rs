@@ -156,7 +156,8 @@ impl Comparison {
                         true
                     }
                     Err(e) => {
-                        section.line(&format!("Left out: {peer}: {}.", shortened(&format!("{e:#}"))));
+                        section
+                            .line(&format!("Left out: {peer}: {}.", shortened(&format!("{e:#}"))));
                         false
                     }
                 }

@@ -296,9 +296,14 @@ impl State {
             let mark = state.mark_needed(roots);
             let is_needed = |b: &u32| state.cache[*b].mark == mark && !state.cache[*b].in_flight;
             let parts: Vec<u32> = if kept {
-                // More blocks may be needed by now than had the mark.
-                let all = state.cache.all().filter(is_needed);
-                all.filter(|&b| state.cache[b].is_partly_ready()).collect()
+                // More blocks may be needed by now than had the mark: as in any round, those that can
+                // be written whole come first.
+                let needed: Vec<u32> = state.cache.all().filter(is_needed).collect();
+                state.take_whole(&needed, &mut batch);
+                if state.advances(roots, &batch, &repeated) {
+                    return true;
+                }
+                needed.into_iter().filter(|&b| state.cache[b].is_partly_ready()).collect()
             } else {
                 partly_ready.iter().copied().filter(is_needed).collect()
             };

@@ -81,10 +81,18 @@ impl State {
             }
             full
         });
-        for &buffer in &candidates {
-            batch.extend(self.take_write(buffer));
-        }
+        self.take_whole(&candidates, &mut batch);
         (batch, partly_ready)
+    }
+
+    /// Takes those of some blocks that can be written whole.
+    pub fn take_whole(&mut self, buffers: &[u32], batch: &mut Vec<Write>) {
+        for &buffer in buffers {
+            let b = &self.cache[buffer];
+            if b.is_partly_ready() && b.is_ready() {
+                batch.extend(self.take_write(buffer));
+            }
+        }
     }
 
     /// Takes parts of blocks: of those for a part of which a patch waits, or if there are none of

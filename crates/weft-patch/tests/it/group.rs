@@ -314,25 +314,43 @@ fn a_deep_graph_is_not_searched_in_each_round() {
 }
 
 /// A sync waits for a change of a block; while it writes what that change waits for, another operation
-/// changes the block so that all of it waits for new file data.
+/// changes the block so that all of it waits for new file data, at once or by way of a block of which a
+/// part can be written.
 #[test]
 fn a_sync_goes_on_when_its_block_comes_to_wait_for_new_data() {
+    for by_way_of_another in [false, true] {
+        new_data_while_a_sync_writes(by_way_of_another);
+    }
+}
+
+fn new_data_while_a_sync_writes(by_way_of_another: bool) {
     const FIRST: BlockNr = BlockNr(1);
     const SHARED: BlockNr = BlockNr(2);
     const OTHER: BlockNr = BlockNr(3);
     const DATA: BlockNr = BlockNr(4);
+    const MIDDLE: BlockNr = BlockNr(5);
     let opened: Arc<Mutex<Weak<Engine>>> = Arc::default();
     let later = Arc::clone(&opened);
     let hook = move |_: &[u8], _: &[(u64, Vec<u8>)]| {
         let engine = std::mem::take(&mut *later.lock().unwrap());
         let Some(engine) = engine.upgrade() else { return };
-        let mut op = engine.begin(2).unwrap();
+        let mut op = engine.begin(4).unwrap();
         let data = op.write_data(DATA, Owner(7), 0, &[7; 1024], true, &[]).unwrap();
-        op.write(SHARED, 512, b"later", &[data]).unwrap();
+        let mut before = data;
+        if by_way_of_another {
+            let ready = op.write(MIDDLE, 0, b"ready", &[]).unwrap();
+            op.write(OTHER, 512, b"x", &[ready]).unwrap();
+            before = op.write(MIDDLE, 256, b"waits", &[data]).unwrap();
+        }
+        op.write(SHARED, 512, b"later", &[before]).unwrap();
     };
     let device = Arc::new(Inspected::new(8 * 1024, Box::new(hook)));
     let options = Options { background: false, ..Options::default() };
     let engine = Engine::new(device, 1024, options).unwrap();
+    // What runs while the device writes must not read.
+    for nr in [OTHER, MIDDLE] {
+        engine.begin(0).unwrap().peek(nr).unwrap();
+    }
     let mut op = engine.begin(4).unwrap();
     let early = op.write(SHARED, 0, b"early", &[]).unwrap();
     op.write(OTHER, 0, b"x", &[early]).unwrap();
