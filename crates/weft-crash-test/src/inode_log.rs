@@ -45,13 +45,14 @@ pub(crate) struct InodeLog {
     directories: HashSet<NodeNr>,
     /// The renames in such a directory, which its log holds if it holds anything later.
     renames: Vec<(UnitNr, NodeNr)>,
-    /// What later changes in such a directory require, until the log may hold them by itself.
+    /// The renames that each later change in such a directory requires, until the log may hold that change
+    /// without the directory.
     held: HashMap<UnitNr, Vec<UnitNr>>,
     /// All units by the inodes that they change or name.
     all: HashMap<NodeNr, Vec<UnitNr>>,
 }
 
-/// What a unit does with names, if it does nothing else, and all in one directory.
+/// The changes of names of a unit that changes nothing else, all in one directory.
 struct Names {
     dir: NodeNr,
     is_rename: bool,
@@ -213,7 +214,8 @@ impl InodeLog {
         found
     }
 
-    /// What belongs to logged inodes may be in the log without the directories it is in.
+    /// Ends the requirements of changes that may be in the log by way of these inodes, without the
+    /// directories in which they were made.
     fn release(&mut self, logged: &[NodeNr], units: &[Unit], effects: &[Effect]) {
         if self.directories.is_empty() {
             return;

@@ -16,14 +16,15 @@ use crate::table::{Engagements, Refused, Table};
 
 /// A file system whose callers may put their changes into groups; see the [crate] page.
 ///
-/// While nobody is engaged a call costs one look at a counter more.
+/// While no process is engaged, a call reads one counter more.
 pub struct OrderedFs {
     below: Arc<dyn FileSystem>,
     groups: PatchGroups,
     table: Mutex<Table>,
     /// The number of engagements in the table.
     engaged: AtomicUsize,
-    /// Files with pages that the kernel has written, for nobody in particular, since their last fsync.
+    /// Files with pages of mappings that the kernel has written since their last fsync: it names no
+    /// process for them.
     mapped: Mutex<HashSet<Ino>>,
 }
 
@@ -55,7 +56,7 @@ impl OrderedFs {
         }
         let mut table = locked(&self.table);
         let found = table.of_thread(caller.pid);
-        // Those of processes that have ended are gone.
+        // The table has dropped the engagements of processes that have ended.
         self.engaged.store(table.engagements(), Ordering::Relaxed);
         found
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// The most ancestors that are looked at: more make a process one that descends from nobody.
+/// The most ancestors that are followed.
 const ANCESTORS_MAX: usize = 256;
 
 /// A process: its number, and the time of its start, as another one may have the number later.

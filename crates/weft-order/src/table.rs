@@ -38,7 +38,7 @@ pub(crate) struct Engaged {
     group: u32,
     scope: Scope,
     /// The thread, or the process.
-    who: Process,
+    process: Process,
     pub fsync: Fsync,
     pub patchgroup: PatchGroup,
     pub engagement: Engagement,
@@ -69,7 +69,7 @@ impl Table {
         let owner = process_of(thread)?;
         let of_process =
             self.groups.values().filter(|g| g.owner == owner).take(GROUPS_OF_PROCESS_MAX);
-        // Counting is for those only who may have too many.
+        // No process can have too many while all have fewer.
         let many = self.groups.len() >= GROUPS_OF_PROCESS_MAX;
         if self.groups.len() >= GROUPS_MAX || (many && of_process.count() >= GROUPS_OF_PROCESS_MAX)
         {
@@ -112,13 +112,14 @@ impl Table {
         engagement: Engagement,
     ) -> Result<(), Refused> {
         let patchgroup = self.group(thread, number)?;
-        let who = match scope {
+        let process = match scope {
             Scope::Thread => Process::find(thread).ok_or(Refused::NoSuchProcess)?,
             Scope::Process => process_of(thread)?,
         };
-        let known = |e: &Arc<Engaged>| e.group == number && e.scope == scope && e.who == who;
+        let known =
+            |e: &Arc<Engaged>| e.group == number && e.scope == scope && e.process == process;
         self.engaged.retain(|e| !known(e));
-        let engaged = Engaged { group: number, scope, who, fsync, patchgroup, engagement };
+        let engaged = Engaged { group: number, scope, process, fsync, patchgroup, engagement };
         self.engaged.push(Arc::new(engaged));
         self.answers.clear();
         Ok(())
@@ -131,7 +132,7 @@ impl Table {
             Scope::Thread => thread,
             Scope::Process => process_of(thread)?.pid,
         };
-        self.engaged.retain(|e| e.group != number || e.scope != scope || e.who.pid != pid);
+        self.engaged.retain(|e| e.group != number || e.scope != scope || e.process.pid != pid);
         self.answers.clear();
         Ok(())
     }
@@ -151,8 +152,8 @@ impl Table {
         let by_process = self.engaged.iter().any(|e| e.scope == Scope::Process);
         let processes = if by_process { ancestors(thread) } else { Vec::new() };
         let found = self.engaged.iter().filter(|e| match e.scope {
-            Scope::Thread => e.who.pid == thread,
-            Scope::Process => processes.contains(&e.who.pid),
+            Scope::Thread => e.process.pid == thread,
+            Scope::Process => processes.contains(&e.process.pid),
         });
         let found: Engagements = found.cloned().collect();
         if self.answers.len() >= ANSWERS_MAX {
@@ -169,7 +170,7 @@ impl Table {
         }
         self.swept = Some(Instant::now());
         let before = self.engaged.len();
-        self.engaged.retain(|e| e.who.is_alive());
+        self.engaged.retain(|e| e.process.is_alive());
         if self.engaged.len() != before {
             self.answers.clear();
         }

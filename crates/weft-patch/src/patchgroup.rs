@@ -118,7 +118,7 @@ struct Inner {
 /// copied.engage()?.enter_for(|| engine.begin(1)?.write(BlockNr(2), 0, b"the copy", &[]))?;
 /// let removed = PatchGroup::new(&engine);
 /// removed.depend(&copied)?;
-/// // Never durable before the copy; and nobody waits.
+/// // Never durable before the copy, and no call waits for the disk.
 /// removed.engage()?.enter_for(|| engine.begin(1)?.write(BlockNr(1), 0, &[0; 8], &[]))?;
 /// removed.sync()?;
 /// assert!(copied.is_durable());
@@ -328,7 +328,7 @@ pub(crate) struct Joined(SmallVec<[PatchGroup; 1]>);
 /// The patches of the operation in progress, as far as its groups need them.
 #[derive(Debug, Default)]
 pub(crate) struct Grouped {
-    /// Whether the operation is in a group.
+    /// True if the operation is in a group.
     pub active: bool,
     /// The patches that all of its changes wait for.
     pub befores: SmallVec<[PatchId; 4]>,

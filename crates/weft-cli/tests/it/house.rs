@@ -153,7 +153,7 @@ fn architecture_has_the_same_rooms() {
     }
 }
 
-/// FUSE alone speaks in the byte order of the machine, with the kernel of that machine.
+/// Only what is exchanged with the kernel of this machine is in its byte order.
 #[test]
 fn what_is_stored_has_a_byte_order_of_its_own() {
     let mut broken = Vec::new();

@@ -182,7 +182,7 @@ struct Spare {
     nr: usize,
     /// Its present allocation.
     allocation: Option<usize>,
-    /// What must be durable before it is allocated again.
+    /// The patch that must be durable before the block is allocated again.
     freed: PatchId,
 }
 
