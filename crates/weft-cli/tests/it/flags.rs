@@ -48,6 +48,12 @@ impl<'a> Mounted<'a> {
                 umount.arg(self.dir()).status().expect("umount runs").success()
             });
             assert!(unmounted);
+            // A crash test has copies of all mounts in its namespace, where the volume stays in use.
+            let freed = (0..6000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                !has_loop_device(&self.bench.path("v.img"))
+            });
+            assert!(freed, "a loop device of the volume is left");
         } else {
             self.bench.ok(&["umount", "m"]);
         }
@@ -60,6 +66,13 @@ impl Drop for Mounted<'_> {
             let _ = Command::new("umount").arg("--lazy").arg(self.dir()).status();
         }
     }
+}
+
+/// Returns true if a loop device shows this file.
+fn has_loop_device(image: &Path) -> bool {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let mut backed = devices.filter_map(|d| fs::read(d.path().join("loop/backing_file")).ok());
+    backed.any(|file| file.trim_ascii_end() == image.as_os_str().as_encoded_bytes())
 }
 
 /// Runs one of e2fsprogs' programs in a directory.
