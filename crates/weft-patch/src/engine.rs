@@ -49,7 +49,7 @@ pub(crate) struct Shared {
     pub block_bytes: u32,
     pub len_blocks: u64,
     max_request_bytes: usize,
-    memory_budget_bytes: usize,
+    pub(crate) memory_budget_bytes: usize,
     background_bytes: usize,
     max_age: Duration,
     background: bool,
@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub room: Condvar,
     /// Wakes the threads that wait for blocks that others read.
     pub fetched: Condvar,
+    /// Wakes the threads that wait for the end of an atomic group.
+    pub unheld: Condvar,
     pub spare: Spare,
 }
 
@@ -143,6 +145,7 @@ impl Engine {
             work: Condvar::new(),
             room: Condvar::new(),
             fetched: Condvar::new(),
+            unheld: Condvar::new(),
             spare: Spare::default(),
         });
         let thread = if shared.background {
@@ -174,7 +177,12 @@ impl Engine {
         let shared = &*self.shared;
         let mut state = shared.lock();
         if max_blocks > 0 {
-            state = shared.wait_for_room(state, max_blocks)?;
+            let atomic = shared.atomic_groups();
+            state = if atomic.is_empty() {
+                shared.wait_for_room(state, max_blocks)?
+            } else {
+                shared.wait_for_holds(state, &atomic, max_blocks)?
+            };
         }
         state.counters.operations += 1;
         Ok(shared.op(max_blocks, state))
@@ -285,7 +293,7 @@ impl Shared {
     }
 
     /// Waits until an operation that changes so many blocks may begin.
-    fn wait_for_room<'a>(
+    pub(crate) fn wait_for_room<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         max_blocks: u32,
@@ -490,8 +498,12 @@ impl Shared {
             }
         }
         drop(io);
-        let commit =
-            crowded || pressed || self.lock().commit_due(now_ms.saturating_sub(max_age_ms));
+        let held = {
+            let state = self.lock();
+            state.journal.as_ref().is_some_and(|j| j.is_held(state.now_ms()))
+        };
+        let commit = ((crowded || pressed) && !held)
+            || self.lock().commit_due(now_ms.saturating_sub(max_age_ms));
         if commit && self.log.is_some() {
             self.commit()?;
             return Ok(true);

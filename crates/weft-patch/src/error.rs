@@ -79,6 +79,16 @@ pub enum Error {
     /// The journal's own structures are damaged.
     #[error("journal: {0}")]
     Journal(String),
+    /// An operation of an atomic patchgroup may change more than the group may.
+    #[error(
+        "an operation of up to {needed} blocks, and the atomic patchgroup may change {left} more"
+    )]
+    AtomicTooLarge {
+        /// The most blocks that the operation changes.
+        needed: u32,
+        /// Number of blocks that the group may still change.
+        left: u32,
+    },
     /// A patchgroup does not allow the call.
     #[error(transparent)]
     PatchGroup(#[from] PatchGroupError),
@@ -103,6 +113,7 @@ impl Error {
             Self::NotInMemory { .. } | Self::WouldWait => 11,
             Self::OutOfRange { .. } | Self::BadRange { .. } | Self::Journal(_) | Self::Halted => 5,
             Self::JournalTooSmall { .. } => 28,
+            Self::AtomicTooLarge { .. } => libc::EFBIG,
             Self::PatchGroup(e) => e.errno(),
         }
     }

@@ -140,6 +140,15 @@ impl Drop for Lead<'_> {
     }
 }
 
+/// The next step.
+enum Planned {
+    /// Nobody waits.
+    Nothing,
+    /// A caller waits for a transaction that atomic groups hold open.
+    Held,
+    Writes(Step),
+}
+
 /// The writes of one step.
 struct Step {
     batch: Vec<Write>,
@@ -190,8 +199,17 @@ impl Shared {
     /// # Errors
     /// [`Error::Halted`]; every other error is noted for the callers that it concerns.
     fn step(&self) -> Result<()> {
-        let _io = self.lock_io()?;
-        let Some(step) = self.lock().plan_step() else { return Ok(()) };
+        let io = self.lock_io()?;
+        let planned = self.lock().plan_step();
+        let step = match planned {
+            Planned::Writes(step) => step,
+            Planned::Nothing => return Ok(()),
+            Planned::Held => {
+                drop(io);
+                self.wait_for_atomic_groups();
+                return Ok(());
+            }
+        };
         let committed = match step.commit {
             Some(prepared) => self.write_commit(step.batch, &prepared),
             None => {
@@ -222,11 +240,16 @@ impl State {
         }
     }
 
-    /// Chooses what the next step writes, or returns `None` if that is nothing.
-    fn plan_step(&mut self) -> Option<Step> {
+    /// Chooses what the next step writes.
+    fn plan_step(&mut self) -> Planned {
         self.admit_waiters();
         self.note_reached();
-        self.group.admitted().next()?;
+        if self.group.admitted().next().is_none() {
+            return Planned::Nothing;
+        }
+        if self.is_commit_wanted() && self.is_commit_held() {
+            return Planned::Held;
+        }
         let commit = self.prepare_wanted_commit();
         let data = commit.as_ref().map_or(&[][..], |c| &c.data);
         let batch = self.plan_for_group(data);
@@ -237,9 +260,9 @@ impl State {
         };
         if commit.is_none() && batch.is_empty() {
             self.each_admitted(|_, _| Some(Err(cycle())));
-            return None;
+            return Planned::Nothing;
         }
-        Some(Step { batch, commit })
+        Planned::Writes(Step { batch, commit })
     }
 
     /// Chooses the patches for those that have come since the last step.
@@ -437,12 +460,14 @@ impl State {
         });
     }
 
+    fn is_commit_wanted(&self) -> bool {
+        self.group.admitted().flat_map(|w| &w.needed.roots).any(|&id| self.is_commit(id))
+    }
+
     /// Ends the running transaction if a caller waits for its commit, and returns the transaction
     /// to commit next.
     fn prepare_wanted_commit(&mut self) -> Option<Prepared> {
-        let wanted =
-            self.group.admitted().flat_map(|w| &w.needed.roots).any(|&id| self.is_commit(id));
-        if !wanted {
+        if !self.is_commit_wanted() {
             return None;
         }
         if let Err(e) = self.close_transaction() {

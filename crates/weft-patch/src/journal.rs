@@ -99,11 +99,12 @@ impl State {
     }
 
     /// Returns true if a change of file data, made in place, could be durable before the befores of its
-    /// groups are. A block that the running transaction has allocated belongs to no file before its
+    /// groups are, or before the rest of an atomic one. A block that the running transaction has allocated belongs to no file before its
     /// commit, which is after all that was changed until now.
     fn would_overtake_groups(&self, buffer: u32, running: u64) -> bool {
         let b = &self.cache[buffer];
-        b.data && b.allocated_by != running && !self.grouped.befores.is_empty()
+        let ordered = !self.grouped.befores.is_empty() || !self.grouped.holds.is_empty();
+        b.data && b.allocated_by != running && ordered
     }
 
     /// Notes whether a block of file data was just allocated.
@@ -181,9 +182,13 @@ impl State {
 
     /// Returns true if the running transaction has been open since before this time.
     pub fn commit_due(&self, before_ms: u64) -> bool {
+        let now_ms = self.now_ms();
         self.journal.as_ref().is_some_and(|j| {
             j.committing.is_some()
-                || j.running.as_ref().is_some_and(|t| !t.is_empty() && t.started_ms <= before_ms)
+                || (!j.is_held(now_ms)
+                    && j.running
+                        .as_ref()
+                        .is_some_and(|t| !t.is_empty() && t.started_ms <= before_ms))
         })
     }
 
@@ -211,17 +216,19 @@ impl State {
     }
 
     /// Returns the number of log blocks that the running transaction takes once `more` blocks are
-    /// changed and as many freed.
+    /// changed and as many freed, besides those that atomic groups may still change.
     pub fn running_len_blocks(&self, more: usize) -> u32 {
         self.journal.as_ref().map_or(0, |journal| {
             let (blocks, revokes) =
                 journal.running.as_ref().map_or((0, 0), |t| (t.blocks.len(), t.revokes.len()));
+            let more = more + journal.held_blocks();
             journal.blocks_needed(blocks + more, revokes + more)
         })
     }
 
     /// Ends the running transaction: takes its copies, and reserves its part of the log, since
-    /// operations go on while it is written. Does nothing if one is being written.
+    /// operations go on while it is written. Does nothing if one is being written, or if atomic groups
+    /// hold this one open.
     ///
     /// # Errors
     /// [`Error::Journal`]: operations changed more than they had declared.
@@ -229,7 +236,7 @@ impl State {
         let needed = self.running_len_blocks(0);
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let something = journal.running.as_ref().is_some_and(|t| !t.is_empty());
-        if journal.committing.is_some() || !something {
+        if journal.committing.is_some() || !something || !journal.holds.is_empty() {
             return Ok(());
         }
         if needed > journal.free_blocks {
@@ -239,6 +246,7 @@ impl State {
             )));
         }
         let Some(transaction) = journal.running.take() else { return Ok(()) };
+        journal.closing = false;
         let cache = &self.cache;
         let mut copies: Vec<(u64, Arc<[u8]>)> = transaction
             .blocks

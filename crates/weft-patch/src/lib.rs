@@ -42,6 +42,7 @@
 //! | `sync`, `writeback` | the patches that a sync waits for; rounds, copies with rollbacks, failed writes |
 //! | `batch` | blocks on their way to the device |
 //! | `journal`, `transactions`, [`jbd2`] | the journal policy; its transactions; the format of the log alone |
+//! | `atomic` | patchgroups of which a crash leaves all or nothing |
 //! | [`patchgroup`] | changes of applications that are ordered as groups |
 //! | `pending` | freed numbers that may not be reused yet |
 //! | `fetch` | blocks that an operation needs, read without the lock before it |
@@ -68,6 +69,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod atomic;
 mod batch;
 mod block_map;
 mod buffer;
@@ -96,6 +98,7 @@ mod transactions;
 mod undo;
 mod writeback;
 
+pub use atomic::{AtomicLimits, HOLD_BLOCKS_MIN};
 pub use counters::Counters;
 pub use engine::{Engine, Op};
 pub use error::{Error, Result};

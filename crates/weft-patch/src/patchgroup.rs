@@ -27,6 +27,7 @@
 //!   earlier transaction has given to its file could be durable before the group's befores are, and
 //!   goes through the journal, whatever the mode.
 
+use crate::atomic::{Atomic, AtomicLimits};
 use crate::engine::Shared;
 use crate::graph::{Kind, NONE};
 use crate::group::Wanted;
@@ -60,19 +61,29 @@ pub enum PatchGroupError {
     /// A group was engaged that others depend on.
     #[error("other patchgroups depend on this one: it takes no more changes")]
     Followed,
-    /// A group was to depend on one that still takes changes.
+    /// A group was to be ended, or depended on, that still takes changes.
     #[error("the patchgroup is engaged: others can depend on it once it is disengaged")]
     Engaged,
+    /// An atomic group was asked for where no journal is, or too small a one.
+    #[error("atomic patchgroups need a journal of at least some mebibytes")]
+    NotAtomic,
+    /// An atomic group was open for longer than its limit while others waited for it: a crash may have
+    /// left a part of its changes.
+    #[error("the atomic patchgroup was open for too long, and is not atomic")]
+    Cut,
 }
 
 impl PatchGroupError {
-    /// Returns the errno nearest to this error: `EXDEV`, `EDEADLK` or `EBUSY`.
+    /// Returns the errno nearest to this error: `EXDEV`, `EDEADLK`, `EBUSY`, `EOPNOTSUPP` or
+    /// `ETIMEDOUT`.
     #[must_use]
     pub fn errno(self) -> i32 {
         match self {
             Self::OtherVolume => libc::EXDEV,
             Self::Itself => libc::EDEADLK,
             Self::Released | Self::Followed | Self::Engaged => libc::EBUSY,
+            Self::NotAtomic => libc::EOPNOTSUPP,
+            Self::Cut => libc::ETIMEDOUT,
         }
     }
 }
@@ -94,6 +105,10 @@ struct Members {
     befores: SmallVec<[PatchId; 2]>,
     /// Durable once all of its changes since the last barrier are, and its befores, if it has changes.
     end: Option<PatchId>,
+    /// Set if each operation is ordered after the one before it.
+    linear: bool,
+    /// Set if it is atomic.
+    atomic: Option<Atomic>,
 }
 
 struct Inner {
@@ -137,12 +152,43 @@ impl Inner {
     fn members(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Ends the group, which is not engaged, if it is atomic.
+    fn end_atomic(&self, state: &mut State, members: &mut Members) -> Allowed {
+        let Some(atomic) = members.atomic else { return Ok(()) };
+        members.phase = Phase::Followed;
+        let whole = match atomic {
+            Atomic::Open(number) => state.end_hold(number),
+            Atomic::New(_) | Atomic::Ended => true,
+            Atomic::Cut => false,
+        };
+        members.atomic = Some(if whole { Atomic::Ended } else { Atomic::Cut });
+        self.shared.unheld.notify_all();
+        if whole { Ok(()) } else { Err(PatchGroupError::Cut) }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let members = self.members.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Atomic::Open(number)) = members.atomic {
+            self.shared.lock().end_hold(number);
+            self.shared.unheld.notify_all();
+        }
+    }
 }
 
 impl Members {
     /// Returns the patches that are durable once the group is.
     fn ends(&self) -> SmallVec<[PatchId; 2]> {
         self.end.map_or_else(|| self.befores.clone(), |end| SmallVec::from_slice(&[end]))
+    }
+
+    /// Orders later changes after those that there are.
+    fn divide(&mut self, state: &State) {
+        self.befores = self.ends();
+        self.befores.retain(|id| !state.is_durable(*id));
+        self.end = None;
     }
 }
 
@@ -160,7 +206,29 @@ impl PatchGroups {
     /// Makes a group without dependencies and without changes.
     #[must_use]
     pub fn create(&self) -> PatchGroup {
-        PatchGroup::of(&self.0)
+        PatchGroup::of(&self.0, false, None)
+    }
+
+    /// Makes a group in which each operation is ordered after the one before it, as if there were a
+    /// [barrier](PatchGroup::barrier) between any two.
+    #[must_use]
+    pub fn create_linear(&self) -> PatchGroup {
+        PatchGroup::of(&self.0, true, None)
+    }
+
+    /// Makes an atomic group: after a crash all of its changes are there, or none. It ends with
+    /// [`commit`](PatchGroup::commit), with [`sync`](PatchGroup::sync), or when it is dropped.
+    ///
+    /// An operation of a thread that is in it fails with [`Error::AtomicTooLarge`], before it has
+    /// changed anything, if it could change more blocks than the group may. While the group is open, a
+    /// sync by others waits for its end, and one by a thread that is in it for its
+    /// [limit](AtomicLimits::open_max).
+    ///
+    /// # Errors
+    /// [`PatchGroupError::NotAtomic`]: there is no journal, or one that is too small.
+    pub fn create_atomic(&self, limits: AtomicLimits) -> Allowed<PatchGroup> {
+        let limits = self.0.lock().atomic_limits(limits)?;
+        Ok(PatchGroup::of(&self.0, false, Some(Atomic::New(limits))))
     }
 }
 
@@ -176,14 +244,20 @@ impl PatchGroup {
     /// Makes a group without dependencies and without changes.
     #[must_use]
     pub fn new(engine: &Engine) -> Self {
-        Self::of(&engine.shared)
+        Self::of(&engine.shared, false, None)
     }
 
-    fn of(shared: &Arc<Shared>) -> Self {
+    fn of(shared: &Arc<Shared>, linear: bool, atomic: Option<Atomic>) -> Self {
         Self(Arc::new(Inner {
             shared: Arc::clone(shared),
             engagements: AtomicUsize::new(0),
-            members: Mutex::new(Members { phase: Phase::New, befores: SmallVec::new(), end: None }),
+            members: Mutex::new(Members {
+                phase: Phase::New,
+                befores: SmallVec::new(),
+                end: None,
+                linear,
+                atomic,
+            }),
         }))
     }
 
@@ -198,7 +272,7 @@ impl PatchGroup {
         if !Arc::ptr_eq(&self.0.shared, &before.0.shared) {
             return Err(PatchGroupError::OtherVolume);
         }
-        let state = self.0.shared.lock();
+        let mut state = self.0.shared.lock();
         let (mut after, mut before_members) = (self.0.members(), before.0.members());
         if after.phase != Phase::New {
             return Err(PatchGroupError::Released);
@@ -206,6 +280,7 @@ impl PatchGroup {
         if before.0.engagements.load(Ordering::Acquire) > 0 {
             return Err(PatchGroupError::Engaged);
         }
+        before.0.end_atomic(&mut state, &mut before_members)?;
         let before = &mut *before_members;
         before.phase = Phase::Followed;
         after.befores.retain(|id| !state.is_durable(*id));
@@ -242,21 +317,55 @@ impl PatchGroup {
         Ok(Engagement(self.clone()))
     }
 
-    /// Orders the changes made in this group from now on after those made in it before.
+    /// Orders the changes made in this group from now on after those made in it before. In an atomic
+    /// group there is no before.
     pub fn barrier(&self) {
         let state = self.0.shared.lock();
-        let mut members = self.0.members();
-        members.befores = members.ends();
-        members.befores.retain(|id| !state.is_durable(*id));
-        members.end = None;
+        self.0.members().divide(&state);
     }
 
-    /// Makes the changes of this group durable, and what they depend on; no others are waited for.
+    /// Ends an atomic group: from now on a crash leaves all of its changes, or none, and others no longer
+    /// wait for it. Nothing is written. It takes no more changes. Does nothing to other groups.
     ///
     /// # Errors
-    /// As [`Engine::sync`].
+    /// [`PatchGroupError::Engaged`]; [`PatchGroupError::Cut`], if it is not atomic.
+    pub fn commit(&self) -> Allowed {
+        let mut state = self.0.shared.lock();
+        let mut members = self.0.members();
+        if members.atomic.is_some() && self.0.engagements.load(Ordering::Acquire) > 0 {
+            return Err(PatchGroupError::Engaged);
+        }
+        self.0.end_atomic(&mut state, &mut members)
+    }
+
+    /// Returns the most blocks that an atomic group may still change, or `None` if it is not atomic, has
+    /// ended, or was cut.
+    #[must_use]
+    pub fn atomic_blocks_left(&self) -> Option<u32> {
+        let state = self.0.shared.lock();
+        match self.atomic()? {
+            Atomic::New(limits) => Some(limits.max_blocks),
+            Atomic::Open(number) => state.hold_blocks_left(number),
+            Atomic::Ended | Atomic::Cut => None,
+        }
+    }
+
+    pub(crate) fn atomic(&self) -> Option<Atomic> {
+        self.0.members().atomic
+    }
+
+    pub(crate) fn set_atomic(&self, atomic: Atomic) {
+        self.0.members().atomic = Some(atomic);
+    }
+
+    /// Makes the changes of this group durable, and what they depend on; no others are waited for. An
+    /// atomic group [ends](Self::commit) first.
+    ///
+    /// # Errors
+    /// As [`Engine::sync`] and [`commit`](Self::commit).
     pub fn sync(&self) -> Result<()> {
         about_to_wait()?;
+        self.commit()?;
         let ends = {
             let state = self.0.shared.lock();
             let ends = self.0.members().ends();
@@ -334,6 +443,10 @@ pub(crate) struct Grouped {
     pub befores: SmallVec<[PatchId; 4]>,
     /// Its changes.
     pub made: SmallVec<[PatchId; 8]>,
+    /// The holds of the atomic groups that it is in.
+    pub holds: SmallVec<[u64; 1]>,
+    /// Number of blocks of the running transaction when it began.
+    pub blocks_before: usize,
 }
 
 impl Joined {
@@ -346,6 +459,12 @@ impl Joined {
         });
         if !joined.0.is_empty() {
             state.grouped.active = true;
+            let holds = joined.0.iter().filter_map(|group| match group.atomic()? {
+                Atomic::Open(number) => Some(number),
+                Atomic::New(_) | Atomic::Ended | Atomic::Cut => None,
+            });
+            state.grouped.holds = holds.collect();
+            state.grouped.blocks_before = state.running_blocks();
             for group in &joined.0 {
                 for &id in &group.0.members().befores {
                     if !state.is_durable(id) && !state.grouped.befores.contains(&id) {
@@ -363,6 +482,10 @@ impl Joined {
             return;
         }
         let grouped = std::mem::take(&mut state.grouped);
+        let blocks = state.running_blocks().saturating_sub(grouped.blocks_before);
+        for &number in &grouped.holds {
+            state.charge_hold(number, blocks);
+        }
         if grouped.made.is_empty() {
             return;
         }
@@ -372,7 +495,20 @@ impl Joined {
                 Some(end) => state.extend_end(end, &grouped.made),
                 None => state.join(&[&members.befores[..], &grouped.made].concat()),
             });
+            if members.linear {
+                members.divide(state);
+            }
         }
+    }
+}
+
+impl Shared {
+    /// Returns the atomic groups that this thread is in.
+    pub(crate) fn atomic_groups(&self) -> SmallVec<[PatchGroup; 1]> {
+        ENTERED.with_borrow(|entered| {
+            let of_volume = entered.iter().filter(|g| std::ptr::eq(&*g.0.shared, self));
+            of_volume.filter(|group| group.atomic().is_some()).cloned().collect()
+        })
     }
 }
 

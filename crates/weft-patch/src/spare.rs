@@ -58,8 +58,10 @@ impl Shared {
     pub fn op<'a>(&'a self, max_blocks: u32, mut state: MutexGuard<'a, State>) -> Op<'a> {
         state.changed_ms = state.now_ms();
         state.missing = Missing::default();
-        let log_blocks_max = state.running_len_blocks(max_blocks as usize);
         let joined = Joined::begin(self, &mut state);
+        // What an atomic group may change is in the transaction already.
+        let more = if !state.grouped.holds.is_empty() { 0 } else { max_blocks as usize };
+        let log_blocks_max = state.running_len_blocks(more);
         Op { shared: self, state, log_blocks_max, reads: Reads::default(), joined }
     }
 

@@ -257,7 +257,8 @@ impl State {
         self.check_change(nr, offset, bytes.len())?;
         let whole = bytes.len() == self.block_bytes;
         // No undo data will be needed, so the old content is not needed.
-        let waits = !befores.is_empty() || !self.grouped.befores.is_empty();
+        let grouped = !self.grouped.befores.is_empty() || !self.grouped.holds.is_empty();
+        let waits = !befores.is_empty() || grouped;
         let blind = whole && !waits && self.options.hard_patches;
         let change = Change::Bytes { offset, len: bytes.len() };
         if blind && self.cache.find(nr).is_none() {

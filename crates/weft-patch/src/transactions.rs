@@ -1,5 +1,6 @@
 //! The transactions of a journal: running, being written, and in the log.
 
+use crate::atomic::Hold;
 use crate::jbd2::{self, Format, Log, LogMap, log_blocks_needed};
 use crate::{BlockNr, Error, JournalMode, PatchId, Result};
 use hashbrown::{HashMap, HashSet};
@@ -80,6 +81,12 @@ pub(crate) struct Journal {
     /// last transaction. As long as the log may contain a copy, a recovery would write that over a
     /// change in place; so all changes of such a block are journaled.
     pub data_blocks: HashMap<BlockNr, u64>,
+    /// The atomic groups with changes in the running transaction, which is not committed without all of
+    /// theirs.
+    pub holds: Vec<Hold>,
+    pub holds_made: u64,
+    /// Set while somebody waits for the commit of a transaction that is held: no more holds begin.
+    pub closing: bool,
 }
 
 impl Journal {
@@ -99,6 +106,9 @@ impl Journal {
             owed: HashMap::new(),
             in_log: HashSet::new(),
             data_blocks: HashMap::new(),
+            holds: Vec::new(),
+            holds_made: 0,
+            closing: false,
         }
     }
 

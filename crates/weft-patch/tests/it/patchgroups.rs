@@ -15,11 +15,12 @@ use crate::log::{log_in, make_log};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 use weft_block::{BlockDevice, MemoryDevice, Rng};
 use weft_patch::jbd2::Features;
 use weft_patch::{
-    BlockNr, Engagement, Engine, JournalMode, Op, Options, Owner, PatchGroup, PatchGroupError,
-    PatchId, Policy, recover,
+    AtomicLimits, BlockNr, Engagement, Engine, Error, JournalMode, Op, Options, Owner, PatchGroup,
+    PatchGroupError, PatchId, Policy, recover,
 };
 
 const BLOCK: usize = 1024;
@@ -65,6 +66,22 @@ struct Model {
     changes: Vec<Made>,
     /// The changes that must be there.
     synced: BTreeSet<usize>,
+    atomic: Vec<AtomicGroup>,
+}
+
+struct AtomicGroup {
+    handle: Weak<PatchGroup>,
+    changes: Vec<usize>,
+    /// Set at its end, if it was not cut.
+    whole: bool,
+}
+
+impl AtomicGroup {
+    /// Returns true if it was cut, as others had to wait for it.
+    fn is_cut(&self) -> bool {
+        let open = self.handle.upgrade().is_some_and(|h| h.atomic_blocks_left().is_some());
+        !self.whole && !open
+    }
 }
 
 fn slot(image: &[u8], index: usize) -> u32 {
@@ -98,6 +115,19 @@ impl Model {
             let made = &self.changes[index];
             let there = self.shows_all(image, index);
             assert!(there, "{what}: change {} was synced: {made:?}", index + 1);
+        }
+        for group in self.atomic.iter().filter(|group| !group.is_cut()) {
+            let shown = |index: &&usize| self.shows_any(image, **index);
+            let Some(shown) = group.changes.iter().find(shown) else { continue };
+            assert!(group.whole, "{what}: change {} of an open group is there", shown + 1);
+            for &other in &group.changes {
+                assert!(
+                    self.shows_all(image, other),
+                    "{what}: change {} of an atomic group is there without change {}",
+                    shown + 1,
+                    other + 1
+                );
+            }
         }
         for (index, made) in self.changes.iter().enumerate() {
             if !self.shows_any(image, index) {
@@ -169,11 +199,33 @@ impl Model {
 }
 
 struct Group {
-    handle: PatchGroup,
+    handle: Arc<PatchGroup>,
+    /// Its place among the model's atomic groups.
+    atomic: Option<usize>,
     engagement: Option<Engagement>,
     part: usize,
+    is_linear: bool,
     is_new: bool,
     is_followed: bool,
+}
+
+impl Group {
+    /// Notes in the model that the group ends with the next call, if it is atomic, and whether it is
+    /// whole.
+    fn ends(&self, model: &mut Model) -> Result<(), PatchGroupError> {
+        let Some(atomic) = self.atomic else { return Ok(()) };
+        let atomic = &mut model.atomic[atomic];
+        atomic.whole |= self.handle.atomic_blocks_left().is_some();
+        if atomic.whole { Ok(()) } else { Err(PatchGroupError::Cut) }
+    }
+
+    /// Orders later changes after the present ones.
+    fn divide(&mut self, model: &mut Model) {
+        let mut earlier = model.parts[self.part].earlier.clone();
+        earlier.insert(self.part);
+        model.parts.push(Part { earlier, changes: Vec::new() });
+        self.part = model.parts.len() - 1;
+    }
 }
 
 /// A block that comes and goes.
@@ -205,19 +257,31 @@ impl Workload {
         let rng = &mut self.rng;
         if self.groups.len() < 2 || rng.index(3) == 0 {
             model.parts.push(Part::default());
+            let (groups, kind) = (engine.patchgroups(), rng.index(4));
+            // It is cut as soon as somebody waits.
+            let limits = AtomicLimits { open_max: Duration::ZERO, ..AtomicLimits::default() };
+            let atomic = (kind > 1).then(|| groups.create_atomic(limits).ok()).flatten();
+            let is_atomic = atomic.is_some();
+            let linear = || if kind == 0 { groups.create_linear() } else { groups.create() };
+            let handle = Arc::new(atomic.unwrap_or_else(linear));
+            if is_atomic {
+                let handle = Arc::downgrade(&handle);
+                model.atomic.push(AtomicGroup { handle, changes: Vec::new(), whole: false });
+            }
             self.groups.push(Group {
-                handle: PatchGroup::new(engine),
+                handle,
+                atomic: is_atomic.then(|| model.atomic.len() - 1),
                 engagement: None,
                 part: model.parts.len() - 1,
+                is_linear: kind == 0,
                 is_new: true,
                 is_followed: false,
             });
             return;
         }
         let (a, b) = (rng.index(self.groups.len()), rng.index(self.groups.len()));
-        match rng.index(7) {
+        match rng.index(8) {
             0..=2 => {
-                let depends = self.groups[a].handle.depend(&self.groups[b].handle);
                 let expected = if a == b {
                     Err(PatchGroupError::Itself)
                 } else if !self.groups[a].is_new {
@@ -225,9 +289,13 @@ impl Workload {
                 } else if self.groups[b].engagement.is_some() {
                     Err(PatchGroupError::Engaged)
                 } else {
-                    Ok(())
+                    self.groups[b].ends(model)
                 };
+                let depends = self.groups[a].handle.depend(&self.groups[b].handle);
                 assert_eq!(depends, expected);
+                if expected == Err(PatchGroupError::Cut) {
+                    (self.groups[b].is_new, self.groups[b].is_followed) = (false, true);
+                }
                 if expected.is_ok() {
                     let before = self.groups[b].part;
                     let mut earlier = model.parts[before].earlier.clone();
@@ -239,11 +307,7 @@ impl Workload {
             }
             3 => {
                 self.groups[a].handle.barrier();
-                let part = self.groups[a].part;
-                let mut earlier = model.parts[part].earlier.clone();
-                earlier.insert(part);
-                model.parts.push(Part { earlier, changes: Vec::new() });
-                self.groups[a].part = model.parts.len() - 1;
+                self.groups[a].divide(model);
             }
             4 | 5 => match self.groups[a].handle.engage() {
                 Ok(engagement) => {
@@ -253,9 +317,22 @@ impl Workload {
                 }
                 Err(e) => assert!(self.groups[a].is_followed, "{e}"),
             },
+            6 => {
+                let group = &mut self.groups[a];
+                let engaged = group.atomic.is_some() && group.engagement.is_some();
+                let expected =
+                    if engaged { Err(PatchGroupError::Engaged) } else { group.ends(model) };
+                assert_eq!(group.handle.commit(), expected);
+                if group.atomic.is_some() && !engaged {
+                    (group.is_new, group.is_followed) = (false, true);
+                }
+            }
             _ if self.groups[a].engagement.is_some() => self.groups[a].engagement = None,
             // What a group has ordered stays ordered.
-            _ => drop(self.groups.swap_remove(a)),
+            _ => {
+                let group = self.groups.swap_remove(a);
+                let _ = group.ends(model);
+            }
         }
     }
 
@@ -289,19 +366,24 @@ impl Workload {
 
     /// Runs an operation of a few changes, in some of the groups; if it runs while the device is in a
     /// call, of blocks that are in memory.
-    fn operation(&mut self, engine: &Engine, model: &mut Model, may_read: bool) {
+    fn operation(&mut self, engine: &Engine, model: &Mutex<Model>, may_read: bool) {
         let rng = &mut self.rng;
         let mut parts = Vec::new();
         let mut entered = Vec::new();
-        for group in &self.groups {
-            if let Some(engagement) = &group.engagement
-                && rng.index(2) == 0
-            {
+        let is_in: Vec<bool> = self.groups.iter().map(|_| rng.index(2) == 0).collect();
+        for (group, is_in) in self.groups.iter().zip(&is_in) {
+            if let (Some(engagement), true) = (&group.engagement, is_in) {
                 parts.push(group.part);
                 entered.push(engagement.enter());
             }
         }
-        let mut op = engine.begin(12).unwrap();
+        let mut op = match engine.begin(12) {
+            Ok(op) => op,
+            Err(Error::AtomicTooLarge { .. } | Error::PatchGroup(PatchGroupError::Cut)) => return,
+            Err(e) => panic!("{e}"),
+        };
+        let model = &mut *model.lock().unwrap();
+        let first = model.changes.len();
         for _ in 0..1 + rng.index(3) {
             let slots = 1 + rng.index(3);
             let within = rng.index(2) * (SECTOR / 4) + rng.index(4) * 2;
@@ -350,6 +432,17 @@ impl Workload {
             }
         }
         drop(op);
+        drop(entered);
+        for (group, is_in) in self.groups.iter_mut().zip(is_in) {
+            if group.engagement.is_some() && is_in {
+                if let Some(atomic) = group.atomic {
+                    model.atomic[atomic].changes.extend(first..model.changes.len());
+                }
+                if group.is_linear {
+                    group.divide(model);
+                }
+            }
+        }
     }
 
     /// Syncs a group. Its changes until now are durable, and those of earlier parts.
@@ -358,7 +451,17 @@ impl Workload {
         else {
             return;
         };
-        let group = &self.groups[group];
+        let group = &mut self.groups[group];
+        if group.atomic.is_some() {
+            group.engagement = None;
+            (group.is_new, group.is_followed) = (false, true);
+        }
+        let whole = group.ends(&mut model.lock().unwrap());
+        if whole.is_err() {
+            let cut = group.handle.sync().unwrap_err();
+            assert!(matches!(cut, Error::PatchGroup(PatchGroupError::Cut)), "{cut}");
+            return;
+        }
         let promised: Vec<usize> = {
             let model = model.lock().unwrap();
             let part = &model.parts[group.part];
@@ -388,8 +491,9 @@ fn run(seed: u64, policy: Policy, cuts: usize) -> u64 {
             if !alone.load(Ordering::Relaxed)
                 && during.lock().unwrap().index(3) == 0
                 && let Ok(mut workload) = workload.try_lock()
+                && !workload.groups.iter().any(|g| g.handle.atomic_blocks_left().is_some())
             {
-                workload.operation(&engine, &mut model.lock().unwrap(), false);
+                workload.operation(&engine, &model, false);
             }
         }
     };
@@ -413,7 +517,7 @@ fn run(seed: u64, policy: Policy, cuts: usize) -> u64 {
         for _ in 0..rng.index(3) {
             working.change_groups(&engine, &mut model.lock().unwrap());
         }
-        working.operation(&engine, &mut model.lock().unwrap(), true);
+        working.operation(&engine, &model, true);
         drop(working);
         match rng.index(16) {
             0 => {
@@ -450,7 +554,9 @@ fn run(seed: u64, policy: Policy, cuts: usize) -> u64 {
             alone.store(false, Ordering::Relaxed);
         }
     }
-    workload.lock().unwrap().groups.clear();
+    for group in workload.lock().unwrap().groups.drain(..) {
+        let _ = group.ends(&mut model.lock().unwrap());
+    }
     alone.store(true, Ordering::Relaxed);
     engine.shutdown().unwrap();
     let mut model = model.lock().unwrap();
