@@ -43,7 +43,8 @@ impl Op<'_> {
 
     /// Takes a change of a block back that `change` contains, of bytes on which no others of the block
     /// rely: makes them `bytes`, as a part of the same patch, if nothing has changed them since, and
-    /// no write has contained it yet. Returns false, and changes nothing, if that is not possible.
+    /// no write has contained it yet. Returns false, and changes nothing, if that is not possible, or if
+    /// a patchgroup of the operation waits for others, which may wait for `change`.
     ///
     /// A write of the block then has either what was there before the patch, or `bytes`: never what is
     /// taken back. The order of other changes, which wait for this patch, stays.
@@ -101,7 +102,7 @@ impl State {
         befores: &[PatchId],
     ) -> Option<PatchId> {
         let b = &self.cache[buffer];
-        if !self.options.cancel || b.patches == 0 || b.external_afters == 0 {
+        if !self.may_take_back() || b.patches == 0 || b.external_afters == 0 {
             return None;
         }
         let mut live = befores.iter().filter_map(|&id| Some((id, self.graph.find(id)?)));
@@ -138,7 +139,7 @@ impl State {
         let buffer = self.load(nr, false)?;
         let (kind, of) = (self.graph[patch].kind, self.graph[patch].buffer);
         let alone = self.options.policy == Policy::Soft && self.options.merge;
-        if !self.options.cancel || !alone || of != buffer {
+        if !self.may_take_back() || !alone || of != buffer {
             return Ok(false);
         }
         let bytes_of = Change::Bytes { offset, len: bytes.len() };
@@ -150,8 +151,15 @@ impl State {
             _ => return Ok(false),
         }
         self.counters.taken_back += 1;
+        self.note_grouped(change);
         self.content_mut(buffer)[offset..offset + bytes.len()].copy_from_slice(bytes);
         Ok(true)
+    }
+
+    /// Returns true if the operation in progress may take a change back. What its groups wait for may
+    /// wait for that change: it must be durable first, and then be undone.
+    fn may_take_back(&self) -> bool {
+        self.options.cancel && self.grouped.befores.is_empty()
     }
 
     /// Makes or drops the index of a block. Returns true if it has one.

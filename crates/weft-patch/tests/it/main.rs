@@ -1,9 +1,11 @@
 //! Tests of the engine through its front door.
+mod atomic;
 mod cancelled;
 mod cold;
 mod device;
 mod faults;
 mod group;
+mod group_counts;
 mod jbd2_tools;
 mod journal;
 mod log;

@@ -23,19 +23,19 @@ use weft_patch::{
     PatchGroupError, PatchId, Policy, recover,
 };
 
-const BLOCK: usize = 1024;
+pub(crate) const BLOCK: usize = 1024;
 const SECTOR: usize = 512;
 const SLOTS: usize = BLOCK / 4;
-const META: usize = 4;
+pub(crate) const META: usize = 4;
 /// The last block of metadata has the pointers, two slots for each allocation: made, and freed.
 const POINTERS: usize = META - 1;
 const DATA: usize = 3;
 const SPARE: usize = 3;
 /// So long that no operation has to wait for room: it may run while the log is being written.
-const LOG: usize = 256;
-const BLOCKS: usize = META + DATA + SPARE + LOG;
+pub(crate) const LOG: usize = 256;
+pub(crate) const BLOCKS: usize = META + DATA + SPARE + LOG;
 
-const POLICIES: [Policy; 5] = [
+pub(crate) const POLICIES: [Policy; 5] = [
     Policy::Soft,
     Policy::Async,
     Policy::Journal(JournalMode::Metadata),
@@ -243,13 +243,15 @@ struct Workload {
     groups: Vec<Group>,
     spares: Vec<Spare>,
     allocations: usize,
+    /// A change of metadata, and the slots that it is in, which a later one may replace in its patch.
+    last: Option<(PatchId, (usize, usize))>,
 }
 
 impl Workload {
     fn new(seed: u64) -> Self {
         let spare = |i| Spare { nr: META + DATA + i, allocation: None, freed: PatchId::DURABLE };
         let spares = (0..SPARE).map(spare).collect();
-        Self { rng: Rng::new(seed), groups: Vec::new(), spares, allocations: 0 }
+        Self { rng: Rng::new(seed), groups: Vec::new(), spares, allocations: 0, last: None }
     }
 
     /// Makes, orders, engages or ends a group.
@@ -397,7 +399,25 @@ impl Workload {
                 if !may_read && op.cached(BlockNr(nr as u64)).is_none() {
                     continue;
                 }
+                if let Some((change, place)) = self.last.take()
+                    && rng.index(2) == 0
+                {
+                    let number = model.changes.len() as u32 + 1;
+                    let bytes = number.to_le_bytes().repeat(place.1);
+                    let (nr, offset) = (BlockNr((place.0 / SLOTS) as u64), place.0 % SLOTS * 4);
+                    if op.take_back(nr, offset, &bytes, change).unwrap() {
+                        for &part in &parts {
+                            model.parts[part].changes.push(model.changes.len());
+                        }
+                        let (first, slots) = place;
+                        let parts = parts.clone();
+                        model.changes.push(Made { first, slots, allocation: None, parts });
+                    }
+                }
                 let made = Self::make(&mut op, model, &parts, place, (None, false), &[]);
+                if nr < META {
+                    self.last = Some((made, place));
+                }
                 if nr >= META {
                     Self::note_time(&mut op, model, &parts, nr, made);
                 }
@@ -613,137 +633,4 @@ fn groups_keep_their_order_in_an_ordered_journal() {
 fn groups_keep_their_order_in_a_full_journal() {
     let policy = Policy::Journal(JournalMode::Full);
     sweep("groups_keep_their_order_in_a_full_journal", policy, 800);
-}
-
-/// Returns a device and an engine on it, for tests that count.
-fn engine_of(policy: Policy) -> (Arc<MemoryDevice>, Arc<Engine>) {
-    let device = Arc::new(MemoryDevice::new((BLOCK * BLOCKS) as u64));
-    let options = Options { policy, background: false, ..Options::default() };
-    let engine = if matches!(policy, Policy::Journal(_)) {
-        let log = make_log(device.clone(), BLOCK, BLOCKS - LOG..BLOCKS, Features::revoke());
-        Engine::with_journal(device.clone(), BLOCK as u32, options, log)
-    } else {
-        Engine::new(device.clone(), BLOCK as u32, options)
-    };
-    (device, engine.unwrap())
-}
-
-#[test]
-fn a_sync_of_a_group_writes_what_it_needs_and_no_more() {
-    for policy in [Policy::Soft, Policy::Async] {
-        let (_, engine) = engine_of(policy);
-        let write = |nr: u64| {
-            engine.begin(1).unwrap().write(BlockNr(nr), 0, b"new", &[]).unwrap();
-        };
-        let groups: Vec<PatchGroup> = (0..100).map(|_| PatchGroup::new(&engine)).collect();
-        for (nr, group) in groups.iter().enumerate() {
-            group.engage().unwrap().enter_for(|| write(nr as u64));
-        }
-        let last = PatchGroup::new(&engine);
-        last.depend(&groups[7]).unwrap();
-        last.engage().unwrap().enter_for(|| write(100));
-        last.sync().unwrap();
-        let counters = engine.counters();
-        assert_eq!((counters.blocks_written, counters.flushes), (2, 2), "{policy:?}");
-        assert!(groups[7].is_durable() && !groups[8].is_durable());
-        engine.sync().unwrap();
-        assert!(groups.iter().all(PatchGroup::is_durable));
-    }
-}
-
-#[test]
-fn data_of_a_block_that_a_later_group_journals_is_synced_too() {
-    for mode in [JournalMode::Metadata, JournalMode::Ordered] {
-        let (device, engine) = engine_of(Policy::Journal(mode));
-        let write = |slot: usize| {
-            let mut op = engine.begin(1).unwrap();
-            let (nr, bytes) = (BlockNr(META as u64), [slot as u8 + 1; 4]);
-            op.write_data(nr, Owner(1), slot * 4, &bytes, false, &[]).unwrap();
-        };
-        let (first, second) = (PatchGroup::new(&engine), PatchGroup::new(&engine));
-        first.engage().unwrap().enter_for(|| write(0));
-        second.depend(&first).unwrap();
-        second.engage().unwrap().enter_for(|| write(1));
-        first.sync().unwrap();
-        assert!(first.is_durable());
-        // As after a power cut: the engine writes no more.
-        let log = log_in(device.clone(), BLOCK, BLOCKS - LOG..BLOCKS);
-        recover(&*device, BLOCK as u32, log).unwrap();
-        let mut found = [0; 4];
-        device.read_at(&mut found, (META * BLOCK) as u64).unwrap();
-        assert_eq!(found, [1; 4], "{mode:?}");
-    }
-}
-
-#[test]
-fn groups_one_after_the_other_cost_a_journal_no_flushes() {
-    for mode in [JournalMode::Metadata, JournalMode::Ordered, JournalMode::Full] {
-        let (_, engine) = engine_of(Policy::Journal(mode));
-        let group = PatchGroup::new(&engine);
-        let engaged = group.engage().unwrap();
-        for number in 0..1000_u32 {
-            engaged.enter_for(|| {
-                let mut op = engine.begin(3).unwrap();
-                op.write(BlockNr(u64::from(number % 2)), 0, &number.to_le_bytes(), &[]).unwrap();
-                let data = BlockNr(META as u64 + u64::from(number % 3));
-                op.write_data(data, Owner(1), 0, &number.to_le_bytes(), false, &[]).unwrap();
-            });
-            group.barrier();
-        }
-        group.sync().unwrap();
-        let counters = engine.counters();
-        assert_eq!((counters.transactions, counters.flushes), (1, 2), "{mode:?}");
-    }
-}
-
-#[test]
-fn many_groups_take_little_memory() {
-    for policy in POLICIES {
-        let (_, engine) = engine_of(policy);
-        let mut last = PatchGroup::new(&engine);
-        for number in 0..20_000_u32 {
-            let next = PatchGroup::new(&engine);
-            next.depend(&last).unwrap();
-            if number % 10 == 0 {
-                next.engage().unwrap().enter_for(|| {
-                    let mut op = engine.begin(1).unwrap();
-                    op.write(BlockNr(0), 8, &number.to_le_bytes(), &[]).unwrap();
-                });
-            }
-            if number % 1000 == 0 {
-                next.sync().unwrap();
-            }
-            last = next;
-        }
-        let counters = engine.counters();
-        assert!(counters.patches_now < 400, "{policy:?}: {counters:?}");
-        last.sync().unwrap();
-        assert!(last.is_durable());
-    }
-}
-
-#[test]
-fn groups_of_other_volumes_and_threads_do_not_mix() {
-    let ((_, one), (_, other)) = (engine_of(Policy::Soft), engine_of(Policy::Soft));
-    let (a, b) = (PatchGroup::new(&one), PatchGroup::new(&other));
-    assert_eq!(a.depend(&b), Err(PatchGroupError::OtherVolume));
-    let engaged = a.engage().unwrap();
-    let entered = engaged.enter();
-    // A change of another volume, and one of a thread that is not in the group.
-    other.begin(1).unwrap().write(BlockNr(0), 0, b"x", &[]).unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| one.begin(1).unwrap().write(BlockNr(0), 0, b"x", &[]).unwrap());
-    });
-    assert!(a.is_durable() && b.is_durable(), "they have no changes");
-    one.begin(1).unwrap().write(BlockNr(1), 0, b"x", &[]).unwrap();
-    assert!(!a.is_durable());
-    drop(entered);
-    a.sync().unwrap();
-    assert_eq!(one.counters().dirty_blocks_now, 1);
-    let c = PatchGroup::new(&one);
-    assert_eq!(c.depend(&a), Err(PatchGroupError::Engaged));
-    drop(engaged);
-    assert_eq!(c.depend(&a), Ok(()));
-    assert_eq!(a.engage().unwrap_err(), PatchGroupError::Followed);
-    assert_eq!(a.depend(&c), Err(PatchGroupError::Released));
 }
