@@ -12,6 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::policy::{Policy, Watched};
+use crate::wire::Opcode;
 
 /// Enough for the line of `/proc/TID/stat`.
 const STAT_MAX_BYTES: usize = 1024;
@@ -37,7 +38,10 @@ impl<'a> Follow<'a> {
     }
 
     /// Takes note of a request, made by the thread `caller`.
-    pub(crate) fn request(&mut self, caller: u32) {
+    ///
+    /// A thread in `execve(2)` closes files, and whoever reads its `/proc/TID/stat` waits until it has
+    /// (Linux 6.18, `exec_update_lock`): for a reply that this thread would owe it.
+    pub(crate) fn request(&mut self, caller: u32, opcode: Option<Opcode>) {
         self.this.count();
         if !self.this.is_idle() {
             if self.cpu.take().is_some() {
@@ -45,7 +49,7 @@ impl<'a> Follow<'a> {
             }
             return;
         }
-        if std::mem::take(&mut self.slept) {
+        if std::mem::take(&mut self.slept) && opcode != Some(Opcode::Flush) {
             self.look(caller);
         }
     }
@@ -113,7 +117,7 @@ mod tests {
 
     fn after_sleep(follow: &mut Follow<'_>, caller: u32) -> CpuSet {
         follow.sleep();
-        follow.request(caller);
+        follow.request(caller, Some(Opcode::Getattr));
         own_cpus()
     }
 
@@ -135,7 +139,7 @@ mod tests {
                     let after = after_sleep(&mut follow, caller);
                     assert_eq!(after, all, "it may be the only request");
                     assert_eq!(after_sleep(&mut follow, caller), only);
-                    follow.request(caller);
+                    follow.request(caller, Some(Opcode::Getattr));
                     assert_eq!(own_cpus(), only, "it did not sleep");
                     follow.this.set(false);
                     assert_eq!(own_cpus(), all);
@@ -154,7 +158,7 @@ mod tests {
         follow.this.set(is_permitted());
         for _ in 0..3 {
             follow.sleep();
-            follow.request(u32::MAX);
+            follow.request(u32::MAX, None);
         }
         assert_eq!(follow.cpu, None);
         follow.this.set(false);

@@ -314,7 +314,7 @@ impl<'a> Worker<'a> {
                 if let (Some(follow), Some((header, _))) =
                     (&mut follow, Header::split(&self.request[..len]))
                 {
-                    follow.request(header.pid);
+                    follow.request(header.pid, opcode_of(&self.request[..len]));
                 }
                 if !service.tries && waits_for_lock(&self.request[..len]) {
                     pool.hand_over(turn);

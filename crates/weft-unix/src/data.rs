@@ -334,7 +334,11 @@ impl<F: Format> UnixFs<F> {
             // Data that goes past the journal takes no room in it.
             let blocks = match self.policy() {
                 Policy::Journal(_) if !journaled => 0,
-                _ => u32::try_from(step_bytes).unwrap_or(0) / self.block_bytes,
+                _ => {
+                    let blocks = |bytes| u32::try_from(bytes).unwrap_or(0) / self.block_bytes;
+                    // A short write touches one block more than it fills, at either end.
+                    blocks(step_bytes).min(blocks(source.len() - done) + 2)
+                }
             };
             if placement == Placement::Append && done == 0 {
                 at = self.lock().nodes.get(ino).map_or(at, |node| node.inode.size_bytes);
