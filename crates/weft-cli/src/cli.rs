@@ -12,7 +12,7 @@ pub mod transform;
 pub use cache::{Cache, Caching};
 pub use crash::Crash;
 use known::{FORKS, ORDERS, known};
-pub use order::{FsyncMeaning, Ordered};
+pub use order::Ordered;
 #[cfg(feature = "ringer")]
 pub use ringer::Ringer;
 pub use transform::{Transform, Transforming};
@@ -255,11 +255,15 @@ pub struct Mount {
     /// (NAME..rsrc, NAME..finf) or none
     #[arg(long, value_name = "HOW", value_parser = known::<Forks>(FORKS))]
     pub forks: Option<Forks>,
-    /// Options as in fstab: ro, allow_other, order=..., forks=..., uid=..., umask=..., noatime, ...
+    /// Options as in fstab: ro, allow_other, order=..., fsync=..., forks=..., uid=..., umask=..., noatime, ...
     ///
     /// io_uring=auto|on|off: requests over io_uring wake no other CPU; auto uses them where
     /// root has turned the kernel's switch on (echo Y >/sys/module/fuse/parameters/enable_uring, or
     /// "options fuse enable_uring=1" in /etc/modprobe.d; Linux 6.14), on fails where it is off.
+    ///
+    /// fsync=barrier makes fsync of all programs order and not wait, fsync=group:MS with all durable
+    /// within MS milliseconds: a power cut may take the last changes that it confirmed, but never an
+    /// earlier one without all later ones. See weft order for single programs.
     ///
     /// noxattr leaves out extended attributes and POSIX ACLs, for fewer requests. writeback lets
     /// the kernel collect writes before it passes them to weft, which is faster where a program

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl};
 
-use crate::commands::{self, Fsync, Scope, encode};
+use crate::commands::{self, Fsync, Kind, Scope, encode};
 
 /// An error of a group on a mount.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,13 @@ pub enum Error {
     /// The directory is on no mount with groups.
     #[error("not on a volume that weft has mounted for writing")]
     NoGroups,
+    /// An atomic group was asked for on a volume without a journal, or with too small a one.
+    #[error("atomic changes need a volume with a journal of at least some mebibytes")]
+    NotAtomic,
+    /// An atomic group was open for too long while others waited for it: a power cut before this may
+    /// have left a part of its changes.
+    #[error("the changes took longer than 5 seconds while others waited, and are not atomic")]
+    Cut,
     /// The mount refused the command: see [`commands`] for the errors.
     #[error("{what} of a patchgroup: {source}")]
     Refused {
@@ -53,22 +60,31 @@ impl MountedGroup {
     /// # Errors
     /// [`Error::Open`], [`Error::NoGroups`], [`Error::Refused`].
     pub fn new(directory: &Path) -> Result<Self> {
+        Self::of_kind(directory, Kind::Ordinary)
+    }
+
+    /// Makes a group of a kind.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`Error::NotAtomic`].
+    pub fn of_kind(directory: &Path, kind: Kind) -> Result<Self> {
         let opened = File::open(directory);
         let opened = opened
             .map_err(|source| Error::Open { path: directory.display().to_string(), source })?;
-        Self::on(&Arc::new(opened))
+        Self::on(&Arc::new(opened), kind)
     }
 
-    /// Makes another group of the same mount.
+    /// Makes another group of the same mount, an ordinary one.
     ///
     /// # Errors
     /// [`Error::Refused`].
     pub fn another(&self) -> Result<Self> {
-        Self::on(&self.directory)
+        Self::on(&self.directory, Kind::Ordinary)
     }
 
-    fn on(directory: &Arc<File>) -> Result<Self> {
-        let [number, _] = command::<{ commands::CREATE }>(directory, [0, 0], "creation")?;
+    fn on(directory: &Arc<File>, kind: Kind) -> Result<Self> {
+        let argument = [0, kind.encode()];
+        let [number, _] = command::<{ commands::CREATE }>(directory, argument, "creation")?;
         Ok(Self { directory: Arc::clone(directory), number })
     }
 
@@ -114,7 +130,26 @@ impl MountedGroup {
         self.command::<{ commands::BARRIER }>(0, "barrier").map(drop)
     }
 
-    /// Waits until the changes of the group are durable, and what they depend on.
+    /// Ends an atomic group, which is not engaged: from now on a crash leaves all of its changes, or none.
+    /// It takes no more. Does nothing to other groups.
+    ///
+    /// # Errors
+    /// [`Error::Cut`] if it was open for too long; [`Error::Refused`].
+    pub fn commit(&self) -> Result<()> {
+        self.command::<{ commands::COMMIT }>(0, "commit").map(drop)
+    }
+
+    /// Returns the most blocks that an atomic group may still change: 0 if it has ended, was cut, or is
+    /// not atomic.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn blocks_left(&self) -> Result<u32> {
+        self.command::<{ commands::BLOCKS_LEFT }>(0, "limit")
+    }
+
+    /// Waits until the changes of the group are durable, and what they depend on. An atomic group
+    /// [ends](Self::commit) first.
     ///
     /// # Errors
     /// [`Error::Refused`], with the error of the device if it failed.
@@ -151,6 +186,8 @@ fn command<const NUMBER: u32>(
     match unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut argument)) } {
         Ok(()) => Ok(argument),
         Err(Errno::NOTTY) => Err(Error::NoGroups),
+        Err(Errno::OPNOTSUPP) => Err(Error::NotAtomic),
+        Err(Errno::TIMEDOUT) => Err(Error::Cut),
         Err(e) => Err(Error::Refused { what, source: e.into() }),
     }
 }

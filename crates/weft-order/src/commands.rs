@@ -3,19 +3,25 @@
 //! Each takes a `struct { __u32 group; __u32 value; }` in the byte order of the machine, and returns it.
 //! Errors are those of the call: `EPERM` for a group of a process that the caller does not descend
 //! from, `ENOENT` for a group that does not exist, `EBUSY` and `EDEADLK` for what the life of a group
-//! forbids ([`PatchGroupError`](weft_patch::PatchGroupError)), `EMFILE` for too many groups, `EINVAL`
+//! forbids ([`PatchGroupError`](weft_patch::PatchGroupError)), `EOPNOTSUPP` for an atomic group without
+//! a journal, `ETIMEDOUT` for one that was open for too long, `EMFILE` for too many groups, `EINVAL`
 //! for values without a meaning, `ESRCH` for a caller whose process the mount cannot see (in another
 //! PID namespace), `ENOTTY` where there are no groups.
 
+use std::num::NonZeroU16;
+use std::str::FromStr;
+use std::time::Duration;
+
 use rustix::ioctl::opcode::read_write;
 
-/// Makes a group; its number is returned in `group`. `_IOWR('W', 0xD0, __u32[2])`.
+/// Makes a group; its number is returned in `group`. `value` is its [`Kind`].
+/// `_IOWR('W', 0xD0, __u32[2])`.
 pub const CREATE: u32 = number(0xD0);
 /// Makes `group` depend on the group `value`.
 pub const DEPEND: u32 = number(0xD1);
 /// Ends the dependencies of `group`.
 pub const RELEASE: u32 = number(0xD2);
-/// Adds the changes of the caller to `group`; `value` is a [`Scope`], with [`Fsync::Barrier`] or not.
+/// Adds the changes of the caller to `group`; `value` is a [`Scope`] and the meaning of [`Fsync`].
 pub const ENGAGE: u32 = number(0xD3);
 /// Ends what [`ENGAGE`] with this scope has begun.
 pub const DISENGAGE: u32 = number(0xD4);
@@ -27,9 +33,43 @@ pub const SYNC: u32 = number(0xD6);
 pub const IS_DURABLE: u32 = number(0xD7);
 /// Forgets `group`. The order of its changes stays.
 pub const CLOSE: u32 = number(0xD8);
+/// Ends an atomic `group`, which is not engaged: from now on a crash leaves all of its changes, or none.
+pub const COMMIT: u32 = number(0xD9);
+/// Returns in `value` the most blocks that an atomic `group` may still change.
+pub const BLOCKS_LEFT: u32 = number(0xDA);
 
 /// The bit of the value of [`ENGAGE`] that stands for [`Fsync::Barrier`].
 const BARRIER_BIT: u32 = 1 << 8;
+/// The bits above this one are the milliseconds of [`Fsync::Within`].
+const WITHIN_SHIFT: u32 = 16;
+
+/// A kind of group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Kind {
+    /// Its changes are in no order among themselves.
+    #[default]
+    Ordinary,
+    /// Each of its changes is ordered after the one before it.
+    Linear,
+    /// A crash leaves all of its changes, or none: see
+    /// [`PatchGroups::create_atomic`](weft_patch::PatchGroups::create_atomic). Only root and the user
+    /// who runs the mount may make one, as the syncs of others wait for its end, up to 5 s.
+    Atomic,
+}
+
+impl Kind {
+    pub(crate) fn encode(self) -> u32 {
+        match self {
+            Self::Ordinary => 0,
+            Self::Linear => 1,
+            Self::Atomic => 2,
+        }
+    }
+
+    pub(crate) fn decode(value: u32) -> Option<Self> {
+        [Self::Ordinary, Self::Linear, Self::Atomic].into_iter().find(|k| k.encode() == value)
+    }
+}
 
 const fn number(nr: u8) -> u32 {
     read_write::<[u32; 2]>(b'W', nr) as u32
@@ -54,6 +94,49 @@ pub enum Fsync {
     Wait,
     /// It orders, and does not wait: see the [crate] page.
     Barrier,
+    /// It orders, does not wait, and is durable after so many milliseconds, at most.
+    Within(NonZeroU16),
+}
+
+impl FromStr for Fsync {
+    type Err = String;
+
+    /// Parses `wait`, `barrier`, `group` or `group:MS`, the last with [`WITHIN_DEFAULT_MS`].
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, ms) = match text.split_once(':') {
+            Some((name, ms)) => (name, Some(ms)),
+            None => (text, None),
+        };
+        match (name, ms) {
+            ("wait", None) => Ok(Self::Wait),
+            ("barrier", None) => Ok(Self::Barrier),
+            ("group", None) => Ok(Self::Within(WITHIN_DEFAULT_MS)),
+            ("group", Some(ms)) => ms.parse().map(Self::Within).map_err(|_| {
+                format!("fsync={text}: give a number of milliseconds from 1 to {}", u16::MAX)
+            }),
+            _ => Err(format!("fsync={text}: expected wait, barrier, group or group:MS")),
+        }
+    }
+}
+
+/// Milliseconds after which `group` is durable: what a user loses at most with the defaults of most
+/// databases that do not wait.
+pub const WITHIN_DEFAULT_MS: NonZeroU16 = NonZeroU16::new(1000).unwrap();
+
+impl Fsync {
+    /// Returns true if it does not wait.
+    #[must_use]
+    pub fn is_barrier(self) -> bool {
+        self != Self::Wait
+    }
+
+    /// Returns the longest time until it is durable, if it orders only and there is a limit.
+    pub(crate) fn within(self) -> Option<Duration> {
+        match self {
+            Self::Within(ms) => Some(Duration::from_millis(u64::from(ms.get()))),
+            Self::Wait | Self::Barrier => None,
+        }
+    }
 }
 
 /// Returns the value for [`ENGAGE`] and [`DISENGAGE`].
@@ -62,13 +145,24 @@ pub(crate) fn encode(scope: Scope, fsync: Fsync) -> u32 {
         Scope::Thread => 0,
         Scope::Process => 1,
     };
-    scope | if fsync == Fsync::Barrier { BARRIER_BIT } else { 0 }
+    let fsync = match fsync {
+        Fsync::Wait => 0,
+        Fsync::Barrier => BARRIER_BIT,
+        Fsync::Within(ms) => BARRIER_BIT | u32::from(ms.get()) << WITHIN_SHIFT,
+    };
+    scope | fsync
 }
 
 /// Returns the meaning of such a value, if it has one.
 pub(crate) fn decode(value: u32) -> Option<(Scope, Fsync)> {
-    let fsync = if value & BARRIER_BIT == 0 { Fsync::Wait } else { Fsync::Barrier };
-    match value & !BARRIER_BIT {
+    let within = NonZeroU16::new(u16::try_from(value >> WITHIN_SHIFT).ok()?);
+    let fsync = match (value & BARRIER_BIT != 0, within) {
+        (false, None) => Fsync::Wait,
+        (true, None) => Fsync::Barrier,
+        (true, Some(ms)) => Fsync::Within(ms),
+        (false, Some(_)) => return None,
+    };
+    match value & ((1 << WITHIN_SHIFT) - 1) & !BARRIER_BIT {
         0 => Some((Scope::Thread, fsync)),
         1 => Some((Scope::Process, fsync)),
         _ => None,
@@ -80,14 +174,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_meaning_of_fsync_is_written_as_a_word() {
+        assert_eq!("wait".parse(), Ok(Fsync::Wait));
+        assert_eq!("barrier".parse(), Ok(Fsync::Barrier));
+        assert_eq!("group".parse(), Ok(Fsync::Within(WITHIN_DEFAULT_MS)));
+        assert_eq!("group:20".parse(), Ok(Fsync::Within(NonZeroU16::new(20).unwrap())));
+        for bad in ["", "none", "barrier:1", "group:", "group:0", "group:65536", "group:-1"] {
+            assert!(bad.parse::<Fsync>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn numbers_are_as_documented() {
         assert_eq!((CREATE, CLOSE), (0xC008_57D0, 0xC008_57D8));
         for scope in [Scope::Thread, Scope::Process] {
-            for fsync in [Fsync::Wait, Fsync::Barrier] {
+            let within = Fsync::Within(NonZeroU16::MAX);
+            for fsync in [Fsync::Wait, Fsync::Barrier, within] {
                 assert_eq!(decode(encode(scope, fsync)), Some((scope, fsync)));
             }
         }
         assert_eq!(decode(2), None);
         assert_eq!(decode(1 << 9), None);
+        assert_eq!(decode(1 << 16), None, "a limit without a barrier");
     }
 }

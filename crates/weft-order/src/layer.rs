@@ -5,13 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashSet;
 use smallvec::SmallVec;
-use weft_patch::PatchGroups;
+use weft_patch::{AtomicLimits, PatchGroups};
 use weft_vfs::{
     Caller, CommandAnswer, Entry, Error, FallocateMode, FileFlags, FileKind, FileSystem, Handle,
-    Ino, Layer, OpenFlags, Opened, RenameFlags, Result, SetAttr, XattrSet,
+    Ino, Invalidate, Layer, OpenFlags, Opened, RenameFlags, Result, SetAttr, XattrSet,
 };
 
-use crate::commands::{self, Fsync, decode};
+use crate::atomic_file::{self, AtomicFiles};
+use crate::background::Background;
+use crate::commands::{self, Fsync, Kind, decode};
+use crate::engagement::OrderedEngagement;
 use crate::table::{Engagements, Refused, Table};
 
 /// A file system whose callers may put their changes into groups; see the [crate] page.
@@ -20,6 +23,10 @@ use crate::table::{Engagements, Refused, Table};
 pub struct OrderedFs {
     below: Arc<dyn FileSystem>,
     groups: PatchGroups,
+    /// The engagement of all callers, if all have one.
+    everyone: Option<Arc<OrderedEngagement>>,
+    files: Arc<AtomicFiles>,
+    background: Background,
     table: Mutex<Table>,
     /// The number of engagements in the table.
     engaged: AtomicUsize,
@@ -41,30 +48,45 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl OrderedFs {
     /// Makes the layer over the file system of a volume, whose engine makes the groups.
     pub fn new(below: Arc<dyn FileSystem>, groups: PatchGroups) -> Self {
+        let files = Arc::new(AtomicFiles::new(Arc::clone(&below), groups.clone()));
         Self {
             below,
             groups,
+            everyone: None,
+            background: Background::new(Arc::clone(&files)),
+            files,
             table: Mutex::default(),
             engaged: AtomicUsize::new(0),
             mapped: Mutex::default(),
         }
     }
 
-    fn engagements_of(&self, caller: &Caller) -> Engagements {
-        if self.engaged.load(Ordering::Relaxed) == 0 {
-            return Engagements::new();
+    /// Makes the layer where fsync has this meaning to all callers: they share one group.
+    pub fn with_fsync(below: Arc<dyn FileSystem>, groups: PatchGroups, fsync: Fsync) -> Self {
+        let mut layer = Self::new(below, groups);
+        if fsync.is_barrier() {
+            let engagement = OrderedEngagement::new(layer.groups.create(), fsync);
+            layer.everyone = engagement.ok().map(Arc::new);
         }
-        let mut table = locked(&self.table);
-        let found = table.of_thread(caller.pid);
-        // The table has dropped the engagements of processes that have ended.
-        self.engaged.store(table.engagements(), Ordering::Relaxed);
+        layer
+    }
+
+    fn engagements_of(&self, caller: &Caller) -> Engagements {
+        let mut found = Engagements::new();
+        if self.engaged.load(Ordering::Relaxed) > 0 {
+            let mut table = locked(&self.table);
+            found = table.of_thread(caller.pid);
+            // The table has dropped the engagements of processes that have ended.
+            self.engaged.store(table.engagements(), Ordering::Relaxed);
+        }
+        found.extend(self.everyone.clone());
         found
     }
 
     /// Runs a call that changes something in the groups of its caller.
     fn change<R>(&self, caller: &Caller, call: impl FnOnce(&dyn FileSystem) -> R) -> R {
         let engaged = self.engagements_of(caller);
-        let _entered: SmallVec<[_; 1]> = engaged.iter().map(|e| e.engagement.enter()).collect();
+        let _entered: SmallVec<[_; 1]> = engaged.iter().map(|e| e.enter()).collect();
         call(&*self.below)
     }
 
@@ -76,13 +98,17 @@ impl OrderedFs {
         fsync: impl FnOnce(&dyn FileSystem) -> Result<()>,
     ) -> Result<()> {
         let engaged = self.engagements_of(caller);
-        let ordered = !engaged.is_empty() && engaged.iter().all(|e| e.fsync == Fsync::Barrier);
+        if self.files.has(ino) {
+            return Err(Error::Busy);
+        }
+        let ordered = !engaged.is_empty() && engaged.iter().all(|e| e.orders());
         let mapped = || locked(&self.mapped).contains(&ino);
         if ordered && !mapped() {
-            engaged.iter().for_each(|e| e.patchgroup.barrier());
+            engaged.iter().for_each(|e| e.order(&self.background));
             return Ok(());
         }
         fsync(&*self.below)?;
+        engaged.iter().for_each(|e| e.has_waited());
         let mut files = locked(&self.mapped);
         if !files.is_empty() {
             files.remove(&ino);
@@ -95,16 +121,26 @@ impl OrderedFs {
         let thread = caller.pid;
         let find = |number| locked(&self.table).group(thread, number);
         match request {
-            commands::CREATE => *group = locked(&self.table).add(thread, self.groups.create())?,
+            commands::CREATE => {
+                let made = match Kind::decode(value).ok_or(Refused::Meaningless)? {
+                    Kind::Ordinary => self.groups.create(),
+                    Kind::Linear => self.groups.create_linear(),
+                    Kind::Atomic if !may_hold_others_up(caller) => {
+                        return Err(Refused::NotOwner.into());
+                    }
+                    Kind::Atomic => self.groups.create_atomic(AtomicLimits::default())?,
+                };
+                *group = locked(&self.table).add(thread, made)?;
+            }
             commands::DEPEND => {
                 let (after, before) = (find(*group)?, find(value)?);
                 after.depend(&before)?;
             }
             commands::RELEASE => find(*group)?.release(),
             commands::ENGAGE => {
-                let how = decode(value).ok_or(Refused::Meaningless)?;
-                let engagement = find(*group)?.engage()?;
-                self.in_table(|table| table.engage(thread, *group, how, engagement))?;
+                let (scope, fsync) = decode(value).ok_or(Refused::Meaningless)?;
+                let engagement = OrderedEngagement::new(find(*group)?, fsync)?;
+                self.in_table(|table| table.engage(thread, *group, scope, engagement))?;
             }
             commands::DISENGAGE => {
                 let (scope, _) = decode(value).ok_or(Refused::Meaningless)?;
@@ -112,10 +148,53 @@ impl OrderedFs {
             }
             commands::BARRIER => find(*group)?.barrier(),
             commands::SYNC => find(*group)?.sync()?,
+            commands::COMMIT => find(*group)?.commit()?,
+            commands::BLOCKS_LEFT => return Ok(find(*group)?.atomic_blocks_left().unwrap_or(0)),
             commands::IS_DURABLE => return Ok(u32::from(find(*group)?.is_durable())),
             _ => self.in_table(|table| table.close(thread, *group))?,
         }
         Ok(value)
+    }
+
+    /// Executes a command of atomic writes of a file. Returns the errno and the data of the answer.
+    fn write_atomically(&self, caller: &Caller, ino: Ino, request: u32) -> Result<CommandAnswer> {
+        if !may_hold_others_up(caller) {
+            return Err(Error::UnknownCommand);
+        }
+        let answer = |errno, data| Ok(CommandAnswer { errno, data });
+        if request == atomic_file::GET_FEATURES {
+            let supported = self.files.is_supported();
+            let features = if supported { atomic_file::FEATURE_ATOMIC_WRITE } else { 0 };
+            return answer(0, features.to_ne_bytes().to_vec());
+        }
+        let Ok(owner) = locked(&self.table).process_of(caller.pid) else {
+            return answer(rustix::io::Errno::SRCH.raw_os_error(), Vec::new());
+        };
+        let errno = match request {
+            atomic_file::START => {
+                let started = self.files.start(ino, &owner);
+                if started.is_ok() && !self.background.watch_files() {
+                    self.files.abort(ino, &owner)?;
+                    return answer(rustix::io::Errno::AGAIN.raw_os_error(), Vec::new());
+                }
+                started.err().map_or(0, rustix::io::Errno::raw_os_error)
+            }
+            atomic_file::COMMIT => match self.files.commit(ino, &owner) {
+                Ok(()) => 0,
+                Err(weft_patch::Error::WouldWait) => return Err(Error::WouldBlock),
+                Err(e) => e.errno(),
+            },
+            _ => {
+                self.files.abort(ino, &owner)?;
+                0
+            }
+        };
+        answer(errno, Vec::new())
+    }
+
+    /// Fails for a change of a file that its atomic writes could not undo.
+    fn not_in_atomic_writes(&self, ino: Ino) -> Result<()> {
+        if self.files.has(ino) { Err(Error::Busy) } else { Ok(()) }
     }
 
     fn in_table(&self, change: impl FnOnce(&mut Table) -> Done<(), Refused>) -> Done<(), Refused> {
@@ -127,6 +206,12 @@ impl OrderedFs {
         }
         result
     }
+}
+
+/// Returns true for callers who may make the syncs of others wait: root, and the user who runs the
+/// mount.
+fn may_hold_others_up(caller: &Caller) -> bool {
+    caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
 }
 
 /// The result of a command.
@@ -172,6 +257,11 @@ impl Layer for OrderedFs {
         &*self.below
     }
 
+    fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
+        self.files.set_invalidate(Arc::clone(&sink));
+        self.below.set_invalidate(sink);
+    }
+
     fn without_waiting(&self, call: &mut dyn FnMut()) -> bool {
         self.below.without_waiting(call)
     }
@@ -184,7 +274,10 @@ impl Layer for OrderedFs {
         request: u32,
         data: &[u8],
     ) -> Result<CommandAnswer> {
-        if !(commands::CREATE..=commands::CLOSE).contains(&request) {
+        if atomic_file::COMMANDS.contains(&request) {
+            return self.write_atomically(caller, ino, request);
+        }
+        if !(commands::CREATE..=commands::BLOCKS_LEFT).contains(&request) {
             return self.change(caller, |fs| fs.command(caller, ino, handle, request, data));
         }
         let Some((group, value)) = data.split_first_chunk::<4>() else {
@@ -219,13 +312,16 @@ impl Layer for OrderedFs {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
-        if self.engaged.load(Ordering::Relaxed) > 0 {
+        if self.engaged.load(Ordering::Relaxed) > 0 || self.everyone.is_some() {
             locked(&self.mapped).insert(ino);
         }
         self.below.write_cached(caller, ino, handle, offset, data)
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<weft_vfs::Attr> {
+        if set.size_bytes.is_some() {
+            self.not_in_atomic_writes(ino)?;
+        }
         self.change(caller, |fs| fs.setattr(caller, ino, set))
     }
 
@@ -300,7 +396,9 @@ impl Layer for OrderedFs {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
-        self.change(caller, |fs| fs.write(caller, ino, handle, offset, data))
+        self.files.write(ino, offset, data.len() as u64, || {
+            self.change(caller, |fs| fs.write(caller, ino, handle, offset, data))
+        })
     }
 
     fn fallocate(
@@ -311,6 +409,7 @@ impl Layer for OrderedFs {
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
+        self.not_in_atomic_writes(ino)?;
         self.change(caller, |fs| fs.fallocate(caller, ino, mode, offset, len_bytes))
     }
 
@@ -323,6 +422,7 @@ impl Layer for OrderedFs {
         to_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
+        self.not_in_atomic_writes(to)?;
         self.change(caller, |fs| fs.copy_range(caller, from, from_offset, to, to_offset, len_bytes))
     }
 

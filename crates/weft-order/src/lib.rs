@@ -29,16 +29,22 @@
 //! | [`commands`] | the numbers of the commands, and their argument |
 //! | `layer` | the layer, which puts calls into groups |
 //! | `table` | groups and engagements of a mount, with their owners |
+//! | `engagement` | what fsync means to those who are engaged |
+//! | `atomic_file` | atomic writes of one file, by the commands of F2FS, which SQLite uses |
+//! | `background` | the thread that keeps promises |
 //! | `process` | the processes from which a process descends |
 //! | `client` | the same groups for a program on the mount |
 #![warn(missing_docs)]
 
+mod atomic_file;
+mod background;
 mod client;
 pub mod commands;
+mod engagement;
 mod layer;
 mod process;
 mod table;
 
 pub use client::{Error, MountedGroup, Result};
-pub use commands::{Fsync, Scope};
+pub use commands::{Fsync, Kind, Scope};
 pub use layer::OrderedFs;

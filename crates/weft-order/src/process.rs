@@ -1,30 +1,51 @@
 //! Processes, as `/proc` of the mount's process shows them.
 
 use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The most ancestors that are followed.
 const ANCESTORS_MAX: usize = 256;
 
-/// A process: its number, and the time of its start, as another one may have the number later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A process, by a descriptor: its number may be that of another one later.
+///
+/// Not by the time of its start, in `/proc/PID/stat`: whoever reads that waits while the process is in
+/// `execve(2)` and closes files, which waits for this mount (Linux 6.18, `exec_update_lock`).
+/// `/proc/PID/status` can be read at any time.
+#[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub pid: u32,
-    started: u64,
+    /// Polls readable once the process has ended.
+    pub ended: Arc<OwnedFd>,
+}
+
+impl PartialEq for Process {
+    fn eq(&self, other: &Self) -> bool {
+        // Of two processes with one number, one has ended.
+        let same = Arc::ptr_eq(&self.ended, &other.ended);
+        self.pid == other.pid && (same || (self.is_alive() && other.is_alive()))
+    }
 }
 
 impl Process {
     /// Returns the process with a number, if there is one.
     pub fn find(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name of the program, in parentheses, may hold anything; then come the fields from the
-        // third on. proc_pid_stat(5): the 22nd is the time of the start.
-        let (_, fields) = stat.rsplit_once(')')?;
-        let started = fields.split_whitespace().nth(22 - 3)?.parse().ok()?;
-        Some(Self { pid, started })
+        let number = Pid::from_raw(i32::try_from(pid).ok()?)?;
+        let ended = Arc::new(pidfd_open(number, PidfdFlags::empty()).ok()?);
+        Some(Self { pid, ended }).filter(Self::is_alive)
     }
 
-    pub fn is_alive(self) -> bool {
-        Self::find(self.pid) == Some(self)
+    pub fn is_alive(&self) -> bool {
+        let mut polled = [PollFd::new(&self.ended, PollFlags::IN)];
+        matches!(poll(&mut polled, Some(&Timespec::default())), Ok(0))
+    }
+
+    /// Returns true if a thread with this number is one of the process.
+    pub fn has_thread(&self, thread: u32) -> bool {
+        self.is_alive() && fs::exists(format!("/proc/{}/task/{thread}", self.pid)).unwrap_or(false)
     }
 }
 
@@ -70,6 +91,15 @@ mod tests {
         assert_eq!(ancestors(u32::MAX), [0; 0]);
         assert!(Process::find(own).unwrap().is_alive());
         assert!(Process::find(u32::MAX).is_none());
-        assert!(!Process { pid: own, started: 0 }.is_alive());
+        let this = Process::find(own).unwrap();
+        assert!(this == Process::find(own).unwrap() && this != Process::find(parent).unwrap());
+        assert!(this.has_thread(own) && !this.has_thread(parent));
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let process = Process::find(child.id()).unwrap();
+        child.kill().unwrap();
+        // A zombie has ended.
+        weft_testing::yield_until("it ends", || !process.is_alive());
+        assert!(Process::find(child.id()).is_none());
+        child.wait().unwrap();
     }
 }

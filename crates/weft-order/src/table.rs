@@ -5,14 +5,17 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
-use weft_patch::{Engagement, PatchGroup};
+use weft_patch::PatchGroup;
 
-use crate::commands::{Fsync, Scope};
+use crate::commands::Scope;
+use crate::engagement::OrderedEngagement;
 use crate::process::{Process, ancestors};
 
 /// The most groups of one process, and of one mount, at a time.
 const GROUPS_OF_PROCESS_MAX: usize = 16_384;
 const GROUPS_MAX: usize = 65_536;
+/// The most processes with groups at a time: each takes a descriptor of the mount's process.
+const PROCESSES_MAX: usize = 512;
 
 /// The time for which the answer "these are the engagements of this thread" is kept, and the interval
 /// at which processes are looked for that have ended. No number of a process comes again in so short a
@@ -34,18 +37,33 @@ pub(crate) enum Refused {
 
 /// A thread or a process whose changes belong to a group.
 #[derive(Debug)]
-pub(crate) struct Engaged {
+struct Engaged {
     group: u32,
     scope: Scope,
-    /// The thread, or the process.
+    thread: u32,
     process: Process,
-    pub fsync: Fsync,
-    pub patchgroup: PatchGroup,
-    pub engagement: Engagement,
+    engagement: Arc<OrderedEngagement>,
+}
+
+impl Engaged {
+    fn is(&self, group: u32, scope: Scope, thread: u32, pid: u32) -> bool {
+        let same = match scope {
+            Scope::Thread => self.thread == thread,
+            Scope::Process => self.process.pid == pid,
+        };
+        self.group == group && self.scope == scope && same
+    }
+
+    fn is_alive(&self) -> bool {
+        match self.scope {
+            Scope::Thread => self.process.has_thread(self.thread),
+            Scope::Process => self.process.is_alive(),
+        }
+    }
 }
 
 /// The engagements of a thread.
-pub(crate) type Engagements = SmallVec<[Arc<Engaged>; 1]>;
+pub(crate) type Engagements = SmallVec<[Arc<OrderedEngagement>; 1]>;
 
 #[derive(Debug)]
 struct Owned {
@@ -57,8 +75,9 @@ struct Owned {
 pub(crate) struct Table {
     groups: HashMap<u32, Owned>,
     last: u32,
-    engaged: Vec<Arc<Engaged>>,
+    engaged: Vec<Engaged>,
     answers: HashMap<u32, (Instant, Engagements)>,
+    processes: HashMap<u32, Process>,
     swept: Option<Instant>,
 }
 
@@ -66,7 +85,7 @@ impl Table {
     /// Adds a group that belongs to the process of a thread. Returns its number.
     pub fn add(&mut self, thread: u32, patchgroup: PatchGroup) -> Result<u32, Refused> {
         self.sweep(true);
-        let owner = process_of(thread)?;
+        let owner = self.process_of(thread)?;
         let of_process =
             self.groups.values().filter(|g| g.owner == owner).take(GROUPS_OF_PROCESS_MAX);
         // No process can have too many while all have fewer.
@@ -108,19 +127,14 @@ impl Table {
         &mut self,
         thread: u32,
         number: u32,
-        (scope, fsync): (Scope, Fsync),
-        engagement: Engagement,
+        scope: Scope,
+        engagement: OrderedEngagement,
     ) -> Result<(), Refused> {
-        let patchgroup = self.group(thread, number)?;
-        let process = match scope {
-            Scope::Thread => Process::find(thread).ok_or(Refused::NoSuchProcess)?,
-            Scope::Process => process_of(thread)?,
-        };
-        let known =
-            |e: &Arc<Engaged>| e.group == number && e.scope == scope && e.process == process;
-        self.engaged.retain(|e| !known(e));
-        let engaged = Engaged { group: number, scope, process, fsync, patchgroup, engagement };
-        self.engaged.push(Arc::new(engaged));
+        self.group(thread, number)?;
+        let process = self.process_of(thread)?;
+        self.engaged.retain(|e| !e.is(number, scope, thread, process.pid));
+        let engagement = Arc::new(engagement);
+        self.engaged.push(Engaged { group: number, scope, thread, process, engagement });
         self.answers.clear();
         Ok(())
     }
@@ -128,11 +142,8 @@ impl Table {
     /// Ends an engagement of a thread or its process, if there is one.
     pub fn disengage(&mut self, thread: u32, number: u32, scope: Scope) -> Result<(), Refused> {
         self.group(thread, number)?;
-        let pid = match scope {
-            Scope::Thread => thread,
-            Scope::Process => process_of(thread)?.pid,
-        };
-        self.engaged.retain(|e| e.group != number || e.scope != scope || e.process.pid != pid);
+        let process = self.process_of(thread)?;
+        self.engaged.retain(|e| !e.is(number, scope, thread, process.pid));
         self.answers.clear();
         Ok(())
     }
@@ -152,10 +163,10 @@ impl Table {
         let by_process = self.engaged.iter().any(|e| e.scope == Scope::Process);
         let processes = if by_process { ancestors(thread) } else { Vec::new() };
         let found = self.engaged.iter().filter(|e| match e.scope {
-            Scope::Thread => e.process.pid == thread,
+            Scope::Thread => e.thread == thread,
             Scope::Process => processes.contains(&e.process.pid),
         });
-        let found: Engagements = found.cloned().collect();
+        let found: Engagements = found.map(|e| Arc::clone(&e.engagement)).collect();
         if self.answers.len() >= ANSWERS_MAX {
             self.answers.clear();
         }
@@ -170,18 +181,28 @@ impl Table {
         }
         self.swept = Some(Instant::now());
         let before = self.engaged.len();
-        self.engaged.retain(|e| e.process.is_alive());
+        self.engaged.retain(Engaged::is_alive);
+        self.processes.retain(|_, process| process.is_alive());
         if self.engaged.len() != before {
             self.answers.clear();
         }
         if groups_too {
-            let mut alive = HashMap::new();
-            self.groups.retain(|_, g| *alive.entry(g.owner).or_insert_with(|| g.owner.is_alive()));
+            let known = &self.processes;
+            self.groups.retain(|_, g| known.get(&g.owner.pid) == Some(&g.owner));
         }
     }
-}
 
-fn process_of(thread: u32) -> Result<Process, Refused> {
-    let process = ancestors(thread).first().copied();
-    process.and_then(Process::find).ok_or(Refused::NoSuchProcess)
+    /// Returns the process of a thread.
+    pub fn process_of(&mut self, thread: u32) -> Result<Process, Refused> {
+        let pid = ancestors(thread).first().copied().ok_or(Refused::NoSuchProcess)?;
+        if let Some(process) = self.processes.get(&pid).filter(|process| process.is_alive()) {
+            return Ok(process.clone());
+        }
+        if self.processes.len() >= PROCESSES_MAX {
+            return Err(Refused::TooMany);
+        }
+        let process = Process::find(pid).ok_or(Refused::NoSuchProcess)?;
+        self.processes.insert(pid, process.clone());
+        Ok(process)
+    }
 }

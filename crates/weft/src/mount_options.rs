@@ -3,6 +3,7 @@
 use crate::{Error, Order, Result};
 use weft_fuse::IoUring;
 use weft_hfs::view::Forks;
+use weft_order::Fsync;
 
 /// The parsed options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -11,6 +12,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// `order=...`
     pub order: Option<Order>,
+    /// `fsync=MEANING`: the meaning of fsync to all programs.
+    pub fsync: Fsync,
     /// `allow_other`: other users have access, as the permissions allow.
     pub allow_other: bool,
     /// `nodev`, `nosuid`, `noexec`, `noatime`, ...: options that the kernel applies to any mount.
@@ -103,6 +106,7 @@ impl MountOptions {
                 ("ro", None) => self.read_only = true,
                 ("rw", None) => self.read_only = false,
                 ("order", Some(order)) => self.order = Some(order.parse()?),
+                ("fsync", Some(meaning)) => self.fsync = meaning.parse().map_err(Error::Usage)?,
                 ("allow_other", None) => self.allow_other = true,
                 ("noallow_other", None) => self.allow_other = false,
                 ("noxattr", None) => self.no_xattr = true,
@@ -160,7 +164,7 @@ impl MountOptions {
                 _ => {
                     return Err(Error::Usage(format!(
                         "unknown mount option '{option}': expected ro, order=ORDER, \
-                         allow_other, noxattr, writeback, nopassthrough, io_uring=WHEN, threads=N, cache=PATH, \
+                         fsync=MEANING, allow_other, noxattr, writeback, nopassthrough, io_uring=WHEN, threads=N, cache=PATH, \
                          cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, gid=N, \
                          umask=OCTAL, fmask=OCTAL, dmask=OCTAL, and the kernel's own (nodev, \
                          nosuid, noexec, noatime, ...)"

@@ -31,6 +31,8 @@ pub struct Options {
     /// The owner and the permissions on a volume that stores none; `None`: the user of this process
     /// owns all files, and others may read them.
     pub permissions: Option<weft_hfs::Permissions>,
+    /// The meaning of fsync to all programs.
+    pub fsync: weft_order::Fsync,
     /// The engine's own options; its policy is that of `order`.
     pub engine: weft_patch::Options,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weft_block::{BlockDevice, OpenMode};
 use weft_hfs::streams::MacVolume;
 use weft_hfs::view::{ForkView, Forks};
-use weft_order::OrderedFs;
+use weft_order::{Fsync, OrderedFs};
 use weft_vfs::FileSystem;
 
 /// An opened volume.
@@ -34,9 +34,13 @@ impl std::fmt::Debug for Stack {
 }
 
 /// Lets the callers of a file system put their changes into patchgroups, if an engine orders them.
-fn in_groups(front: Arc<dyn FileSystem>, volume: &Arc<dyn Volume>) -> Arc<dyn FileSystem> {
+fn in_groups(
+    front: Arc<dyn FileSystem>,
+    volume: &Arc<dyn Volume>,
+    fsync: Fsync,
+) -> Arc<dyn FileSystem> {
     match volume.engine() {
-        Some(engine) => Arc::new(OrderedFs::new(front, engine.patchgroups())),
+        Some(engine) => Arc::new(OrderedFs::with_fsync(front, engine.patchgroups(), fsync)),
         None => front,
     }
 }
@@ -74,7 +78,7 @@ impl Stack {
             }
             _ => Arc::clone(&volume) as _,
         };
-        let front = if volume.is_read_only() { front } else { in_groups(front, &volume) };
+        let front = if volume.is_read_only() { front } else { in_groups(front, &volume, options.fsync) };
         let companions = matches!(options.forks, Forks::AppleDouble | Forks::Suffix);
         Ok(Self { source: source.to_owned(), order, volume, front, why_read_only, companions })
     }

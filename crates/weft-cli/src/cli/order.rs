@@ -3,31 +3,35 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-
-/// The meaning of fsync to the programs of `weft order`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FsyncMeaning {
-    /// It waits until the file is durable
-    Wait,
-    /// It orders, and does not wait: a power cut may take the last changes that it confirmed, but
-    /// never an earlier one without all later ones
-    Barrier,
-}
+use clap::Args;
+use weft::patchgroups::Fsync;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     weft order 'sort <in >out' then 'rm in'   in is never gone before out is there\n  \
-    weft order --fsync=barrier svn update     svn's fsyncs order, and do not wait\n\n\
+    weft order --fsync=barrier svn update     svn's fsyncs order, and do not wait\n  \
+    weft order --atomic 'mv a b; mv c a'      both are renamed, or neither\n\n\
     What belongs to a command: all that it and the processes that it starts change on the mount by \
     system calls. Its exit code is that of the last command that ran.")]
 pub struct Ordered {
     /// A directory on the mount
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub on: PathBuf,
-    /// The meaning of fsync to the programs
+    /// The meaning of fsync to the programs: wait, until the file is durable; barrier, which orders and
+    /// does not wait; or group:MS, which orders, and is durable within MS milliseconds (group: 1000)
+    ///
+    /// With barrier and group a power cut may take the last changes that fsync confirmed, but never an
+    /// earlier one without all later ones.
     #[arg(long, value_name = "MEANING", default_value = "wait")]
-    pub fsync: FsyncMeaning,
+    pub fsync: Fsync,
+    /// After a power cut all changes of the commands are there, or none. Needs a journal, and root or the
+    /// user who runs the mount; fails if they take longer than 5 seconds while others wait, or change
+    /// more than the journal may hold
+    #[arg(long, conflicts_with = "linear")]
+    pub atomic: bool,
+    /// Each change is never durable before the one before it
+    #[arg(long)]
+    pub linear: bool,
     /// Wait at the end until all that was changed is durable
     #[arg(long)]
     pub sync: bool,

@@ -77,6 +77,7 @@ fn open(
     let opening = Options {
         read_only: options.read_only,
         order: options.order,
+        fsync: options.fsync,
         no_atime: options.kernel.iter().any(|o| o == "noatime"),
         journal: args.opening.journal.clone(),
         mount_point: std::path::absolute(&args.mountpoint)?.to_str().map(str::to_owned),

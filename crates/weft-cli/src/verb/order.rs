@@ -1,11 +1,11 @@
 //! `order`: programs whose changes reach the disk in the order that the command line says.
 
-use crate::cli::{self, FsyncMeaning};
+use crate::cli;
 use crate::failure::{DONE, Failure, Outcome};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use weft::patchgroups::{Error, Fsync, MountedGroup, Scope};
+use weft::patchgroups::{Error, Kind, MountedGroup, Scope};
 
 /// The word between commands.
 const THEN: &str = "then";
@@ -18,10 +18,14 @@ pub fn run(args: &cli::Ordered) -> Outcome {
     if commands.iter().any(|words| words.is_empty()) {
         return Err(Failure::usage("a command is missing before or after 'then'"));
     }
-    let fsync = match args.fsync {
-        FsyncMeaning::Wait => Fsync::Wait,
-        FsyncMeaning::Barrier => Fsync::Barrier,
+    let kind = match (args.atomic, args.linear) {
+        (true, _) => Kind::Atomic,
+        (_, true) => Kind::Linear,
+        _ => Kind::Ordinary,
     };
+    if args.atomic && commands.len() > 1 {
+        return Err(Failure::usage("with --atomic there is one command, and no 'then'"));
+    }
     let shown = args.on.display();
     let failed = |e: Error| match e {
         Error::NoGroups => {
@@ -33,15 +37,15 @@ pub fn run(args: &cli::Ordered) -> Outcome {
     if let Err(e) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         return Err(Failure::new(format!("cannot become a subreaper: {e}")));
     }
-    let mut group = MountedGroup::new(&args.on).map_err(failed)?;
+    let mut group = MountedGroup::of_kind(&args.on, kind).map_err(failed)?;
     let mut code = DONE;
     for (number, words) in commands.iter().enumerate() {
         if number > 0 {
-            let next = group.another().map_err(failed)?;
+            let next = MountedGroup::of_kind(&args.on, kind).map_err(failed)?;
             next.depend(&group).map_err(failed)?;
             group = next;
         }
-        group.engage(Scope::Process, fsync).map_err(failed)?;
+        group.engage(Scope::Process, args.fsync).map_err(failed)?;
         let status = command(words).status();
         group.disengage(Scope::Process).map_err(failed)?;
         let status =
@@ -51,6 +55,7 @@ pub fn run(args: &cli::Ordered) -> Outcome {
             break;
         }
     }
+    group.commit().map_err(failed)?;
     if args.sync {
         group.sync().map_err(failed)?;
     }

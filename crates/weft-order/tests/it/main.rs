@@ -1,12 +1,14 @@
 //! The layer over an ext2 volume in memory, with this process and its relatives as callers.
 
+mod atomic_file;
+
 use std::os::unix::process::parent_id;
 use std::sync::Arc;
 
 use weft_block::MemoryDevice;
 use weft_ext2::mkfs::{MkfsOptions, mkfs};
 use weft_ext2::{Ext2, OpenOptions};
-use weft_order::{OrderedFs, commands};
+use weft_order::{Fsync, OrderedFs, commands};
 use weft_patch::Options;
 use weft_testing::yield_until;
 use weft_vfs::{Caller, Error, FileKind, FileSystem, Handle, Ino};
@@ -153,6 +155,43 @@ fn an_fsync_that_is_a_barrier_does_not_wait() {
 }
 
 #[test]
+fn an_fsync_that_is_promised_is_durable_in_time() {
+    const WITHIN_20_MS: u32 = 20 << 16;
+    let volume = Volume::new();
+    let caller = Caller { pid: own(), ..Caller::ROOT };
+    let group = volume.create();
+    volume.done(commands::ENGAGE, group, PROCESS | BARRIER | WITHIN_20_MS);
+    for number in 0..3 {
+        let file = volume.write(own(), &format!("file {number}"));
+        let before = volume.flushes();
+        volume.fs().fsync(&caller, file, false).unwrap();
+        assert_eq!(volume.flushes(), before, "it does not wait");
+        yield_until("it is durable", || volume.is_durable(group));
+        assert!(volume.flushes() > before);
+    }
+}
+
+#[test]
+fn a_mount_may_order_the_fsyncs_of_all() {
+    let volume = Volume::new();
+    let below: Arc<dyn FileSystem> = volume.ext2.clone();
+    let groups = volume.ext2.engine().patchgroups();
+    let volume = Volume { fs: OrderedFs::with_fsync(below, groups, Fsync::Barrier), ..volume };
+    let before = volume.flushes();
+    for pid in [0, own(), parent_id()] {
+        let file = volume.write(pid, &format!("of {pid}"));
+        volume.fs().fsync(&Caller { pid, ..Caller::ROOT }, file, false).unwrap();
+    }
+    assert_eq!(volume.flushes(), before);
+    // One that wants to wait does.
+    let group = volume.create();
+    volume.done(commands::ENGAGE, group, PROCESS);
+    let file = volume.write(own(), "waits");
+    volume.fs().fsync(&Caller { pid: own(), ..Caller::ROOT }, file, false).unwrap();
+    assert!(volume.flushes() > before);
+}
+
+#[test]
 fn what_the_life_of_a_group_forbids_is_refused_and_changes_nothing() {
     let volume = Volume::new();
     let (a, b, c) = (volume.create(), volume.create(), volume.create());
@@ -181,7 +220,8 @@ fn what_the_life_of_a_group_forbids_is_refused_and_changes_nothing() {
         let wrong = volume.fs().command(&Caller::ROOT, root, Handle::NONE, commands::SYNC, data);
         assert!(matches!(wrong, Err(Error::Invalid(_))), "{wrong:?}");
     }
-    let unknown = volume.fs().command(&Caller::ROOT, root, Handle::NONE, commands::CLOSE + 1, &[]);
+    let unknown =
+        volume.fs().command(&Caller::ROOT, root, Handle::NONE, commands::BLOCKS_LEFT + 1, &[]);
     assert!(matches!(unknown, Err(Error::UnknownCommand)), "{unknown:?}");
 }
 
