@@ -168,7 +168,7 @@ fn headline(nature: Nature, lost: &[LostCall], kept: Option<&CallText>, is_mark:
     };
     match nature {
         Nature::Reordered => format!("{lost} is lost, but the later {kept} is on the disk"),
-        Nature::NotDurable if is_mark => format!("{lost} is lost, though it was before {kept}"),
+        Nature::NotDurable if is_mark => format!("{lost} is lost, though {kept} was reached"),
         Nature::NotDurable => format!("{lost} is lost, though {kept}"),
         Nature::Partial => format!("only a part of {kept} is on the disk"),
         Nature::Interrupted => format!("the power was cut right after {kept}"),

@@ -192,6 +192,8 @@ fn no_volume(mut image: Image, events: &[Event]) -> Result<Error> {
                     first entry (--volume)"
                 .into()
         }
-        None => "the log is of a volume that weft does not mount: it knows ext2 and ext3".into(),
+        None => {
+            "the log is of a volume that weft does not mount: it knows ext2, ext3 and HFS".into()
+        }
     }))
 }

@@ -120,11 +120,14 @@ pub struct CrashRun {
     /// xfs-like and btrfs-like]
     #[arg(long = "model", value_name = "MODEL", value_parser = known::<Model>(MODELS))]
     pub models: Vec<Model>,
-    /// Run the program on a volume of weft, ext2 or ext3, with this order of writes (soft, journal,
+    /// Run the program on a volume of weft, ext2 or ext3 (or HFS, --hfs), with this order of writes (soft, journal,
     /// journal=ordered, journal=full, async): states are made of the blocks that it wrote, and are
     /// recovered as weft does after a power cut
     #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS), conflicts_with_all = ["models", "replay", "each_sync"])]
     pub order: Option<Order>,
+    /// Run the program on an HFS volume [with --order; default of it: soft]
+    #[arg(long, conflicts_with_all = ["models", "replay", "each_sync", "volume", "log_writes"])]
+    pub hfs: bool,
     /// A copy of this volume instead of an empty one [with --order; default of it: soft]; with
     /// --log-writes the volume as it was before the first entry
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["models", "replay", "each_sync"])]
@@ -139,8 +142,8 @@ pub struct CrashRun {
     /// Test a recording instead of running a program
     #[arg(long, value_name = "LOG")]
     pub replay: Option<PathBuf>,
-    /// Test a log of dm-log-writes instead: what the kernel, or anything else, wrote to an ext2 or
-    /// ext3 volume. Each state is recovered and mounted by weft before the check; marks are promises
+    /// Test a log of dm-log-writes instead: what the kernel, or anything else, wrote to an ext2,
+    /// ext3 or HFS volume. Each state is recovered and mounted by weft before the check; marks are promises
     #[arg(long, value_name = "LOG", conflicts_with_all = ["setup", "run", "replay", "models", "each_sync", "stdout_is_promise"])]
     pub log_writes: Option<PathBuf>,
     /// What the log has up to this mark is durable, such as the making of the volume
@@ -190,7 +193,8 @@ pub struct CrashRun {
     /// A program that writes more is not tested
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub write_limit: u64,
-    /// The size of the file system that the program runs on [default: 4G; of a volume 32M]
+    /// The size of the file system that the program runs on [default: 4G; of a volume 32M; of that of a
+    /// log without --volume, as far as its entries reach]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// Test a program although it fails

@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 use weft::Order;
 use weft_crash_test::{
     Bounds, CallNr, CallText, CheckOptions, Error, Limits, LogOptions, Model, Pattern, Progress,
-    RecordOptions, Recording, Report, State, Verdict, VolumeOptions, WorkerCommand,
+    RecordOptions, Recording, Report, State, Verdict, VolumeFormat, VolumeOptions, WorkerCommand,
     check_each_sync, check_recording, check_state, describe, extract_state, junit_of_error,
     record_program, sandbox,
 };
@@ -172,34 +172,34 @@ fn failure(e: Error) -> Failure {
 
 /// Adds to each finding the command that judges its state again, if the recording is kept.
 fn add_replays(report: &mut Report, args: &CrashRun) {
-    let mut options = Vec::new();
-    let mut add = |option, value: &Path| options.extend([option, value.to_string_lossy()]);
+    let mut options: Vec<String> = Vec::new();
+    let mut add = |option: &str, value: &str| options.extend([option.to_owned(), value.to_owned()]);
     if let Some(log) = args.record.as_ref().or(args.replay.as_ref()) {
-        add("--replay".into(), log);
+        add("--replay", &log.to_string_lossy());
     } else if let Some(log) = &args.log_writes {
-        add("--log-writes".into(), log);
+        add("--log-writes", &log.to_string_lossy());
         if let Some(volume) = &args.volume {
-            add("--volume".into(), volume);
+            add("--volume", &volume.to_string_lossy());
         }
         if let Some(mark) = &args.after_mark {
-            options.extend(["--after-mark".into(), mark.as_str().into()]);
+            add("--after-mark", mark);
         }
         if let Some(order) = args.order {
-            options.extend(["--order".into(), order.name().into()]);
+            add("--order", order.name());
         }
         if let Some(size) = args.size {
-            options.extend(["--size".into(), size.to_string().into()]);
+            add("--size", &size.to_string());
         }
     } else {
         return;
     }
+    if let Some(check) = &args.check {
+        add("--check", check);
+    }
     if args.fsck {
         options.push("--fsck".into());
     }
-    if let Some(check) = &args.check {
-        options.extend(["--check".into(), check.as_str().into()]);
-    }
-    let options: Vec<&str> = options.iter().map(AsRef::as_ref).collect();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
     report.add_replays(&options);
 }
 
@@ -221,10 +221,13 @@ fn record_options(args: &CrashRun, run: &str) -> RecordOptions {
         write_limit_bytes: args.write_limit,
         size_bytes: args.size.unwrap_or(MEMORY_BYTES),
         any_exit: args.any_exit,
-        volume: (args.order.is_some() || args.volume.is_some()).then(|| VolumeOptions {
-            order: args.order.map_or("soft", Order::name).to_owned(),
-            image: args.volume.clone(),
-            size_bytes: args.size.unwrap_or(VOLUME_BYTES),
+        volume: (args.order.is_some() || args.volume.is_some() || args.hfs).then(|| {
+            VolumeOptions {
+                order: args.order.map_or("soft", Order::name).to_owned(),
+                image: args.volume.clone(),
+                format: if args.hfs { VolumeFormat::Hfs } else { VolumeFormat::Ext },
+                size_bytes: args.size.unwrap_or(VOLUME_BYTES),
+            }
         }),
     }
 }

@@ -102,6 +102,30 @@ fn programs_run_on_volumes_of_weft() {
 }
 
 #[test]
+fn programs_run_on_hfs_volumes() {
+    let bench = Bench::new();
+    let check = r#"test ! -s "$WEFT_PROMISES" || grep -qx new g"#;
+    for order in ["soft", "async", "journal", "journal=ordered"] {
+        let options = ["--hfs", "--order", order, "--stdout-is-promise", "done", "--fsck"];
+        let run = "cat f >t; echo new >t; sync t; mv t g; sync . g; echo done";
+        let ran = bench.run(&args(run, check, &options));
+        assert_eq!(ran.code, 0, "{order}: {}{}", ran.out, ran.err);
+        assert!(ran.out.contains("volume: no state fails; "), "{}", ran.out);
+        let ran = bench.run(&args("echo new >t; mv t g; echo done", check, &options));
+        assert_eq!(ran.code, 3, "{order}: {}{}", ran.out, ran.err);
+        assert!(ran.out.contains("the program printed \"done\""), "{}", ran.out);
+    }
+    let ran = bench.run(&args("echo new >f", check, &["--hfs", "--order", "journal=full"]));
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("an HFS volume's journal holds no file data"), "{}", ran.err);
+    // A volume says what it is.
+    bench.ok(&["mkfs", "hfs", "h.img", "--size", "4M", "--quiet"]);
+    let ran =
+        bench.run(&args("echo new >g; sync g", "test ! -s g || cat g", &["--volume", "h.img"]));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+}
+
+#[test]
 fn logs_of_block_devices_are_searched() {
     let bench = Bench::new();
     bench.ok(&["mkfs", "ext3", "v.img", "--size", "8M", "--quiet"]);

@@ -3,16 +3,24 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use weft_block::{BlockDevice, Image, MemoryDevice};
+use rustix::process::{getgid, getuid};
+use weft_block::{BlockDevice, Image, MemoryDevice, Partition};
 use weft_ext2::fsck::{self, EntryProblem, Problem, Severity};
 use weft_ext2::{Ext2, OpenOptions};
-use weft_patch::{JournalMode, Options, Policy};
+use weft_hfs::Hfs;
+use weft_patch::{Engine, JournalMode, Options, Policy};
 use weft_vfs::memfs::Snapshot;
 use weft_vfs::{FileSystem, Ino};
 
-use super::VolumeKind;
+use super::{VolumeFormat, VolumeKind};
 use crate::load::load_tree;
 use crate::{Error, Result};
+
+/// A mounted volume.
+pub(crate) struct Mounted {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) engine: Arc<Engine>,
+}
 
 /// What weft finds in a state.
 pub(crate) struct Built {
@@ -52,12 +60,42 @@ impl VolumeKind {
         })
     }
 
+    /// The volume, and the journal that is behind it on its device, if there is one.
+    pub(crate) fn parts(
+        &self,
+        device: Arc<dyn BlockDevice>,
+    ) -> (Arc<dyn BlockDevice>, Option<Arc<dyn BlockDevice>>) {
+        if self.journal_bytes == 0 {
+            return (device, None);
+        }
+        let volume_bytes = device.geometry().len_bytes.saturating_sub(self.journal_bytes);
+        let part = |at, len| -> Arc<dyn BlockDevice> {
+            Arc::new(Partition::window(Arc::clone(&device), at, len))
+        };
+        (part(0, volume_bytes), Some(part(volume_bytes, self.journal_bytes)))
+    }
+
     /// Mounts a volume as weft does after a power cut. It has no thread of its own, so that a program
     /// writes the same blocks each time.
-    pub(crate) fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<Ext2>> {
+    pub(crate) fn mount(&self, device: Arc<dyn BlockDevice>) -> Result<Mounted> {
         let engine = Options { policy: self.policy()?, background: false, ..Options::default() };
-        let options = OpenOptions { engine, no_healing: true, ..OpenOptions::default() };
-        Ext2::open(device, options).map_err(|e| Error::Volume(format!("mounting the volume: {e}")))
+        let failed = |e: &dyn std::fmt::Display| Error::Volume(format!("mounting the volume: {e}"));
+        Ok(match self.format {
+            VolumeFormat::Ext => {
+                let options = OpenOptions { engine, no_healing: true, ..OpenOptions::default() };
+                let fs = Ext2::open(device, options).map_err(|e| failed(&e))?;
+                Mounted { engine: Arc::clone(fs.engine()), fs }
+            }
+            VolumeFormat::Hfs => {
+                let (volume, journal) = self.parts(device);
+                let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
+                let permissions = weft_hfs::Permissions { uid, gid, ..Default::default() };
+                let options =
+                    weft_hfs::OpenOptions { engine, journal, permissions, ..Default::default() };
+                let fs = Hfs::open(volume, options).map_err(|e| failed(&e))?;
+                Mounted { engine: Arc::clone(fs.engine()), fs }
+            }
+        })
     }
 
     /// Recovers a volume after a power cut, and reads it.
@@ -70,25 +108,41 @@ impl VolumeKind {
 
     fn recovered(&self, image: Image) -> Result<Snapshot> {
         let device = Arc::new(MemoryDevice::from_image(image));
-        // What was written in any order is mounted after a repair, as its manual says.
-        if self.policy()? == Policy::Async {
+        // What was written in any order is mounted after a repair, as its manual says. HFS keeps an
+        // order of its trees in any case, and repairs them when it is mounted.
+        if self.format == VolumeFormat::Ext && self.policy()? == Policy::Async {
             let report = fsck::check(&*device, &fsck::Options::repair())
                 .map_err(|e| Error::Volume(format!("repairing the volume: {e}")))?;
             if let Some(problem) = report.remaining.first().filter(|_| self.fsck) {
                 return Err(Error::Volume(format!("fsck --repair leaves: {problem}")));
             }
         }
-        let fs = self.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
+        let Mounted { fs, .. } = self.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
         let tree = read_tree(&*fs)?;
         if self.fsck {
             fs.unmount().map_err(Error::fs("unmounting the volume"))?;
-            self.check(&*device)?;
+            self.check(device)?;
         }
         Ok(tree)
     }
 
     /// Says what fsck finds on a recovered volume that a power cut must not leave there.
-    fn check(&self, device: &dyn BlockDevice) -> Result<()> {
+    fn check(&self, device: Arc<dyn BlockDevice>) -> Result<()> {
+        let damage = match self.format {
+            VolumeFormat::Ext => self.check_ext(&*device)?,
+            VolumeFormat::Hfs => {
+                let report = weft_hfs::fsck::check(&*self.parts(device).0)
+                    .map_err(|e| Error::Volume(format!("fsck: {e}")))?;
+                report.problems.iter().map(ToString::to_string).collect()
+            }
+        };
+        if damage.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Volume(format!("fsck: {}", damage.join("\nfsck: "))))
+    }
+
+    fn check_ext(&self, device: &dyn BlockDevice) -> Result<Vec<String>> {
         let report = fsck::check(device, &fsck::Options::default())
             .map_err(|e| Error::Volume(format!("fsck: {e}")))?;
         let soft = self.policy()? == Policy::Soft;
@@ -101,18 +155,14 @@ impl VolumeKind {
             } => !soft,
             other => other.severity() == Severity::Corruption,
         };
-        let damage: Vec<String> =
-            report.problems.iter().filter(is_damage).map(ToString::to_string).collect();
-        if damage.is_empty() {
-            return Ok(());
-        }
-        Err(Error::Volume(format!("fsck: {}", damage.join("\nfsck: "))))
+        Ok(report.problems.iter().filter(is_damage).map(ToString::to_string).collect())
     }
 }
 
 /// The number of an inode in the tree of a volume, and in the recording.
 pub(crate) fn number(root: Ino, ino: Ino) -> u64 {
-    // No file of ext2 has the number of the root of a tree: there it is that of bad blocks.
+    // No file has the number of the root of a tree: in ext2 it is that of bad blocks, in HFS that of
+    // the folder above the root.
     if ino == root { Snapshot::ROOT } else { ino.0 }
 }
 

@@ -122,7 +122,11 @@ fn what_was_synced_before_a_mark_is_there_and_what_was_not_is_told() {
     let recording = careless.recording(&careless.options()).unwrap();
     let found = findings(&recording, old_or_new);
     assert_eq!(found[0].nature, Nature::NotDurable, "{found:#?}");
-    assert!(found[0].headline.contains(r#"before mark "saved""#), "{}", found[0].headline);
+    assert!(
+        found[0].headline.contains(r#"though mark "saved" was reached"#),
+        "{}",
+        found[0].headline
+    );
     // Calls are named by the mark that they follow.
     let writes = recording.calls.iter().position(|call| call.action.name() == "block write");
     let text = describe(&recording.base, &recording.calls, nr(writes.unwrap())).text;
