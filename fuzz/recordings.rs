@@ -2,7 +2,11 @@
 //! value]`. Those that can still be read are searched a little.
 
 use std::sync::{Arc, OnceLock};
-use weft_crash_test::{Bounds, Cursor, Header, Model, Recorder, Recording, State, Subject};
+use weft_block::{BlockDevice, Event, LogWriter, MemoryDevice};
+use weft_crash_test::{
+    Bounds, Cursor, Header, LogOptions, Model, Recorder, Recording, State, Subject,
+};
+use weft_ext2::mkfs::{MkfsOptions, mkfs};
 use weft_vfs::memfs::MemFs;
 use weft_vfs::{
     Caller, FallocateMode, FileKind, FileSystem, Handle, RenameFlags, SetAttr, XattrSet,
@@ -73,4 +77,70 @@ fn good() -> weft_vfs::Result<Vec<u8>> {
     let calls = recorder.stop().unwrap_or_default();
     let bytes = Recording::new(Header::default(), base, calls).to_bytes();
     bytes.map_err(|_| weft_vfs::Error::Invalid("the recording cannot be written"))
+}
+
+/// A log of dm-log-writes, of a volume that it makes itself, with bytes changed as those of a
+/// recording; what can still be read is searched a little.
+pub fn logs(data: &[u8]) {
+    static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
+    let mut bytes = GOOD.get_or_init(|| good_log().unwrap_or_default()).clone();
+    for change in data.chunks_exact(3) {
+        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % bytes.len();
+        bytes[at] = change[2];
+    }
+    let options = LogOptions { after_mark: Some("made".into()), ..LogOptions::default() };
+    let read = |bytes: &[u8], options: &LogOptions| {
+        Recording::read_log("log".as_ref(), std::io::Cursor::new(bytes), options)
+    };
+    let _ = read(data, &LogOptions::default());
+    let Ok(recording) = read(&bytes, &options) else {
+        assert!(!data.is_empty(), "a good log is read");
+        return;
+    };
+    let subject = Subject::new(&recording, Model::Volume, &[]);
+    let mut cursor = Cursor::new(&subject);
+    for epoch in subject.epochs() {
+        let bounds = Bounds { all: STATES, states: STATES, ..Bounds::default() };
+        epoch.each_state(&subject.units, bounds, &mut |state| {
+            assert!(epoch.is_legal(&state), "{state} is a state of its epoch");
+            // A volume that cannot be mounted is an error, of a damaged log alone.
+            let built = cursor.tree(&state).map(|tree| tree.hash());
+            assert!(built.is_ok() || !data.is_empty(), "{built:?}");
+            true
+        });
+    }
+}
+
+/// A log with every kind of entry. Those that are searched are within reach of the changes.
+fn good_log() -> weft_block::Result<Vec<u8>> {
+    let device = MemoryDevice::new(64 << 10);
+    let options = MkfsOptions { inodes: Some(16), ..MkfsOptions::ext2() };
+    let made = mkfs(&device, &options);
+    made.map_err(|e| weft_block::Error::Invalid(format!("mkfs: {e}")))?;
+    let mut volume = vec![0; 64 << 10];
+    device.read_at(&mut volume, 0)?;
+    let write = |offset: u64, len: usize, fua| Event::Write {
+        offset,
+        data: volume[offset as usize..][..len].into(),
+        fua,
+    };
+    let events = [
+        write(0, 32 << 10, false),
+        write(32 << 10, 32 << 10, false),
+        Event::Mark("made".into()),
+        write(1024, 1024, false),
+        write(5120, 4096, false),
+        Event::Flush { covers: 5 },
+        write(2048, 1024, true),
+        Event::Discard { offset: 60 << 10, len_bytes: 4 << 10 },
+        Event::Mark("end".into()),
+        write(1024, 1024, false),
+    ];
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    let mut log = LogWriter::new(&mut bytes)?;
+    for event in &events {
+        log.append(event)?;
+    }
+    log.finish()?;
+    Ok(bytes.into_inner())
 }

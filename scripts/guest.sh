@@ -7,7 +7,8 @@
 #                                     work, then recovered
 #   guest.sh dm-cache [WEFT]          the kernel's dm-cache and weft's cache after a reset, counted
 #   guest.sh hfs [WEFT]               the kernel's hfs driver on weft's volumes
-#   guest.sh all [WEFT]               the three above
+#   guest.sh log-writes [WEFT]        `weft crash run --log-writes` on a log of the kernel's dm-log-writes
+#   guest.sh all [WEFT]               the four above
 #
 # WEFT is the weft command [default: target/release/weft or target/ci/weft, the newer]. Scenarios
 # print "pass" or "FAIL" for each line that is checked, and end with status 1 if any failed.
@@ -20,10 +21,10 @@ shift || true
 case $what in
   build) guest_ready && guest_build ;;
   run) guest_ready && guest_run "$@" ;;
-  nbd-ext4 | dm-cache | hfs) exec bash "$here/guest/$what.sh" "$@" ;;
+  nbd-ext4 | dm-cache | hfs | log-writes) exec bash "$here/guest/$what.sh" "$@" ;;
   all)
     status=0
-    for scenario in nbd-ext4 dm-cache hfs; do
+    for scenario in nbd-ext4 dm-cache hfs log-writes; do
       bash "$here/guest/$scenario.sh" "$@" || status=1
     done
     exit $status

@@ -19,7 +19,7 @@ guest_cache=${WEFT_GUEST_CACHE:-$(dirname "${BASH_SOURCE[0]}")/../../target/gues
 # What the scenarios use, apart from what is built into Debian's kernel. The rest of what these
 # need is found by depmod.
 guest_modules=(virtio_pci virtio_blk virtio_net nbd ext4 crc32c_generic
-  dm-mod dm-cache dm-cache-smq hfs nls_utf8 nls_cp437 nls_iso8859-1 loop)
+  dm-mod dm-cache dm-cache-smq dm-log-writes hfs nls_utf8 nls_cp437 nls_iso8859-1 loop)
 # By names that busybox has no applet of: it prefers its own (mke2fs would be one).
 guest_programs=(nbd-client mkfs.ext4 e2fsck dmsetup getfattr)
 

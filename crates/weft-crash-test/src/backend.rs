@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use weft_block::{BlockDevice, Event, Image, MemoryDevice};
-use weft_ext2::Ext2;
 use weft_order::OrderedFs;
 use weft_vfs::FileSystem;
 use weft_vfs::memfs::{MemFs, MemLimits, Snapshot};
 
 use crate::recorder::VolumeHook;
-use crate::volume::{self, Volume, VolumeKind, VolumeOptions, read_tree};
+use crate::volume::{self, Mounted, Volume, VolumeKind, VolumeOptions, read_tree};
 use crate::{Error, Recorder, Result};
 
 /// The file system below the recorded folder.
@@ -17,7 +16,7 @@ pub(crate) enum Backend {
     Memory(Arc<MemFs>),
     Volume {
         kind: VolumeKind,
-        fs: Arc<Ext2>,
+        mounted: Mounted,
         recorder: Arc<weft_block::Recorder<SharedDevice>>,
         device: SharedDevice,
     },
@@ -57,8 +56,8 @@ impl Backend {
         let Volume { kind, image } = Volume::new(options)?;
         let device = Arc::new(MemoryDevice::from_image(image));
         let recorder = Arc::new(weft_block::Recorder::new(Arc::clone(&device)));
-        let fs = kind.mount(Arc::clone(&recorder) as Arc<dyn BlockDevice>)?;
-        Ok(Self::Volume { kind, fs, recorder, device })
+        let mounted = kind.mount(Arc::clone(&recorder) as Arc<dyn BlockDevice>)?;
+        Ok(Self::Volume { kind, mounted, recorder, device })
     }
 
     pub(crate) fn recorder(&self, write_limit_bytes: u64) -> Recorder {
@@ -66,12 +65,12 @@ impl Backend {
             Self::Memory(fs) => {
                 Recorder::new(Arc::clone(fs) as Arc<dyn FileSystem>, write_limit_bytes)
             }
-            Self::Volume { fs, .. } => {
+            Self::Volume { mounted: Mounted { fs, engine }, .. } => {
                 let root = fs.root();
                 let number = move |ino| Some(volume::number(root, ino));
                 // As on a mount of the volume, programs may order what they change.
-                let below = Arc::clone(fs) as Arc<dyn FileSystem>;
-                let ordered = Arc::new(OrderedFs::new(below, fs.engine().patchgroups()));
+                let ordered = OrderedFs::new(Arc::clone(fs), engine.patchgroups());
+                let ordered = Arc::new(ordered);
                 Recorder::new(ordered, write_limit_bytes).numbered(number)
             }
         }
@@ -82,16 +81,16 @@ impl Backend {
     pub(crate) fn base(&self, calls: &Recorder) -> Result<Base> {
         match self {
             Self::Memory(fs) => Ok(Base { tree: fs.snapshot(), image: None, events: 0 }),
-            Self::Volume { fs, recorder, device, .. } => {
+            Self::Volume { mounted: Mounted { fs, engine }, recorder, device, .. } => {
                 fs.sync().map_err(Error::fs("making the setup durable"))?;
                 let tree = read_tree(&**fs)?;
                 let image = Some(device.snapshot());
                 let before = recorder.event_count();
-                let (events, mounted) = (Arc::clone(recorder), Arc::clone(fs));
+                let (events, engine) = (Arc::clone(recorder), Arc::clone(engine));
                 calls.watch_volume(VolumeHook {
                     events: Box::new(move || events.event_count() - before),
                     // What cannot be written is told by the next fsync.
-                    write_back: Box::new(move || drop(mounted.engine().write_back())),
+                    write_back: Box::new(move || drop(engine.write_back())),
                     every: WRITE_BACK_EVERY,
                 });
                 Ok(Base { tree, image, events: before })
@@ -103,7 +102,9 @@ impl Backend {
     pub(crate) fn settle(&self) -> Result<()> {
         match self {
             Self::Memory(_) => Ok(()),
-            Self::Volume { fs, .. } => fs.sync().map_err(Error::fs("writing the volume back")),
+            Self::Volume { mounted, .. } => {
+                mounted.fs.sync().map_err(Error::fs("writing the volume back"))
+            }
         }
     }
 }

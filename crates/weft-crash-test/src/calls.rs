@@ -177,6 +177,11 @@ pub enum Action {
         /// The line, without its end.
         line: String,
     },
+    /// A mark in a log of writes. As a promise, it stands for what is to be durable from here on.
+    Mark {
+        /// Its text.
+        text: String,
+    },
     /// The file system wrote to its volume; the bytes are in [`Call::data`].
     BlockWrite {
         /// The first byte on the volume.
@@ -254,6 +259,7 @@ impl Action {
             Self::Sync => "sync",
             Self::Close { .. } => "close",
             Self::Promise { .. } => "print",
+            Self::Mark { .. } => "mark",
             Self::BlockWrite { .. } => "block write",
             Self::BlockDiscard { .. } => "block discard",
             Self::BlockFlush { .. } => "block flush",
@@ -280,8 +286,16 @@ impl Action {
     /// Returns true if the call changes something that a power cut can take back.
     #[must_use]
     pub fn is_change(&self) -> bool {
-        let is_none =
-            matches!(self, Self::Promise { .. } | Self::Close { .. } | Self::End | Self::Nothing);
-        !is_none && !self.is_sync()
+        let is_none = matches!(self, Self::Close { .. } | Self::End | Self::Nothing);
+        !is_none && !self.is_sync() && self.promise().is_none()
+    }
+
+    /// The text of a promise, or of a mark.
+    #[must_use]
+    pub fn promise(&self) -> Option<&str> {
+        match self {
+            Self::Promise { line: text } | Self::Mark { text } => Some(text),
+            _ => None,
+        }
     }
 }

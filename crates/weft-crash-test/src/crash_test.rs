@@ -342,7 +342,8 @@ impl<'a> CrashTest<'a> {
                 .and_then(|file| Ok(file.into_temp_path().keep()?))
                 .map_err(Error::io(format!("making a file in {}", self.directory.display())))?;
             recording.save(&log)?;
-            report.add_replays(&log, &options.check);
+            let log = log.to_string_lossy();
+            report.add_replays(&["--replay", &log, "--check", &options.check]);
         }
         Ok(report)
     }

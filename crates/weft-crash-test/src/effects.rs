@@ -162,6 +162,7 @@ pub fn changes_of(call: &Call) -> Vec<Change> {
         | Action::Sync
         | Action::Close { .. }
         | Action::Promise { .. }
+        | Action::Mark { .. }
         | Action::Nothing
         | Action::End => Vec::new(),
     }

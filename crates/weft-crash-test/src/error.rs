@@ -17,6 +17,40 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file is no log of writes, or is damaged.
+    #[error("{path}: not a log of dm-log-writes that can be searched: {source}")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and where.
+        source: weft_block::Error,
+    },
+    /// A log does not fit the volume that it is said to have been written to.
+    #[error(
+        "{path}: entry {entry} changes bytes {offset} to {end} of a volume of {volume_bytes} bytes"
+    )]
+    LogBeyondVolume {
+        /// The log.
+        path: PathBuf,
+        /// The entry, from 0.
+        entry: u64,
+        /// The first byte that it changes.
+        offset: u64,
+        /// The first byte behind those.
+        end: u64,
+        /// The length of the volume.
+        volume_bytes: u64,
+    },
+    /// A log has no mark of this text.
+    #[error("{path}: no mark {mark:?}; the marks are: {marks}")]
+    NoMark {
+        /// The log.
+        path: PathBuf,
+        /// The mark that was asked for.
+        mark: String,
+        /// Those that there are.
+        marks: String,
+    },
     /// The text of a crash state cannot be read.
     #[error("{0:?} is no state of this recording (a state is an epoch and units, such as 3:0-4,6)")]
     State(String),

@@ -134,10 +134,12 @@ impl Finding {
         }
         let kept = cause.trigger.map(|call| describe(&subject.base, &subject.calls, call));
         let nature = nature(subject, cause);
+        let trigger = cause.trigger.and_then(|call| subject.calls.get(call.index()));
+        let is_mark = trigger.is_some_and(|call| matches!(call.action, Action::Mark { .. }));
         Self {
             kind,
             nature,
-            headline: headline(nature, &lost, kept.as_ref()),
+            headline: headline(nature, &lost, kept.as_ref(), is_mark),
             lost,
             dependent: cause.lost.len() - roots.len(),
             kept,
@@ -153,7 +155,7 @@ impl Finding {
 }
 
 /// Says in one sentence what happened.
-fn headline(nature: Nature, lost: &[LostCall], kept: Option<&CallText>) -> String {
+fn headline(nature: Nature, lost: &[LostCall], kept: Option<&CallText>, is_mark: bool) -> String {
     let lost: Vec<&str> = lost.iter().map(|lost| lost.call.text.as_str()).collect();
     let lost = match lost.as_slice() {
         [] => "what is not written yet".into(),
@@ -166,6 +168,7 @@ fn headline(nature: Nature, lost: &[LostCall], kept: Option<&CallText>) -> Strin
     };
     match nature {
         Nature::Reordered => format!("{lost} is lost, but the later {kept} is on the disk"),
+        Nature::NotDurable if is_mark => format!("{lost} is lost, though {kept} was reached"),
         Nature::NotDurable => format!("{lost} is lost, though {kept}"),
         Nature::Partial => format!("only a part of {kept} is on the disk"),
         Nature::Interrupted => format!("the power was cut right after {kept}"),
@@ -178,9 +181,13 @@ fn nature(subject: &Subject, cause: &Cause) -> Nature {
     match action {
         _ if cause.torn.is_some() => Nature::Partial,
         // Nothing is lost of a volume to which nothing was written.
-        Some(Action::Promise { .. }) if subject.model == Model::Volume => Nature::NotDurable,
+        Some(promise) if promise.promise().is_some() && subject.model == Model::Volume => {
+            Nature::NotDurable
+        }
         _ if cause.lost.is_empty() => Nature::Interrupted,
-        Some(Action::Promise { .. } | Action::End) | None => Nature::NotDurable,
+        Some(Action::Promise { .. } | Action::Mark { .. } | Action::End) | None => {
+            Nature::NotDurable
+        }
         Some(_) if cause.lost.iter().all(same_call) => Nature::Partial,
         Some(_) => Nature::Reordered,
     }

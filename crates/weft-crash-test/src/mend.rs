@@ -152,13 +152,14 @@ impl<'a> Proof<'a> {
     }
 
     fn judge(&mut self, cursor: &mut Cursor<'_>, epoch: &Epoch, state: &State) -> Result<()> {
-        let tree = cursor.tree(state)?;
-        if self.goes_on() && self.seen.insert((tree.hash(), epoch.promises)) {
+        let built = cursor.built(state)?;
+        if self.goes_on() && self.seen.insert((built.hash(), epoch.promises)) {
             let promises = self.mended.promises(epoch);
             let edits = &self.mended.edits;
-            let case = Case { edits, state, tree: &tree, promises: &promises };
+            let (tree, damage) = (&built.tree, built.damage.as_deref());
+            let case = Case { edits, state, tree, damage, promises: &promises };
             self.states += 1;
-            self.failed += u64::from(self.judge.judge(&case)?.fails());
+            self.failed += u64::from(self.judge.verdict(&case)?.fails());
         }
         Ok(())
     }

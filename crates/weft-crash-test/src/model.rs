@@ -500,7 +500,12 @@ impl<'a> Builder<'a> {
                 node.last_for_data = Some(unit);
             }
             Change::Size { size_bytes, why, .. } => {
-                node.last_for_data = Some(unit);
+                // A `truncate` to the size that a file has changes its times alone.
+                let is_same = matches!(&call.action,
+                    Action::Resize(span) if span.size_before == span.size_after);
+                if !is_same {
+                    node.last_for_data = Some(unit);
+                }
                 if *why == Resizing::Shrink {
                     node.is_shorter = true;
                     node.shrunk.push((unit, *size_bytes));

@@ -1,7 +1,6 @@
 //! What a crash test says: as text, and as JUnit's XML. As JSON it is [`Report`] itself.
 
 use std::fmt::{self, Write};
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -49,10 +48,11 @@ impl Report {
         self.models.iter().all(|model| model.found.progress.failed == 0)
     }
 
-    /// Adds to each finding the command that judges its state again, for a recording that is kept in
-    /// `log`.
-    pub fn add_replays(&mut self, log: &Path, check: &str) {
-        let (log, check) = (shell_word(&log.to_string_lossy()), shell_word(check));
+    /// Adds to each finding the command that judges its state again. `options` are those that name
+    /// the recording and the check.
+    pub fn add_replays(&mut self, options: &[&str]) {
+        let options: Vec<String> = options.iter().map(|word| shell_word(word)).collect();
+        let options = options.join(" ");
         for model in &mut self.models {
             // The recording of a volume says what it is; it is no model that can be chosen.
             let chosen = match model.model {
@@ -60,10 +60,8 @@ impl Report {
                 model => format!(" --model {model}"),
             };
             for finding in &mut model.found.findings {
-                finding.replay = Some(format!(
-                    "weft crash run --replay {log} --check {check}{chosen} --state {}",
-                    finding.state
-                ));
+                finding.replay =
+                    Some(format!("weft crash run {options}{chosen} --state {}", finding.state));
             }
         }
     }

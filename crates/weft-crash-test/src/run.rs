@@ -18,7 +18,7 @@ use crate::report::{EachSync, ModelReport, Report, SyncReport};
 use crate::search::{Limits, Progress, search};
 use crate::states::State;
 use crate::subject::{Cursor, Edit, Subject};
-use crate::verdict::{Case, Judge, Verdict};
+use crate::verdict::{Case, Judge, Verdict, VolumeJudge};
 use crate::volume::VolumeOptions;
 use crate::words::describe;
 use crate::worker::{RemoteJudge, Scratch, WorkerCommand, record};
@@ -49,7 +49,8 @@ pub struct RecordOptions {
 /// How the states of a recording are judged.
 #[derive(Debug, Clone)]
 pub struct CheckOptions {
-    /// The shell line that judges a state.
+    /// The shell line that judges a state. If it is empty, all that is judged is whether weft can
+    /// mount and read the volume, and what its fsck finds ([`VolumeKind::fsck`](crate::VolumeKind)).
     pub check: String,
     /// It serves ([`CheckServer`](crate::sandbox::CheckServer)): it is started once for each job.
     pub serves: bool,
@@ -112,7 +113,7 @@ pub fn check_recording(
         calls: count(|action| !action.is_block()),
         block_writes: count(|action| matches!(action, Action::BlockWrite { .. })),
         syncs: count(Action::is_sync),
-        promises: count(|action| matches!(action, Action::Promise { .. })),
+        promises: count(|action| action.promise().is_some()),
         models: Vec::new(),
     };
     for model in &models(recording, options) {
@@ -209,8 +210,13 @@ fn judges(
     options: &CheckOptions,
 ) -> Vec<Box<dyn Judge>> {
     let numbers = 0..u32::try_from(options.jobs.clamp(1, 1024)).unwrap_or(1);
-    let judge = |number| RemoteJudge::new(worker, scratch, number, options);
-    numbers.map(|number| Box::new(judge(number)) as Box<dyn Judge>).collect()
+    let judge = |number| -> Box<dyn Judge> {
+        match options.check.as_str() {
+            "" => Box::new(VolumeJudge),
+            _ => Box::new(RemoteJudge::new(worker, scratch, number, options)),
+        }
+    };
+    numbers.map(judge).collect()
 }
 
 fn add_mends(
@@ -247,11 +253,13 @@ pub fn check_state(
     if !epoch.is_legal(state) {
         return Err(Error::State(state.to_string()));
     }
-    let tree = cursor.tree(state)?;
+    let built = cursor.built(state)?;
     let promises = subject.promises(&epoch);
-    let mut judge = RemoteJudge::new(worker, &scratch, 0, options);
+    let mut judges = judges(worker, &scratch, &CheckOptions { jobs: 1, ..options.clone() });
+    let judge = judges[0].as_mut();
     judge.begin(model)?;
-    judge.judge(&Case { edits: &[], state, tree: &tree, promises: &promises })
+    let (tree, damage) = (&built.tree, built.damage.as_deref());
+    judge.verdict(&Case { edits: &[], state, tree, damage, promises: &promises })
 }
 
 /// Leaves the files of a state in a directory, which must not exist.

@@ -12,7 +12,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use weft_vfs::memfs::Snapshot;
 
 use crate::calls::CallNr;
 use crate::finding::{Finding, FindingKind};
@@ -21,7 +20,8 @@ use crate::mutex::locked;
 use crate::shrink::{Cause, shrink};
 use crate::states::{Bounds, Epoch, State};
 use crate::subject::{Cursor, Subject};
-use crate::verdict::{Case, Judge, Verdict};
+use crate::verdict::{Case, Judge, Outcome, Verdict};
+use crate::volume::Built;
 use crate::{Error, Result};
 
 /// The limits of a search.
@@ -98,11 +98,11 @@ pub struct Found {
 /// A state on its way to a judge.
 struct Job {
     state: State,
-    tree: Snapshot,
+    built: Built,
     key: Key,
 }
 
-/// Two states with the same key get the same verdict: the hash of the tree, and the promises.
+/// Two states with the same key get the same verdict: the hash of what is there, and the promises.
 type Key = (u128, usize);
 
 struct Shared<'a> {
@@ -187,21 +187,27 @@ fn check_without_power_cut(subject: &Subject, judge: &mut dyn Judge) -> Result<(
     let mut cursor = Cursor::new(subject);
     let Some(epoch) = subject.epochs().last() else { return Ok(()) };
     let state = epoch.full();
-    let tree = cursor.tree(&state)?;
+    let built = cursor.built(&state)?;
     let promises = subject.promises(&epoch);
-    let verdict = judge.judge(&Case {
+    let verdict = judge.verdict(&Case {
         edits: &subject.edits,
         state: &state,
-        tree: &tree,
+        tree: &built.tree,
+        damage: built.damage.as_deref(),
         promises: &promises,
     })?;
     if verdict.fails() {
         let output = verdict.output.trim();
-        return Err(Error::NotTested(format!(
-            "the check fails on what the program left behind, without a power cut ({}){}{output}",
-            verdict.outcome,
-            if output.is_empty() { "" } else { ":\n" },
-        )));
+        let colon = if output.is_empty() { "" } else { ":\n" };
+        return Err(Error::NotTested(match verdict.outcome {
+            Outcome::Damaged => {
+                format!("the volume is damaged at the end, without a power cut{colon}{output}")
+            }
+            outcome => format!(
+                "the check fails on what the program left behind, without a power cut \
+                 ({outcome}){colon}{output}"
+            ),
+        }));
     }
     Ok(())
 }
@@ -226,19 +232,19 @@ impl Shared<'_> {
             let mut result = Ok(());
             epoch.each_state(&self.subject.units, self.limits.bounds, &mut |state| {
                 counts.tried += 1;
-                let tree = match cursor.tree(&state) {
-                    Ok(tree) => tree,
+                let built = match cursor.built(&state) {
+                    Ok(built) => built,
                     Err(e) => {
                         result = Err(e);
                         return false;
                     }
                 };
-                let key = (tree.hash(), epoch.promises);
+                let key = (built.hash(), epoch.promises);
                 if seen.insert(key) {
                     counts.distinct += 1;
                     self.counts(counts);
                     progress(counts);
-                    self.send(send, Job { state, tree, key });
+                    self.send(send, Job { state, built, key });
                 }
                 self.goes_on(counts)
             });
@@ -343,8 +349,14 @@ impl Shared<'_> {
     fn verdict(&self, judge: &mut dyn Judge, epoch: &Epoch, job: &Job) -> Result<Verdict> {
         let promises = self.subject.promises(epoch);
         let edits = &self.subject.edits;
-        let case = Case { edits, state: &job.state, tree: &job.tree, promises: &promises };
-        let verdict = judge.judge(&case)?;
+        let case = Case {
+            edits,
+            state: &job.state,
+            tree: &job.built.tree,
+            damage: job.built.damage.as_deref(),
+            promises: &promises,
+        };
+        let verdict = judge.verdict(&case)?;
         locked(&self.verdicts).insert(job.key, verdict.fails());
         Ok(verdict)
     }
@@ -356,15 +368,15 @@ impl Shared<'_> {
         state: &State,
     ) -> Result<Verdict> {
         let epoch = cursor.epoch(state.epoch)?.clone();
-        let tree = cursor.tree(state)?;
-        let key = (tree.hash(), epoch.promises);
-        self.verdict(judge, &epoch, &Job { state: state.clone(), tree, key })
+        let built = cursor.built(state)?;
+        let key = (built.hash(), epoch.promises);
+        self.verdict(judge, &epoch, &Job { state: state.clone(), built, key })
     }
 
     /// Judges a state while another is shrunk.
     fn fails(&self, judge: &mut dyn Judge, cursor: &mut Cursor<'_>, state: &State) -> Result<bool> {
         let promises = cursor.epoch(state.epoch)?.promises;
-        let key = (cursor.tree(state)?.hash(), promises);
+        let key = (cursor.built(state)?.hash(), promises);
         if let Some(known) = locked(&self.verdicts).get(&key) {
             return Ok(*known);
         }

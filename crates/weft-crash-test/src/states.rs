@@ -13,7 +13,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use weft_block::Rng;
 
-use crate::calls::{Action, Call, CallNr};
+use crate::calls::{Call, CallNr};
 use crate::effects::{Change, PAGE_BYTES};
 use crate::model::{UnitNr, Units};
 use crate::{Error, Result};
@@ -198,7 +198,7 @@ pub fn epochs<'a>(units: &'a Units, calls: &'a [Call]) -> impl Iterator<Item = E
             };
             let found = match action {
                 None => true,
-                Some(Action::Promise { .. }) => true,
+                Some(action) if action.promise().is_some() => true,
                 Some(action) => {
                     (action.is_sync() || action.is_block()) && pending.iter().any(settled)
                 }
@@ -208,7 +208,7 @@ pub fn epochs<'a>(units: &'a Units, calls: &'a [Call]) -> impl Iterator<Item = E
                 Epoch { nr, end, pending: pending.clone(), promises, requires }
             });
             pending.retain(|unit| !settled(unit));
-            promises += usize::from(matches!(action, Some(Action::Promise { .. })));
+            promises += usize::from(action.is_some_and(|action| action.promise().is_some()));
             at += 1;
             if let Some(epoch) = epoch {
                 nr += 1;
@@ -245,8 +245,7 @@ impl Epoch {
         let numbers = (0..units.units.len() as u32).map(UnitNr);
         let is_pending = |unit: &UnitNr| units.units[unit.index()].durable_after.is_none();
         let pending: Vec<UnitNr> = numbers.filter(is_pending).collect();
-        let is_promise = |call: &&Call| matches!(call.action, Action::Promise { .. });
-        let promises = calls.iter().filter(is_promise).count();
+        let promises = calls.iter().filter(|call| call.action.promise().is_some()).count();
         let requires = requires(units, &pending);
         Self { nr: 0, end: CallNr(calls.len() as u32), pending, promises, requires }
     }

@@ -7,7 +7,7 @@ use crate::calls::{Action, Call, CallNr, Process};
 use crate::image::{EpochImages, Images, sizes};
 use crate::model::{Model, Unit, Units};
 use crate::states::{Epoch, State, epochs};
-use crate::volume::{Volume, VolumeEpoch, VolumeImages};
+use crate::volume::{Built, Volume, VolumeEpoch, VolumeImages};
 use crate::{Error, Recording, Result};
 
 /// A change of a recording: what if the program had made other calls to make something durable?
@@ -97,10 +97,7 @@ impl Subject {
     /// The promises that were made before a call.
     #[must_use]
     pub fn promises(&self, epoch: &Epoch) -> Vec<&str> {
-        let lines = self.calls.iter().filter_map(|call| match &call.action {
-            Action::Promise { line } => Some(line.as_str()),
-            _ => None,
-        });
+        let lines = self.calls.iter().filter_map(|call| call.action.promise());
         lines.take(epoch.promises).collect()
     }
 
@@ -211,12 +208,19 @@ impl<'a> Cursor<'a> {
     /// Builds the tree of a state.
     ///
     /// # Errors
-    /// [`Error::State`] if the state is of no epoch.
+    /// [`Error::State`] if the state is of no epoch; [`Error::Volume`] if it is that of a volume that
+    /// weft cannot mount, or that its fsck finds damaged.
     pub fn tree(&mut self, state: &State) -> Result<Snapshot> {
+        let Built { tree, damage } = self.built(state)?;
+        damage.map_or(Ok(tree), |damage| Err(Error::Volume(damage)))
+    }
+
+    /// Builds the tree of a state, or finds its volume damaged.
+    pub(crate) fn built(&mut self, state: &State) -> Result<Built> {
         self.epoch(state.epoch)?;
         match &self.current {
-            Some((_, EpochTrees::Calls(images))) => images.tree(state),
-            Some((_, EpochTrees::Volume(images))) => images.tree(state),
+            Some((_, EpochTrees::Calls(images))) => Ok(Built::whole(images.tree(state)?)),
+            Some((_, EpochTrees::Volume(images))) => images.built(state),
             None => Err(Error::State(state.to_string())),
         }
     }

@@ -19,6 +19,8 @@ pub enum Outcome {
     Killed(i32),
     /// It took longer than it may.
     TimedOut,
+    /// It was not run: the volume cannot be mounted or read, or fsck found it damaged.
+    Damaged,
 }
 
 /// How a check ended, and what it printed.
@@ -45,6 +47,7 @@ impl std::fmt::Display for Outcome {
             Self::Failed(status) => write!(f, "exit status {status}"),
             Self::Killed(signal) => write!(f, "ended by signal {signal}"),
             Self::TimedOut => f.write_str("timed out"),
+            Self::Damaged => f.write_str("not run, as the volume is damaged"),
         }
     }
 }
@@ -58,8 +61,19 @@ pub struct Case<'a> {
     pub state: &'a State,
     /// Its tree.
     pub tree: &'a Snapshot,
+    /// The state is that of a volume that weft cannot mount, or that its fsck finds damaged.
+    pub damage: Option<&'a str>,
     /// The promises that the program had made.
     pub promises: &'a [&'a str],
+}
+
+/// Passes all states but those whose volume is damaged.
+pub(crate) struct VolumeJudge;
+
+impl Judge for VolumeJudge {
+    fn judge(&mut self, _: &Case<'_>) -> Result<Verdict> {
+        Ok(Verdict { outcome: Outcome::Passed, output: String::new() })
+    }
 }
 
 /// Runs a check on states.
@@ -78,4 +92,15 @@ pub trait Judge: Send {
     /// # Errors
     /// If the check could not be run: this is no verdict.
     fn judge(&mut self, case: &Case<'_>) -> Result<Verdict>;
+
+    /// Judges one state: one whose volume is damaged fails without its check.
+    ///
+    /// # Errors
+    /// Those of [`judge`](Self::judge).
+    fn verdict(&mut self, case: &Case<'_>) -> Result<Verdict> {
+        match case.damage {
+            Some(damage) => Ok(Verdict { outcome: Outcome::Damaged, output: damage.to_owned() }),
+            None => self.judge(case),
+        }
+    }
 }

@@ -170,6 +170,7 @@ pub(crate) fn describe_with(paths: &Paths, call: &Call, nr: CallNr) -> CallText 
         Action::BlockFlush { .. } => ("volume".into(), "block flush()".into()),
         Action::Sync => (String::new(), "sync()".into()),
         Action::Promise { line } => (String::new(), format!("the program printed {line:?}")),
+        Action::Mark { text } => (String::new(), format!("mark {text:?}")),
         Action::Nothing => (String::new(), "left out".into()),
         Action::End => (String::new(), "the program ended".into()),
     };

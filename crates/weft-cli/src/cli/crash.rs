@@ -104,12 +104,12 @@ pub struct CrashRun {
     #[arg(
         long,
         value_name = "COMMAND",
-        required_unless_present = "replay",
+        required_unless_present_any = ["replay", "log_writes"],
         conflicts_with = "replay"
     )]
     pub run: Option<String>,
     /// Exits with 0 if the folder is in a state that the program can live with
-    #[arg(long, value_name = "COMMAND", required_unless_present_any = ["record", "list"])]
+    #[arg(long, value_name = "COMMAND", required_unless_present_any = ["record", "list", "fsck"])]
     pub check: Option<String>,
     /// The check is a server, started once for each job with the variable `WEFT_CHECK_SERVER`: it
     /// prints a line when it is ready; then, for each line on its standard input, it judges the folder
@@ -120,12 +120,16 @@ pub struct CrashRun {
     /// xfs-like and btrfs-like]
     #[arg(long = "model", value_name = "MODEL", value_parser = known::<Model>(MODELS))]
     pub models: Vec<Model>,
-    /// Run the program on a volume of weft, ext2 or ext3, with this order of writes (soft, journal,
+    /// Run the program on a volume of weft, ext2 or ext3 (or HFS, --hfs), with this order of writes (soft, journal,
     /// journal=ordered, journal=full, async): states are made of the blocks that it wrote, and are
     /// recovered as weft does after a power cut
     #[arg(long, value_name = "ORDER", value_parser = known::<Order>(ORDERS), conflicts_with_all = ["models", "replay", "each_sync"])]
     pub order: Option<Order>,
-    /// A copy of this volume instead of an empty one [with --order; default of it: soft]
+    /// Run the program on an HFS volume [with --order; default of it: soft]
+    #[arg(long, conflicts_with_all = ["models", "replay", "each_sync", "volume", "log_writes"])]
+    pub hfs: bool,
+    /// A copy of this volume instead of an empty one [with --order; default of it: soft]; with
+    /// --log-writes the volume as it was before the first entry
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["models", "replay", "each_sync"])]
     pub volume: Option<PathBuf>,
     /// Lines that the program prints and that match this (* stands for any text) are promises of
@@ -138,6 +142,17 @@ pub struct CrashRun {
     /// Test a recording instead of running a program
     #[arg(long, value_name = "LOG")]
     pub replay: Option<PathBuf>,
+    /// Test a log of dm-log-writes instead: what the kernel, or anything else, wrote to an ext2,
+    /// ext3 or HFS volume. Each state is recovered and mounted by weft before the check; marks are promises
+    #[arg(long, value_name = "LOG", conflicts_with_all = ["setup", "run", "replay", "models", "each_sync", "stdout_is_promise"])]
+    pub log_writes: Option<PathBuf>,
+    /// What the log has up to this mark is durable, such as the making of the volume
+    #[arg(long, value_name = "MARK", requires = "log_writes")]
+    pub after_mark: Option<String>,
+    /// Judge the volume of each state by weft's fsck, too, after its recovery: it may have leaks, and
+    /// nothing worse; without --check, by that alone [with --order, --volume or --log-writes]
+    #[arg(long, conflicts_with_all = ["models", "each_sync"])]
+    pub fsck: bool,
     /// Judge only this state, as a failure prints it, under the one --model given
     #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
@@ -178,7 +193,8 @@ pub struct CrashRun {
     /// A program that writes more is not tested
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub write_limit: u64,
-    /// The size of the file system that the program runs on [default: 4G; of a volume 32M]
+    /// The size of the file system that the program runs on [default: 4G; of a volume 32M; of that of a
+    /// log without --volume, as far as its entries reach]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// Test a program although it fails

@@ -9,9 +9,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use weft::Order;
 use weft_crash_test::{
-    Bounds, CallNr, CallText, CheckOptions, Error, Limits, Model, Pattern, Progress, RecordOptions,
-    Recording, Report, State, Verdict, VolumeOptions, WorkerCommand, check_each_sync,
-    check_recording, check_state, describe, extract_state, junit_of_error, record_program, sandbox,
+    Bounds, CallNr, CallText, CheckOptions, Error, Limits, LogOptions, Model, Pattern, Progress,
+    RecordOptions, Recording, Report, State, Verdict, VolumeFormat, VolumeOptions, WorkerCommand,
+    check_each_sync, check_recording, check_state, describe, extract_state, junit_of_error,
+    record_program, sandbox,
 };
 
 use crate::cli::crash::CrashRun;
@@ -66,22 +67,33 @@ fn end_on_signals() -> Result<Arc<Mutex<Option<i32>>>, Failure> {
 
 fn test(out: Output, args: &CrashRun, began: Instant) -> Outcome {
     let worker = WorkerCommand::this_program(&["crash", "worker"]);
-    let recording = match (&args.replay, &args.run) {
-        (Some(log), _) => Recording::load(log).map_err(failure)?,
-        (None, Some(run)) => {
+    let mut recording = match (&args.replay, &args.log_writes, &args.run) {
+        (Some(log), ..) => Recording::load(log).map_err(failure)?,
+        (None, Some(log), _) => Recording::load_log(log, &log_options(args)).map_err(failure)?,
+        (None, None, Some(run)) => {
             let progress = out.progress("recording");
             progress.say(run.clone());
             record_program(&worker, &record_options(args, run)).map_err(failure)?
         }
-        (None, None) => return Err(Failure::usage("give --run COMMAND or --replay LOG")),
+        (None, None, None) => {
+            return Err(Failure::usage("give --run COMMAND, --replay LOG or --log-writes LOG"));
+        }
     };
+    if args.fsck {
+        let Some(volume) = &mut recording.volume else {
+            return Err(Failure::usage("--fsck judges a volume: give --order, or a log of one"));
+        };
+        volume.kind.fsck = true;
+    }
     if let Some(log) = &args.record {
         recording.save(log).map_err(failure)?;
     }
     if args.list {
         return list(out, &recording);
     }
-    let Some(check) = &args.check else {
+    // Without a check fsck alone judges.
+    let check = args.check.as_deref().or(args.fsck.then_some(""));
+    let Some(check) = check else {
         let calls = count(recording.calls.len() as u64, "call");
         out.confirm(
             &serde_json::json!({ "version": JSON_VERSION, "calls": recording.calls.len() }),
@@ -117,9 +129,7 @@ fn test(out: Output, args: &CrashRun, began: Instant) -> Outcome {
     if let Some(file) = &args.junit {
         write_file(file, &report.junit(began.elapsed()))?;
     }
-    if let Some(log) = args.record.as_ref().or(args.replay.as_ref()) {
-        report.add_replays(log, check);
-    }
+    add_replays(&mut report, args);
     let told = Told { passed: report.passed(), report: &report, text: report.to_string() };
     out.report(&Versioned::new(&told), |w| w.write_all(told.text.as_bytes()))?;
     Ok(if report.passed() { DONE } else { PROMISE_BROKEN })
@@ -160,6 +170,48 @@ fn failure(e: Error) -> Failure {
     }
 }
 
+/// Adds to each finding the command that judges its state again, if the recording is kept.
+fn add_replays(report: &mut Report, args: &CrashRun) {
+    let mut options: Vec<String> = Vec::new();
+    let mut add = |option: &str, value: &str| options.extend([option.to_owned(), value.to_owned()]);
+    if let Some(log) = args.record.as_ref().or(args.replay.as_ref()) {
+        add("--replay", &log.to_string_lossy());
+    } else if let Some(log) = &args.log_writes {
+        add("--log-writes", &log.to_string_lossy());
+        if let Some(volume) = &args.volume {
+            add("--volume", &volume.to_string_lossy());
+        }
+        if let Some(mark) = &args.after_mark {
+            add("--after-mark", mark);
+        }
+        if let Some(order) = args.order {
+            add("--order", order.name());
+        }
+        if let Some(size) = args.size {
+            add("--size", &size.to_string());
+        }
+    } else {
+        return;
+    }
+    if let Some(check) = &args.check {
+        add("--check", check);
+    }
+    if args.fsck {
+        options.push("--fsck".into());
+    }
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    report.add_replays(&options);
+}
+
+fn log_options(args: &CrashRun) -> LogOptions {
+    LogOptions {
+        volume: args.volume.clone(),
+        size_bytes: args.size,
+        after_mark: args.after_mark.clone(),
+        order: args.order.map(|order| order.name().to_owned()),
+    }
+}
+
 fn record_options(args: &CrashRun, run: &str) -> RecordOptions {
     RecordOptions {
         setup: args.setup.clone(),
@@ -169,10 +221,13 @@ fn record_options(args: &CrashRun, run: &str) -> RecordOptions {
         write_limit_bytes: args.write_limit,
         size_bytes: args.size.unwrap_or(MEMORY_BYTES),
         any_exit: args.any_exit,
-        volume: (args.order.is_some() || args.volume.is_some()).then(|| VolumeOptions {
-            order: args.order.map_or("soft", Order::name).to_owned(),
-            image: args.volume.clone(),
-            size_bytes: args.size.unwrap_or(VOLUME_BYTES),
+        volume: (args.order.is_some() || args.volume.is_some() || args.hfs).then(|| {
+            VolumeOptions {
+                order: args.order.map_or("soft", Order::name).to_owned(),
+                image: args.volume.clone(),
+                format: if args.hfs { VolumeFormat::Hfs } else { VolumeFormat::Ext },
+                size_bytes: args.size.unwrap_or(VOLUME_BYTES),
+            }
         }),
     }
 }

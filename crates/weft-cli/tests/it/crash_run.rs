@@ -102,6 +102,75 @@ fn programs_run_on_volumes_of_weft() {
 }
 
 #[test]
+fn programs_run_on_hfs_volumes() {
+    let bench = Bench::new();
+    let check = r#"test ! -s "$WEFT_PROMISES" || grep -qx new g"#;
+    for order in ["soft", "async", "journal", "journal=ordered"] {
+        let options = ["--hfs", "--order", order, "--stdout-is-promise", "done", "--fsck"];
+        let run = "cat f >t; echo new >t; sync t; mv t g; sync . g; echo done";
+        let ran = bench.run(&args(run, check, &options));
+        assert_eq!(ran.code, 0, "{order}: {}{}", ran.out, ran.err);
+        assert!(ran.out.contains("volume: no state fails; "), "{}", ran.out);
+        let ran = bench.run(&args("echo new >t; mv t g; echo done", check, &options));
+        assert_eq!(ran.code, 3, "{order}: {}{}", ran.out, ran.err);
+        assert!(ran.out.contains("the program printed \"done\""), "{}", ran.out);
+    }
+    let ran = bench.run(&args("echo new >f", check, &["--hfs", "--order", "journal=full"]));
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("an HFS volume's journal holds no file data"), "{}", ran.err);
+    // A volume says what it is.
+    bench.ok(&["mkfs", "hfs", "h.img", "--size", "4M", "--quiet"]);
+    let ran =
+        bench.run(&args("echo new >g; sync g", "test ! -s g || cat g", &["--volume", "h.img"]));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+}
+
+#[test]
+fn logs_of_block_devices_are_searched() {
+    let bench = Bench::new();
+    bench.ok(&["mkfs", "ext3", "v.img", "--size", "8M", "--quiet"]);
+    bench.write("f", b"old\n");
+    bench.ok(&["put", "f", "v.img:/"]);
+    std::fs::copy(bench.path("v.img"), bench.path("before.img")).unwrap();
+    bench.write("f", b"new\n");
+    bench.ok(&["put", "f", "record=w.log:v.img:/"]);
+    let log = ["crash", "run", "--log-writes", "w.log", "--volume", "before.img"];
+    let ran = |more: &[&str]| weft(&bench, &[&log[..], more].concat());
+    // Nothing that weft wrote harms the volume.
+    let whole = ran(&["--fsck"]);
+    assert_eq!(whole.code, 0, "{}{}", whole.out, whole.err);
+    assert!(whole.out.contains("volume: no state fails; "), "{}", whole.out);
+    let mounted = ran(&["--fsck", "--check", "grep -qx -e old -e new f || test ! -s f"]);
+    assert_eq!(mounted.code, 0, "{}{}", mounted.out, mounted.err);
+    let listed = ran(&["--list"]).out;
+    assert!(listed.contains("block write(bytes ") && listed.contains("block flush()"), "{listed}");
+    // A failure is judged again by the command that the report prints.
+    let failed = ran(&["--check", "grep -qx new f", "--json"]);
+    assert_eq!(failed.code, 3, "{}{}", failed.out, failed.err);
+    let report: serde_json::Value = serde_json::from_str(&failed.out).unwrap();
+    assert_eq!(report["models"][0]["findings"][0]["outcome"]["failed"], 1, "{report}");
+    let again = report["models"][0]["findings"][0]["replay"].as_str().expect("a command");
+    let line = again.replacen("weft ", &format!("{} ", env!("CARGO_BIN_EXE_weft")), 1);
+    let mut shell = std::process::Command::new("sh");
+    let again = shell.args(["-c", &line]).current_dir(bench.dir()).status().unwrap();
+    assert_eq!(again.code(), Some(3), "{line}");
+    // What is no log, or not of this volume, is said to be so.
+    bench.ok(&["mkfs", "ext2", "small.img", "--size", "1M", "--quiet"]);
+    for (log, more, says) in [
+        ("f", &[][..], "f: not a log of dm-log-writes that can be searched: dm-log-writes"),
+        ("w.log", &["--after-mark", "made"], "w.log: no mark \"made\"; the marks are: none"),
+        ("w.log", &["--volume", "small.img"], "of a volume of 1048576 bytes"),
+    ] {
+        let args = ["crash", "run", "--fsck", "--log-writes", log];
+        let ran = weft(&bench, &[&args[..], more].concat());
+        assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+        assert!(ran.err.contains(says), "{says}: {}", ran.err);
+    }
+    let ran = weft(&bench, &args("echo new >f", CHECK, &["--fsck"]));
+    assert_eq!(ran.code, 2, "{}{}", ran.out, ran.err);
+}
+
+#[test]
 fn a_promise_that_is_not_durable_is_found() {
     let bench = Bench::new();
     let check = r#"test ! -s "$WEFT_PROMISES" || test -e g"#;

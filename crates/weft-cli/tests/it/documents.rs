@@ -94,7 +94,7 @@ fn the_tutorial_of_crash_tests_finds_and_mends_its_bug() {
     let python = blocks(&text, "python");
     let lines = blocks(&text, "sh");
     let [program, sync_file, sync_directory, ..] = python.as_slice() else { panic!("{python:#?}") };
-    let [old_or_new, promised, live] = lines.as_slice() else { panic!("{lines:#?}") };
+    let [old_or_new, promised, live, logged] = lines.as_slice() else { panic!("{lines:#?}") };
     let weft = |line: &str| {
         let ran = std::process::Command::new("/bin/sh")
             .args(["-c", line.trim()])
@@ -138,6 +138,10 @@ fn the_tutorial_of_crash_tests_finds_and_mends_its_bug() {
         assert!(out.contains(said), "{said}: {out}");
     }
     assert!(out.ends_with("\na\n"), "what ls shows: {out}");
+    // The log of a block device.
+    let (code, out, err) = weft(logged);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.contains("volume: no state fails; "), "{out}");
 }
 
 /// The `PATH` with the directory of the command in front.

@@ -7,6 +7,7 @@
 mod crash_tests;
 mod fuzz;
 mod live;
+mod logs;
 mod models;
 mod program;
 mod protocol;
