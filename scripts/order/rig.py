@@ -94,6 +94,8 @@ class Volume:
         self.rig, (self.kind, self.order) = rig, side
         self.image = os.path.join(rig.work, "volume.img")
         self.path = os.path.join(rig.work, "mnt")
+        # An fsync of the root of a mount of weft is a sync of the volume, which waits.
+        self.home = os.path.join(self.path, "home")
         os.makedirs(self.path, exist_ok=True)
         self.device = None
         self.mounted = False
@@ -144,12 +146,13 @@ class Volume:
         """Counts what `work` makes reach the device, until it has ended and until the volume has been
         unmounted. `prepare` ran before, and all that it wrote is durable."""
         self.mount()
-        prepare(self.path)
+        os.mkdir(self.home)
+        prepare(self.home)
         self.unmount()
         self.mount()
         os.sync()
         begin, start = Counts(self.device), time.monotonic()
-        work(self.path)
+        work(self.home)
         ended, end = Counts(self.device), time.monotonic()
         self.unmount()
         durable, durably = Counts(self.device), time.monotonic()
@@ -181,6 +184,10 @@ class Rig:
     def __enter__(self):
         if os.geteuid():
             sys.exit(f"{sys.argv[0]}: needs root, for loop devices and mounts")
+        if not os.environ.get("WEFT_ORDER_STUDY"):
+            # Mounts that no other process can see, and that end with this one.
+            os.execvpe("unshare", ["unshare", "--mount", "--propagation", "private", sys.executable] + sys.argv,
+                       {**os.environ, "WEFT_ORDER_STUDY": "1"})
         found = shutil.which(os.environ.get("WEFT", "weft"))
         if not found:
             sys.exit(f"{sys.argv[0]}: weft is not installed; set WEFT")
@@ -240,7 +247,7 @@ class Rig:
             try:
                 result = volume.measure(subject.prepare, lambda path: subject.work(path, mode))
                 volume.mount()
-                subject.check(volume.path)
+                subject.check(volume.home)
             except Exception as error:
                 raise RuntimeError(f"{subject.name}, {' '.join(side)}, {mode}: {error}") from error
         print(f"{subject.name}, {' '.join(side)}, {mode}: {result['durable']}", file=sys.stderr, flush=True)
