@@ -63,14 +63,6 @@ def ordered(weft, mode, on, *lines):
     return [weft, "order", "--on", on] + then
 
 
-def is_alive(process):
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rsplit(")")[1].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
 class Counts:
     """What reached a block device since it was made."""
 
@@ -99,7 +91,6 @@ class Volume:
         os.makedirs(self.path, exist_ok=True)
         self.device = None
         self.mounted = False
-        self.process = None
         with open(self.image, "wb") as file:
             file.truncate(megabytes << 20)
         run("mke2fs", "-q", "-F", "-t", "ext3", "-b", "4096", "-J", f"size={journal_megabytes}",
@@ -120,16 +111,19 @@ class Volume:
         self.rig.volume = None
 
     def mount(self):
-        # weft umount returns when all is durable; its process lives a moment longer.
-        while self.process and is_alive(self.process):
-            time.sleep(0.01)
         if self.kind == KERNEL:
             run("mount", "-t", "ext3", "-o", f"noatime,{self.order}", self.device, self.path)
         else:
-            run(self.rig.weft, "--quiet", "mount", "--background", "--order", self.order,
-                "--pid-file", self.rig.work + "/pid", "-o", "noatime,allow_other", self.device, self.path)
-            with open(self.rig.work + "/pid") as file:
-                self.process = file.read().strip()
+            # weft umount returns when all is durable; its process holds the device a moment longer.
+            for attempt in range(100):
+                try:
+                    run(self.rig.weft, "--quiet", "mount", "--background", "--order", self.order,
+                        "-o", "noatime,allow_other", self.device, self.path)
+                    break
+                except RuntimeError as error:
+                    if "in use by another process" not in str(error) or attempt == 99:
+                        raise
+                    time.sleep(0.1)
         self.mounted = True
 
     def unmount(self):

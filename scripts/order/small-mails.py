@@ -30,6 +30,12 @@ def mail(number):
     return head.encode() + body(number)
 
 
+def fill():
+    """Inodes of one block reach the disk together: what is made before this, and after, does not."""
+    for number in range(64):
+        open(f"other{number}", "w").close()
+
+
 def setup(kind):
     here = os.getcwd()
     os.mkdir("run")
@@ -37,6 +43,7 @@ def setup(kind):
         os.mkdir("mail")
         for out in ("out", "mail/out"):
             open(out, "w").close()
+        fill()
         with open("in", "wb") as file:
             for number in range(COUNT):
                 file.write(b"From a@example.com Mon Jan  1 00:00:00 2024\n" + mail(number) + b"\n")
