@@ -167,8 +167,8 @@ def main():
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--modes", default="barrier,groups,off", help="[default: barrier,groups,off]")
     parser.add_argument("--orders", help="[default: soft and all of a journal]")
-    parser.add_argument("--states", default="300", help="states to judge, for each row [default: 300]")
-    parser.add_argument("--time", default="20", help="seconds to search, for each row [default: 20]")
+    parser.add_argument("--states", default="300", help="states to judge, for each run [default: 300]")
+    parser.add_argument("--time", default="4", help="seconds to search, for each run [default: 4]")
     parser.add_argument("--keep", metavar="DIR", help="keep the recordings of what failed in this directory")
     options = parser.parse_args()
     if options.list:
