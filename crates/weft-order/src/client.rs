@@ -36,6 +36,19 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns the errno of this error: see [`commands`].
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Open { source, .. } | Self::Refused { source, .. } => {
+                source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+            }
+            Self::NoGroups => Errno::NOTTY.raw_os_error(),
+        }
+    }
+}
+
 /// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
