@@ -16,7 +16,8 @@
  *
  * Threads. All calls on one handle may come from several threads at a time, but the one that closes it,
  * and weft_dir_next(). A volume that is closed while its files and groups are open closes them: their
- * calls fail with -EBADF, and they still have to be freed.
+ * calls fail with -EBADF, and they still have to be freed. The image is free for others then, but for
+ * threads that are still in a group of it: each holds it until its next call of libweft, or its end.
  *
  * Text. A source (the name of an image or a device), an order, a format and a label are UTF-8; paths are
  * bytes, and those in a volume start at its root. Sizes and offsets are in bytes.
@@ -264,7 +265,8 @@ int weft_group_on_volume(const weft_volume *volume, weft_group **group);
 
 /*
  Makes a group of the mount that the file or directory `path` of the host is on. It takes changes
- that threads make by system calls: write(2), rename(2) and the like, but not through mmap(2).
+ that threads make by system calls: write(2), rename(2) and the like, but not through mmap(2). Until
+ it is closed it holds `path` open: the mount is in use.
  -ENOTTY: this is no volume that weft has mounted for writing.
  */
 int weft_group_on_mount(const char *path, weft_group **group);

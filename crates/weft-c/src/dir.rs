@@ -6,12 +6,14 @@ use crate::volume::weft_volume;
 use std::ffi::{c_char, c_int, CString};
 
 /// The names of a directory, as they were when it was opened.
+#[derive(Debug)]
 pub struct weft_dir {
     names: Vec<(CString, u64, u32)>,
     next: usize,
 }
 
 /// A name of a directory.
+#[derive(Debug)]
 #[repr(C)]
 pub struct weft_entry {
     /// The name. It belongs to the weft_dir, and is valid until that is closed.

@@ -8,6 +8,7 @@ use weft::vfs::OpenFlags;
 use weft::File;
 
 /// An open file of a volume.
+#[derive(Debug)]
 pub struct weft_file(File);
 
 /// Opens a file for reading.

@@ -11,6 +11,7 @@ use weft::Group;
 /// A patchgroup: a set of changes of one volume that are ordered as a whole. It is made, takes
 /// dependencies on others (weft_group_depend), then takes changes (weft_group_engage), and neither once
 /// another depends on it; so there are no cycles.
+#[derive(Debug)]
 pub struct weft_group(Group);
 
 /// Runs a call on a group.
@@ -35,7 +36,8 @@ pub unsafe extern "C" fn weft_group_on_volume(
 }
 
 /// Makes a group of the mount that the file or directory `path` of the host is on. It takes changes
-/// that threads make by system calls: write(2), rename(2) and the like, but not through mmap(2).
+/// that threads make by system calls: write(2), rename(2) and the like, but not through mmap(2). Until
+/// it is closed it holds `path` open: the mount is in use.
 /// -ENOTTY: this is no volume that weft has mounted for writing.
 #[no_mangle]
 pub unsafe extern "C" fn weft_group_on_mount(

@@ -11,6 +11,7 @@ pub const WEFT_MKFS_FORCE: u32 = 1;
 pub const WEFT_CHECK_REPAIR: u32 = 1;
 
 /// What a check has found.
+#[derive(Debug)]
 pub struct weft_report {
     problems: Vec<CString>,
 }

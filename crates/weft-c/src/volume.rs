@@ -7,6 +7,7 @@ use weft::vfs::Attr;
 use weft::{Options, Volume};
 
 /// An opened volume.
+#[derive(Debug)]
 pub struct weft_volume(pub(crate) Volume);
 
 /// Opens the volume for reading only: nothing is written, not even a mark that it is open.
@@ -15,6 +16,7 @@ pub const WEFT_VOLUME_READ_ONLY: u32 = 1;
 pub const WEFT_VOLUME_NO_ATIME: u32 = 2;
 
 /// The attributes of a file.
+#[derive(Debug)]
 #[repr(C)]
 pub struct weft_attributes {
     /// Number of the inode.

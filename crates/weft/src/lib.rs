@@ -90,3 +90,9 @@ pub use weft_ringer_net as ringer_net;
 pub use weft_ringer_server as ringer_server;
 pub use weft_transform as transform;
 pub use weft_vfs as vfs;
+
+/// The example of docs/library.md, which is tested with those of this crate.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+#[derive(Debug)]
+pub struct LibraryPage;

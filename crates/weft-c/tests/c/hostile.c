@@ -214,6 +214,7 @@ int main(int argc, char **argv) {
     EXPECT(weft_file_write(file, "x", 1, 0), -EBADF);
     EXPECT(weft_group_sync(group), -EBADF);
     SAYS("closed");
+    EXPECT(weft_check(image, 0, NULL), 0); /* nothing holds the image any more */
     EXPECT(weft_file_close(file), -EBADF);
     weft_group_close(group);
 

@@ -201,3 +201,19 @@ fn can_mount() -> bool {
     }
     root || helper
 }
+
+#[test]
+fn the_program_of_the_documentation_runs() {
+    let Some(destination) = installed() else { return };
+    let page = std::fs::read_to_string(workspace().join("docs/library.md")).expect("the page");
+    let program = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
+    let source = destination.join("state.c");
+    std::fs::write(&source, program.expect("a program in C")).expect("a file");
+    let source = source.to_str().expect("UTF-8");
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    run(compiled(destination, source, "state", &[]).current_dir(scratch.path()));
+    let image = scratch.path().join("v.img");
+    let image = image.to_str().expect("UTF-8");
+    let volume = weft::Volume::open(image, &weft::Options::read_only()).expect("a volume");
+    assert_eq!(volume.read_file(b"/state").expect("the file"), b"42\n");
+}

@@ -8,19 +8,19 @@ use super::volume::Opened;
 use crate::{Error, Result};
 use std::cell::RefCell;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use weft_order::{Fsync, MountedGroup, Scope};
 use weft_patch::{EnteredAlone, PatchGroup, PatchGroupError};
 
 thread_local! {
-    /// The groups of volumes in process that this thread is in, with the sign that each is closed. No
-    /// volume is held by it: a thread that ends could not close one.
-    static ENGAGED: RefCell<Vec<(Arc<AtomicBool>, EnteredAlone)>> =
+    /// The groups of volumes in process that this thread is in. No volume is held open by it: a thread
+    /// that ends could not close one.
+    static ENGAGED: RefCell<Vec<(Arc<Member>, EnteredAlone)>> =
         const { RefCell::new(Vec::new()) };
 }
 
-/// Set while a group may be closed that some thread is in.
+/// Set once a group is closed, which some thread may be in.
 static CLOSED_ENGAGED: AtomicBool = AtomicBool::new(false);
 
 /// A set of changes that are ordered as a whole ([`weft_patch::patchgroup`] says what that means), of
@@ -39,15 +39,33 @@ enum Kind {
 #[derive(Debug)]
 struct InProcess {
     volume: Arc<Opened>,
-    group: PatchGroup,
-    /// True once the group is closed; also what tells one group from another.
-    closed: Arc<AtomicBool>,
+    member: Arc<Member>,
+}
+
+/// A group, as its volume and the threads in it know it.
+#[derive(Debug)]
+pub(super) struct Member {
+    closed: AtomicBool,
+    /// `None` once it is closed: it would keep the device of a closed volume open, and locked.
+    group: Mutex<Option<PatchGroup>>,
+}
+
+impl Member {
+    /// Closes the group. Threads that are in it leave at their next call.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        CLOSED_ENGAGED.store(true, Ordering::Release);
+        self.group.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
 }
 
 impl InProcess {
     /// Runs a call on the group while its volume is open.
     fn with<R>(&self, call: impl FnOnce(&PatchGroup) -> Result<R>) -> Result<R> {
-        self.volume.with(|_| call(&self.group))
+        self.volume.with(|_| {
+            let group = self.member.group.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            call(&group.ok_or(Error::Closed("the patchgroup"))?)
+        })
     }
 }
 
@@ -55,7 +73,7 @@ impl InProcess {
 pub(super) fn leave_closed() {
     if CLOSED_ENGAGED.load(Ordering::Acquire) {
         let _ = ENGAGED.try_with(|engaged| {
-            engaged.borrow_mut().retain(|(closed, _)| !closed.load(Ordering::Acquire));
+            engaged.borrow_mut().retain(|(member, _)| !member.closed.load(Ordering::Acquire));
         });
     }
 }
@@ -77,9 +95,10 @@ impl Group {
             Some(engine) if !stack.is_read_only() => Ok(PatchGroup::new(engine)),
             _ => Err(Error::file("make a patchgroup of", b"/", weft_vfs::Error::ReadOnly)),
         })?;
-        let volume = Arc::clone(&volume.0);
-        let closed = Arc::new(AtomicBool::new(false));
-        Ok(Self(Kind::InProcess(InProcess { volume, group, closed })))
+        let group = Mutex::new(Some(group));
+        let member = Arc::new(Member { closed: AtomicBool::new(false), group });
+        volume.0.add(&member)?;
+        Ok(Self(Kind::InProcess(InProcess { volume: Arc::clone(&volume.0), member })))
     }
 
     /// Makes a group of the mount that `path` is on, a file or directory. It takes the changes that
@@ -100,7 +119,7 @@ impl Group {
     pub fn depend(&self, before: &Self) -> Result<()> {
         match (&self.0, &before.0) {
             (Kind::InProcess(after), Kind::InProcess(before)) => {
-                after.with(|after| Ok(after.depend(&before.group)?))
+                after.with(|after| before.with(|before| Ok(after.depend(before)?)))
             }
             (Kind::Mounted(after), Kind::Mounted(before)) => Ok(after.depend(before)?),
             _ => Err(PatchGroupError::OtherVolume.into()),
@@ -131,9 +150,9 @@ impl Group {
         match &self.0 {
             Kind::InProcess(group) => group.with(|patchgroup| {
                 ENGAGED.with_borrow_mut(|engaged| {
-                    if !engaged.iter().any(|(known, _)| Arc::ptr_eq(known, &group.closed)) {
+                    if !engaged.iter().any(|(known, _)| Arc::ptr_eq(known, &group.member)) {
                         let entered = patchgroup.engage()?.enter_owned();
-                        engaged.push((Arc::clone(&group.closed), entered));
+                        engaged.push((Arc::clone(&group.member), entered));
                     }
                     Ok(())
                 })
@@ -149,7 +168,7 @@ impl Group {
     pub fn disengage(&self) -> Result<()> {
         match &self.0 {
             Kind::InProcess(group) => {
-                leave(&group.closed);
+                leave(&group.member);
                 Ok(())
             }
             Kind::Mounted(group) => Ok(group.disengage(Scope::Thread)?),
@@ -214,19 +233,18 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Kind::InProcess(group) = &self.0 {
-            group.closed.store(true, Ordering::Release);
-            leave(&group.closed);
-            // Another thread is in the group as long as it holds it.
-            if Arc::strong_count(&group.closed) > 1 {
-                CLOSED_ENGAGED.store(true, Ordering::Release);
+            leave(&group.member);
+            // Another thread that is in the group holds it.
+            if Arc::strong_count(&group.member) > 1 {
+                group.member.close();
             }
         }
     }
 }
 
 /// Takes this thread out of a group.
-fn leave(left: &Arc<AtomicBool>) {
+fn leave(left: &Arc<Member>) {
     let _ = ENGAGED.try_with(|engaged| {
-        engaged.borrow_mut().retain(|(closed, _)| !Arc::ptr_eq(closed, left));
+        engaged.borrow_mut().retain(|(member, _)| !Arc::ptr_eq(member, left));
     });
 }

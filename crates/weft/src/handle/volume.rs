@@ -2,9 +2,10 @@
 //!
 //! Each call holds the volume open; closing it waits for the calls in progress, and later ones fail.
 
+use super::group::Member;
 use super::{File, Group};
 use crate::{Error, Options, Order, Result, Stack};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use weft_vfs::path::Listed;
 use weft_vfs::{Attr, Caller, OpenFlags, RenameFlags, Walker};
 
@@ -23,6 +24,8 @@ pub struct Volume(pub(super) Arc<Opened>);
 pub(super) struct Opened {
     source: String,
     stack: RwLock<Option<Stack>>,
+    /// The groups, to be closed with the volume.
+    groups: Mutex<Vec<Weak<Member>>>,
 }
 
 impl Drop for Opened {
@@ -40,6 +43,18 @@ impl Opened {
         super::group::leave_closed();
         let stack = self.stack.read().unwrap_or_else(PoisonError::into_inner);
         call(stack.as_ref().ok_or(Error::Closed(VOLUME))?)
+    }
+
+    /// Adds a group to those that are closed with the volume.
+    pub fn add(&self, member: &Arc<Member>) -> Result<()> {
+        self.with(|_| {
+            let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            if groups.len() == groups.capacity() {
+                groups.retain(|group| group.strong_count() > 0);
+            }
+            groups.push(Arc::downgrade(member));
+            Ok(())
+        })
     }
 
     /// Runs a call on a path of the volume.
@@ -72,13 +87,19 @@ impl Volume {
     }
 
     /// Makes everything durable, marks the volume clean and closes it. Its files and groups are closed
-    /// with it: their calls fail from then on.
+    /// with it: their calls fail from then on. The image is free for others at once, but for threads that
+    /// are still in one of its groups: each holds it until its next call of weft, or its end.
     ///
     /// # Errors
     /// [`Error::Closed`]; those of [`Stack::close`], after which the volume is closed as well.
     pub fn close(&self) -> Result<()> {
         let mut stack = self.0.stack.write().unwrap_or_else(PoisonError::into_inner);
-        stack.take().ok_or(Error::Closed(VOLUME))?.close()
+        let closed = stack.take().ok_or(Error::Closed(VOLUME))?.close();
+        // Each holds the device, which others can open once all are closed.
+        let groups = self.0.groups.lock().unwrap_or_else(PoisonError::into_inner).split_off(0);
+        groups.iter().filter_map(Weak::upgrade).for_each(|group| group.close());
+        super::group::leave_closed();
+        closed
     }
 
     /// The source that was opened.
@@ -213,6 +234,7 @@ impl Volume {
 impl From<Stack> for Volume {
     fn from(stack: Stack) -> Self {
         let source = stack.source().to_owned();
-        Self(Arc::new(Opened { source, stack: RwLock::new(Some(stack)) }))
+        let groups = Mutex::default();
+        Self(Arc::new(Opened { source, stack: RwLock::new(Some(stack)), groups }))
     }
 }
