@@ -2,7 +2,9 @@
 
 use crate::error::{raised, without_lock};
 use pyo3::prelude::*;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// `EBADF`, as Linux numbers it.
@@ -37,8 +39,9 @@ impl Group {
 impl Group {
     /// Makes a group of a mount.
     #[staticmethod]
-    fn on_mount(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        without_lock(py, || weft::Group::on_mount(&path)).map(Self::new)
+    fn on_mount(py: Python<'_>, path: &[u8]) -> PyResult<Self> {
+        let path = Path::new(OsStr::from_bytes(path));
+        without_lock(py, || weft::Group::on_mount(path)).map(Self::new)
     }
 
     fn depend(&self, py: Python<'_>, before: &Self) -> PyResult<()> {

@@ -2,7 +2,9 @@
 
 use crate::error::without_lock;
 use pyo3::prelude::*;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use weft::mount_options::MountOptions;
 use weft::{Options, Session, Stack};
@@ -18,11 +20,12 @@ impl Mount {
     fn new(
         py: Python<'_>,
         source: &str,
-        directory: PathBuf,
+        directory: &[u8],
         write: bool,
         order: Option<&str>,
         options: &str,
     ) -> PyResult<Self> {
+        let directory = Path::new(OsStr::from_bytes(directory));
         let session = without_lock(py, || {
             let mut how = MountOptions { leave_signals: true, ..MountOptions::default() };
             how.parse(options)?;
@@ -37,7 +40,7 @@ impl Mount {
                 forks: how.forks.unwrap_or_default(),
                 ..Options::default()
             };
-            Stack::open(source, &opening)?.mount(&directory, &how)
+            Stack::open(source, &opening)?.mount(directory, &how)
         })?;
         Ok(Self(Mutex::new(Some(session))))
     }
@@ -58,7 +61,7 @@ impl Mount {
         match mounted.take().map(Session::unmount_unused) {
             None | Some(Ok(())) => Ok(()),
             Some(Err((e, session))) => {
-                *mounted = session;
+                *mounted = session.map(|session| *session);
                 Err(e)
             }
         }

@@ -92,27 +92,18 @@ impl Volume {
         without_lock(py, || self.0.group()).map(Group::new)
     }
 
-    /// Opens a file: to read, to write, to make (only if it is not there: exclusive), cut.
-    #[allow(clippy::fn_params_excessive_bools)]
-    fn open(
-        &self,
-        py: Python<'_>,
-        path: &[u8],
-        read: bool,
-        write: bool,
-        create: bool,
-        exclusive: bool,
-        truncate: bool,
-    ) -> PyResult<File> {
+    /// Opens a file; `mode` has the letters of Python's `open`, and is valid.
+    fn open(&self, py: Python<'_>, path: &[u8], mode: &str) -> PyResult<File> {
+        let (only_reads, plus) = (mode.contains('r'), mode.contains('+'));
         let flags = [
-            (read, OpenFlags::READ),
-            (write, OpenFlags::WRITE),
-            (exclusive, OpenFlags::EXCLUSIVE),
-            (truncate, OpenFlags::TRUNCATE),
+            (only_reads || plus, OpenFlags::READ),
+            (!only_reads || plus, OpenFlags::WRITE),
+            (mode.contains('x'), OpenFlags::EXCLUSIVE),
+            (mode.contains('w'), OpenFlags::TRUNCATE),
         ];
         let flags = flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag).collect();
-        let opened =
-            without_lock(py, || self.0.open_file(path, flags, create.then_some(0o666 & !0o022)))?;
+        let create = (!only_reads).then_some(0o644);
+        let opened = without_lock(py, || self.0.open_file(path, flags, create))?;
         Ok(File(Mutex::new(Some(opened.into()))))
     }
 }

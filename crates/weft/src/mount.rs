@@ -121,11 +121,11 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Host`] with `EBUSY`, together with the mount; [`Error::Mount`].
-    pub fn unmount_unused(mut self) -> std::result::Result<(), (Error, Option<Self>)> {
+    pub fn unmount_unused(mut self) -> std::result::Result<(), (Error, Option<Box<Self>>)> {
         let ended = match self.mount.unmount() {
             Err(weft_fuse::Error::Busy { .. }) => {
                 let busy = Error::host("unmount", self.mount.mountpoint(), rustix::io::Errno::BUSY);
-                return Err((busy, Some(self)));
+                return Err((busy, Some(Box::new(self))));
             }
             ended => ended.map_err(|e| Error::Mount(e.to_string())),
         };

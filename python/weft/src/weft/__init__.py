@@ -219,7 +219,7 @@ def group(where, after=None):
     if isinstance(where, Volume):
         native = where._open.group()
     else:
-        native = _Group.on_mount(os.fspath(where))
+        native = _Group.on_mount(os.fsencode(where))
     made = Group(native)
     befores = [] if after is None else [after] if isinstance(after, Group) else list(after)
     try:
@@ -246,7 +246,7 @@ class Mount:
     def __init__(self, source, directory, *, write=True, order=None, options=""):
         self.path = os.path.realpath(directory)
         self._groups = weakref.WeakSet()
-        self._native = _Mount(os.fspath(source), self.path, write, order, options)
+        self._native = _Mount(os.fspath(source), os.fsencode(self.path), write, order, options)
         self._device = os.stat(self.path).st_dev
         _mounts.add(self)
 

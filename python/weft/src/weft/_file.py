@@ -99,7 +99,7 @@ def opened(volume, path, mode, buffering, encoding, errors, newline):
     plus = "+" in kinds
     reads = "r" in kinds or plus
     writes = "r" not in kinds or plus
-    file = volume.open(path, reads, writes, "r" not in kinds, "x" in kinds, "w" in kinds)
+    file = volume.open(path, mode)
     raw = RawFile(file, path, mode, reads, writes, "a" in kinds)
     if "a" in kinds:
         raw.seek(0, io.SEEK_END)
