@@ -10,7 +10,7 @@
 #   make guest                    what needs a kernel of its own, in a QEMU guest
 #   make portability              weft-hfs on a big-endian machine and on a 32-bit one
 #   make fuzz [SECONDS=600]       coverage-guided fuzzing (needs cargo-fuzz)
-#   make install [PREFIX=...]     weft, its manual pages and completions
+#   make install [PREFIX=...]     weft, its manual pages and completions; libweft for C
 #   make install-debug            and its debug data, for backtraces and debuggers
 #   make uninstall [PREFIX=...]   removes them
 #
@@ -27,8 +27,9 @@ export CARGO
 
 all: build
 
+# The command, and libweft for C: in one run, so that both are made of one build of what is below them.
 build: setup-build
-	$(CARGO) build --locked --release -p weft-cli --features wasm
+	$(CARGO) build --locked --release -p weft-cli -p weft-c --features weft-cli/wasm
 
 # Without what the demo does not use: the shared file service with its stores (SQLite, etcd, object
 # stores) and QUIC, compression stages in C, WebAssembly.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # install.sh BINARY TO [PREFIX]: the command, its manual pages, completions, the mount helper and
-# units of systemd. PREFIX is where it will be found, if that is not TO. uninstall.sh undoes it.
+# units of systemd; and libweft for C, if it is built beside BINARY. PREFIX is where it will be found,
+# if that is not TO. uninstall.sh undoes it.
 #
 # The command is installed without its debug data, which is five times its size. That is kept
 # beside BINARY as BINARY.debug; `make install-debug` puts it where debuggers and backtraces look.
@@ -38,5 +39,8 @@ sed "s|@BINDIR@|$bindir|" "$here/systemd/weft-ringer@.service" \
   >"$prefix/lib/systemd/system/weft-ringer@.service"
 sed "s|@BINDIR@|$bindir|" "$here/systemd/weft-ringer-mount@.service" \
   >"$prefix/lib/systemd/user/weft-ringer-mount@.service"
+if [ -e "$(dirname "$binary")/libweft_c.so" ]; then
+  bash "$here/install-library.sh" "$(dirname "$binary")" "$prefix" "${@:3}"
+fi
 echo "installed weft under $prefix; mount(8) and umount(8) look for helpers in /sbin only: for fstab," \
   "link $prefix/sbin/mount.fuse.weft and umount.fuse.weft there"

@@ -7,6 +7,8 @@ rm -f "$prefix/bin/weft" "$prefix/bin/.debug/weft.debug" \
   "$prefix/share/fish/vendor_completions.d/weft.fish" \
   "$prefix/lib/systemd/system/weft-ringer@.service" \
   "$prefix/lib/systemd/user/weft-ringer-mount@.service" \
+  "$prefix/include/weft.h" "$prefix/lib/pkgconfig/weft.pc" \
+  "$prefix/lib/libweft.a" "$prefix/lib/libweft.so" "$prefix"/lib/libweft.so.[0-9]* \
   "$prefix"/share/man/man1/weft.1 "$prefix"/share/man/man1/weft-*.1
 for helper in "$prefix"/sbin/{mount,umount}{,.fuse}.weft; do
   if [ "$(readlink "$helper")" = ../bin/weft ]; then rm "$helper"; fi

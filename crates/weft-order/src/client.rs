@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,6 +42,19 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// Returns the errno of this error: see [`commands`].
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Open { source, .. } | Self::Refused { source, .. } => {
+                source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+            }
+            Self::NoGroups => Errno::NOTTY.raw_os_error(),
+        }
+    }
 }
 
 /// The result of a call.
@@ -91,8 +105,17 @@ impl MountedGroup {
     /// Makes this group depend on another one of the same mount.
     ///
     /// # Errors
-    /// [`Error::Refused`].
+    /// [`Error::Refused`], with `EXDEV` for a group of another mount.
     pub fn depend(&self, before: &Self) -> Result<()> {
+        // The number of a group of another mount may be that of one here, too.
+        let device = |file: &File| file.metadata().map(|found| found.dev());
+        let refused = |source| Error::Refused { what: "dependency", source };
+        if !Arc::ptr_eq(&self.directory, &before.directory)
+            && device(&self.directory).map_err(refused)?
+                != device(&before.directory).map_err(refused)?
+        {
+            return Err(refused(Errno::XDEV.into()));
+        }
         self.command::<{ commands::DEPEND }>(before.number, "dependency").map(drop)
     }
 

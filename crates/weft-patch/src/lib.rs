@@ -107,7 +107,7 @@ pub use ids::{BlockNr, Owner, PatchId};
 pub use nowait::{about_to_wait, without_waiting};
 pub use options::{JournalMode, Options, Policy};
 pub use patchgroup::{
-    Engagement, Entered, PatchGroup, PatchGroupError, PatchGroups, in_patchgroup,
+    Engagement, Entered, EnteredAlone, PatchGroup, PatchGroupError, PatchGroups, in_patchgroup,
 };
 pub use pending::{Pending, ROOM_ATTEMPTS, Shortage};
 pub use transactions::recover;

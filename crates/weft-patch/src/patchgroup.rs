@@ -400,6 +400,14 @@ impl Engagement {
         Entered { engagement: self, thread: PhantomData }
     }
 
+    /// As [`enter`](Self::enter), for a caller that cannot hold a borrow: an interface to another
+    /// language, whose calls to begin and to end are two.
+    #[must_use]
+    pub fn enter_owned(self) -> EnteredAlone {
+        ENTERED.with_borrow_mut(|entered| entered.push(self.0.clone()));
+        EnteredAlone { engagement: self, thread: PhantomData }
+    }
+
     /// Runs `changes` in the group.
     pub fn enter_for<R>(&self, changes: impl FnOnce() -> R) -> R {
         let _entered = self.enter();
@@ -423,11 +431,32 @@ pub struct Entered<'a> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        ENTERED.with_borrow_mut(|entered| {
-            let this = |group: &PatchGroup| Arc::ptr_eq(&group.0, &self.engagement.0.0);
-            entered.iter().rposition(this).map(|at| entered.remove(at))
-        });
+        leave(&self.engagement.0);
     }
+}
+
+/// A thread that is in a group by an engagement of its own, which ends with it.
+#[derive(Debug)]
+pub struct EnteredAlone {
+    engagement: Engagement,
+    /// Not to be sent to another thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for EnteredAlone {
+    fn drop(&mut self) {
+        leave(&self.engagement.0);
+    }
+}
+
+/// Takes this thread out of a group.
+fn leave(left: &PatchGroup) {
+    // A thread that ends may have dropped its list of groups before this.
+    let _ = ENTERED.try_with(|entered| {
+        let mut entered = entered.borrow_mut();
+        let this = |group: &PatchGroup| Arc::ptr_eq(&group.0, &left.0);
+        entered.iter().rposition(this).map(|at| entered.remove(at))
+    });
 }
 
 /// The groups of an operation.

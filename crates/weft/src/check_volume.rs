@@ -18,6 +18,35 @@ pub enum Checked {
     Mac(MacReport),
 }
 
+impl Checked {
+    /// Returns the problems found, each as a line of text.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        match self {
+            Self::Ext(report) => report.problems.iter().map(ToString::to_string).collect(),
+            Self::Mac(report) => report.problems.iter().map(|found| found.what.clone()).collect(),
+        }
+    }
+
+    /// Returns the problems that remain: without a repair, the same.
+    #[must_use]
+    pub fn remaining(&self) -> Vec<String> {
+        match self {
+            Self::Ext(report) => report.remaining.iter().map(ToString::to_string).collect(),
+            Self::Mac(report) => report.remaining.clone(),
+        }
+    }
+
+    /// Returns true if no problem remains.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        match self {
+            Self::Ext(report) => report.is_clean(),
+            Self::Mac(report) => report.remaining.is_empty(),
+        }
+    }
+}
+
 /// The result of a check of an HFS or MFS volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MacReport {

@@ -61,6 +61,15 @@ pub enum Error {
     /// A mount could not be made or ended with an error.
     #[error("{0}")]
     Mount(String),
+    /// A handle was used whose volume is closed, or that is closed itself.
+    #[error("{0} is closed")]
+    Closed(&'static str),
+    /// A patchgroup refused a call, or its changes could not be made durable.
+    #[error(transparent)]
+    Group(#[from] weft_patch::Error),
+    /// A patchgroup of a mount did.
+    #[error(transparent)]
+    MountedGroup(#[from] weft_order::Error),
 }
 
 impl Error {
@@ -93,6 +102,9 @@ impl Error {
                 rustix::io::Errno::INVAL.raw_os_error()
             }
             Self::Volume { .. } | Self::Mount(_) => rustix::io::Errno::IO.raw_os_error(),
+            Self::Closed(_) => rustix::io::Errno::BADF.raw_os_error(),
+            Self::Group(e) => e.errno(),
+            Self::MountedGroup(e) => e.errno(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The library of weft: builds a storage stack from a description.
 //!
-//! A [`Stack`] is a volume opened: device, write engine and file system. [`mkfs`] makes volumes,
+//! A [`Volume`] is a handle of an opened volume, with [`File`]s and patchgroups ([`Group`]): see
+//! [`handle`]. Below it, a [`Stack`] is device, write engine and file system. [`mkfs`] makes volumes,
 //! [`check`] checks and repairs them, [`transfer`] moves trees between the host, volumes and tar
 //! streams, [`Stack::mount`] mounts one; [`mod@format`] recognises volumes by their content and
 //! [`volume`] reads `IMAGE:/path`. The library never prints and never reads the environment; the
@@ -32,6 +33,7 @@ pub mod attach_ioctl;
 pub mod cache;
 pub mod check;
 pub mod format;
+pub mod handle;
 pub mod image;
 pub mod metrics;
 pub mod mkfs;
@@ -59,6 +61,7 @@ mod stack;
 mod tree;
 
 pub use error::{Error, Result};
+pub use handle::{File, Group, Volume};
 pub use holder::{Holder, holder_of};
 pub use info::{ExtInfo, MacInfo, VolumeInfo};
 pub use mount::{AtFailure, Session};
@@ -87,3 +90,9 @@ pub use weft_ringer_net as ringer_net;
 pub use weft_ringer_server as ringer_server;
 pub use weft_transform as transform;
 pub use weft_vfs as vfs;
+
+/// The example of docs/library.md, which is tested with those of this crate.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+#[derive(Debug)]
+pub struct LibraryPage;

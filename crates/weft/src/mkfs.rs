@@ -5,10 +5,12 @@ use weft_ext2::mkfs::{MkfsOptions, Report, mkfs};
 
 mod apple;
 mod mac;
+mod named;
 mod target;
 
 pub use apple::Drivers;
 pub use mac::{MacFormat, MacMade, MacOptions, Wrapping, make_mac};
+pub use named::make_named;
 pub(crate) use target::{Access, in_source};
 
 /// Makes a volume in `image`, of `len_bytes` or of the whole device. An image file that does not

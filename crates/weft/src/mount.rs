@@ -117,6 +117,21 @@ impl Session {
         }
     }
 
+    /// As [`unmount`](Self::unmount), but a mount that is in use continues, and is returned.
+    ///
+    /// # Errors
+    /// [`Error::Host`] with `EBUSY`, together with the mount; [`Error::Mount`].
+    pub fn unmount_unused(mut self) -> std::result::Result<(), (Error, Option<Box<Self>>)> {
+        let ended = match self.mount.unmount() {
+            Err(weft_fuse::Error::Busy { .. }) => {
+                let busy = Error::host("unmount", self.mount.mountpoint(), rustix::io::Errno::BUSY);
+                return Err((busy, Some(Box::new(self))));
+            }
+            ended => ended.map_err(|e| Error::Mount(e.to_string())),
+        };
+        self.end(ended).map_err(|e| (e, None))
+    }
+
     /// Unmounts and makes everything durable.
     ///
     /// # Errors

@@ -195,7 +195,9 @@ impl Tree {
             networks.serve_one_user();
         }
         let mount = weft_fuse::mount(self.fs, mountpoint, &fuse).map_err(failed)?;
-        mount.unmount_on_signals().map_err(failed)?;
+        if !options.leave_signals {
+            mount.unmount_on_signals().map_err(failed)?;
+        }
         Ok(Session::new(mount, self.lock))
     }
 }

@@ -46,6 +46,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("weft-crash", &["block", "patch", "vfs", "unix", "ext2", "hfs", "weft"]),
     ("weft-crash-test", &["block", "patch", "vfs", "ext2", "fuse", "order"]),
+    ("weft-c", &["weft"]),
+    ("weft-python", &["weft"]),
     ("weft-cli", &["weft", "crash", "crash-test"]),
     ("weft-bench", &["weft"]),
 ];

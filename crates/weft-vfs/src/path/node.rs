@@ -56,6 +56,14 @@ impl<'a> Node<'a> {
         Self { fs, entry, held: true }
     }
 
+    /// Hands over the reference, if it is not the root: the caller releases it with
+    /// [`forget`](FileSystem::forget).
+    #[must_use]
+    pub fn into_entry(mut self) -> Entry {
+        self.held = false;
+        self.entry
+    }
+
     /// Returns the inode number.
     #[must_use]
     pub fn ino(&self) -> Ino {

@@ -1,0 +1,7 @@
+//! Gives the shared library the name that programs linked with it look for. The number rises with
+//! every release that breaks the ABI.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libweft.so.0");
+}

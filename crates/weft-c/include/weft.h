@@ -1,0 +1,417 @@
+/*
+ * libweft: volumes of ext2, ext3, HFS and MFS in process, and patchgroups ("these changes before
+ * those", without waiting for the disk), on such a volume or on a mount of weft.
+ *
+ *     cc program.c $(pkg-config --cflags --libs weft)
+ *
+ * Errors. A call returns a negative errno (-ENOENT), or 0 or more if it succeeded. After an error,
+ * weft_error_message() has a sentence that says what failed, on what and why. It is kept per thread, as
+ * libgit2 does: nobody has to free it, no call needs one more argument, and threads do not see each
+ * other's.
+ *
+ * Handles. weft_volume, weft_file, weft_dir, weft_group and weft_report are opaque. A call that makes one
+ * stores it at its last argument, and stores NULL if it fails; each has one call that closes and frees it,
+ * which takes NULL too and then does nothing. Strings and structures that a call returns belong to the
+ * handle, as said there; whatever is passed to a call stays the caller's, and may be freed after it.
+ *
+ * Threads. All calls on one handle may come from several threads at a time, but the one that closes it,
+ * and weft_dir_next(). A volume that is closed while its files and groups are open closes them: their
+ * calls fail with -EBADF, and they still have to be freed. The image is free for others then, but for
+ * threads that are still in a group of it: each holds it until its next call of libweft, or its end.
+ *
+ * Text. A source (the name of an image or a device), an order, a format and a label are UTF-8; paths are
+ * bytes, and those in a volume start at its root. Sizes and offsets are in bytes.
+ *
+ * No call prints, reads the environment, or changes the handling of signals. A call that finds an
+ * error in libweft itself returns -ENOTRECOVERABLE; close what it was called on, and nothing else.
+ */
+
+
+#ifndef WEFT_H
+#define WEFT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ Opens a file for reading.
+ */
+#define WEFT_FILE_READ 1
+
+/*
+ Opens a file for writing.
+ */
+#define WEFT_FILE_WRITE 2
+
+/*
+ Makes the file if it does not exist.
+ */
+#define WEFT_FILE_CREATE 4
+
+/*
+ With WEFT_FILE_CREATE: fails if the file exists.
+ */
+#define WEFT_FILE_EXCLUSIVE 8
+
+/*
+ Cuts the file to length 0.
+ */
+#define WEFT_FILE_TRUNCATE 16
+
+/*
+ Overwrites a file system that the image holds already.
+ */
+#define WEFT_MKFS_FORCE 1
+
+/*
+ Repairs what is found.
+ */
+#define WEFT_CHECK_REPAIR 1
+
+/*
+ Opens the volume for reading only: nothing is written, not even a mark that it is open.
+ */
+#define WEFT_VOLUME_READ_ONLY 1
+
+/*
+ Reading leaves access times as they are.
+ */
+#define WEFT_VOLUME_NO_ATIME 2
+
+/*
+ The names of a directory, as they were when it was opened.
+ */
+typedef struct weft_dir weft_dir;
+
+/*
+ An open file of a volume.
+ */
+typedef struct weft_file weft_file;
+
+/*
+ A patchgroup: a set of changes of one volume that are ordered as a whole. It is made, takes
+ dependencies on others (weft_group_depend), then takes changes (weft_group_engage), and neither once
+ another depends on it; so there are no cycles.
+ */
+typedef struct weft_group weft_group;
+
+/*
+ What a check has found.
+ */
+typedef struct weft_report weft_report;
+
+/*
+ An opened volume.
+ */
+typedef struct weft_volume weft_volume;
+
+/*
+ A name of a directory.
+ */
+typedef struct {
+    /*
+     The name. It belongs to the weft_dir, and is valid until that is closed.
+     */
+    const char *name;
+    /*
+     Number of the inode.
+     */
+    uint64_t ino;
+    /*
+     The kind, as `st_mode` of stat(2) has it (S_ISDIR(mode)), without permissions.
+     */
+    uint32_t mode;
+} weft_entry;
+
+/*
+ The attributes of a file.
+ */
+typedef struct {
+    /*
+     Number of the inode.
+     */
+    uint64_t ino;
+    /*
+     Length in bytes.
+     */
+    uint64_t size_bytes;
+    /*
+     Space that it takes, in units of 512 bytes.
+     */
+    uint64_t blocks_512;
+    /*
+     Last access, in seconds since 1970.
+     */
+    int64_t atime_sec;
+    /*
+     Last change of the content.
+     */
+    int64_t mtime_sec;
+    /*
+     Last change of the inode.
+     */
+    int64_t ctime_sec;
+    /*
+     Nanoseconds of the last access.
+     */
+    uint32_t atime_nsec;
+    /*
+     Nanoseconds of the last change of the content.
+     */
+    uint32_t mtime_nsec;
+    /*
+     Nanoseconds of the last change of the inode.
+     */
+    uint32_t ctime_nsec;
+    /*
+     Kind and permissions, as `st_mode` of stat(2) has them: S_ISDIR(mode) and the like.
+     */
+    uint32_t mode;
+    /*
+     Number of names.
+     */
+    uint32_t nlink;
+    /*
+     Owner.
+     */
+    uint32_t uid;
+    /*
+     Group.
+     */
+    uint32_t gid;
+    /*
+     Device number of a device node, as makedev(3) packs it.
+     */
+    uint32_t rdev;
+} weft_attributes;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ Reads the names of the directory at `path`, but "." and "..", in no particular order.
+ */
+int weft_dir_open(const weft_volume *volume, const char *path, weft_dir **dir);
+
+/*
+ Stores the next name. Returns 1, or 0 if there are no more. One thread at a time may call it.
+ */
+int weft_dir_next(weft_dir *dir, weft_entry *entry);
+
+/*
+ Frees `dir` and its names.
+ */
+void weft_dir_close(weft_dir *dir);
+
+/*
+ Returns what the last call of this thread that failed says about it: one line of UTF-8, never NULL.
+ It is valid until another call of this thread fails.
+ */
+const char *weft_error_message(void);
+
+/*
+ Returns the version of the library, such as "0.1.0". It is valid for ever.
+ */
+const char *weft_version(void);
+
+/*
+ Opens the file at `path`. `flags` are WEFT_FILE_...; a file that is made has the permission bits
+ `mode` (0644). An open file stays readable after its name is removed.
+ */
+int weft_file_open(const weft_volume *volume,
+                   const char *path,
+                   uint32_t flags,
+                   uint32_t mode,
+                   weft_file **file);
+
+/*
+ Reads up to `len` bytes from byte `offset` on into `buffer`. Returns how many were read: fewer than
+ `len` only at the end of the file, 0 behind it.
+ */
+int64_t weft_file_read(const weft_file *file, void *buffer, size_t len, uint64_t offset);
+
+/*
+ Writes all `len` bytes of `data` from byte `offset` on, and makes the file longer if need be. If it
+ fails, a part may have been written.
+ */
+int weft_file_write(const weft_file *file, const void *data, size_t len, uint64_t offset);
+
+/*
+ Cuts the file to `len` bytes, or makes it longer with zeroes.
+ */
+int weft_file_truncate(const weft_file *file, uint64_t len);
+
+/*
+ Stores the attributes of the file.
+ */
+int weft_file_stat(const weft_file *file, weft_attributes *attributes);
+
+/*
+ Makes the file durable, and no other, as fsync(2) does.
+ */
+int weft_file_sync(const weft_file *file);
+
+/*
+ Closes the file and frees `file`, also if it fails. Nothing becomes durable by it.
+ */
+int weft_file_close(weft_file *file);
+
+/*
+ Makes a group of an opened volume. It takes changes that threads make by calls of this library.
+ -EROFS: the volume is not open for writing.
+ */
+int weft_group_on_volume(const weft_volume *volume, weft_group **group);
+
+/*
+ Makes a group of the mount that the file or directory `path` of the host is on. It takes changes
+ that threads make by system calls: write(2), rename(2) and the like, but not through mmap(2). Until
+ it is closed it holds `path` open: the mount is in use.
+ -ENOTTY: this is no volume that weft has mounted for writing.
+ */
+int weft_group_on_mount(const char *path, weft_group **group);
+
+/*
+ Makes `group` depend on `before`: no change of `group` is durable before all changes of `before` are.
+ `before` takes no more changes from now on. -EBUSY: `group` takes changes already, or `before` is
+ engaged; -EXDEV: they are of different volumes; -EDEADLK: they are the same.
+ */
+int weft_group_depend(const weft_group *group,
+                      const weft_group *before);
+
+/*
+ Ends the dependencies of the group: it takes no more of them. The first engagement does it too.
+ */
+int weft_group_release(const weft_group *group);
+
+/*
+ Adds the changes that the calling thread makes from now on to the group, until
+ weft_group_disengage() in this thread. A thread may be in several groups; to engage twice is to
+ engage once. -EBUSY: another group depends on this one.
+ */
+int weft_group_engage(const weft_group *group);
+
+/*
+ Ends what weft_group_engage() has begun in this thread, if it has.
+ */
+int weft_group_disengage(const weft_group *group);
+
+/*
+ Orders the changes of the group from now on after those until now.
+ */
+int weft_group_barrier(const weft_group *group);
+
+/*
+ Waits until the changes of the group are durable, and what they depend on. Nothing else is written
+ for it. The error of the disk, if it failed.
+ */
+int weft_group_sync(const weft_group *group);
+
+/*
+ Returns 1 if the changes of the group are durable, and what they depend on, else 0.
+ */
+int weft_group_is_durable(const weft_group *group);
+
+/*
+ Closes the group and frees `group`. The order of its changes stays. All threads that are engaged
+ are disengaged.
+ */
+void weft_group_close(weft_group *group);
+
+/*
+ Makes a volume in `image`, of `size_bytes` or, with 0, of the whole file or device. A file that does
+ not exist is made, one that is too short grows. `format` is "ext2", "ext3", "hfs" or "mfs"; `label`
+ is the volume's name, or NULL; `flags` are 0 or WEFT_MKFS_FORCE. -EINVAL: the size or the label does
+ not fit the format, or the image holds a file system and is not to be overwritten.
+ */
+int weft_mkfs(const char *image,
+              const char *format,
+              uint64_t size_bytes,
+              const char *label,
+              uint32_t flags);
+
+/*
+ Checks the volume in `source`, which must not be in use, and repairs it with WEFT_CHECK_REPAIR in
+ `flags`. Returns 0 if no problem remains, 1 if some do. `report` may be NULL; else what was found is
+ stored there, to be freed with weft_report_free().
+ */
+int weft_check(const char *source,
+               uint32_t flags,
+               weft_report **report);
+
+/*
+ Returns how many problems a check has found, those that were repaired too.
+ */
+int weft_report_count(const weft_report *report);
+
+/*
+ Stores problem number `index`, from 0 on, as one line of UTF-8. It belongs to the report, and is
+ valid until that is freed. -ERANGE: there is no such problem.
+ */
+int weft_report_problem(const weft_report *report, int index, const char **problem);
+
+/*
+ Frees a report and its problems.
+ */
+void weft_report_free(weft_report *report);
+
+/*
+ Opens the volume in `source`: an image file or a block device, a partition in one
+ ("disk.img?partition=2"), or a network disk ("nbd://host/").
+
+ `flags` are 0 or WEFT_VOLUME_... `order` is the order of writes: "soft", "journal",
+ "journal=ordered", "journal=full", "async"; NULL is the default of the volume. Permissions are not
+ checked, as the image is the caller's; new files belong to the user of the process.
+ */
+int weft_volume_open(const char *source, uint32_t flags, const char *order, weft_volume **volume);
+
+/*
+ Makes everything durable, marks the volume clean, closes it and frees `volume`, also if it fails.
+ */
+int weft_volume_close(weft_volume *volume);
+
+/*
+ Makes all changes of the volume durable.
+ */
+int weft_volume_sync(const weft_volume *volume);
+
+/*
+ Returns 1 if the volume refuses changes, else 0.
+ */
+int weft_volume_is_read_only(const weft_volume *volume);
+
+/*
+ Stores the attributes of the file or directory at `path`. Symbolic links are followed.
+ */
+int weft_volume_stat(const weft_volume *volume, const char *path, weft_attributes *attributes);
+
+/*
+ As weft_volume_stat(), but of a symbolic link itself.
+ */
+int weft_volume_lstat(const weft_volume *volume, const char *path, weft_attributes *attributes);
+
+/*
+ Makes a directory with the permission bits `mode` (0755).
+ */
+int weft_volume_mkdir(const weft_volume *volume, const char *path, uint32_t mode);
+
+/*
+ Removes a name that is not that of a directory.
+ */
+int weft_volume_unlink(const weft_volume *volume, const char *path);
+
+/*
+ Removes an empty directory.
+ */
+int weft_volume_rmdir(const weft_volume *volume, const char *path);
+
+/*
+ Renames `path` to `new_path`, and replaces what that named before, as rename(2) does.
+ */
+int weft_volume_rename(const weft_volume *volume, const char *path, const char *new_path);
+
+#ifdef __cplusplus
+} // extern "C"
+#endif // __cplusplus
+
+#endif /* WEFT_H */

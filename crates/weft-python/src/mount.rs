@@ -1,0 +1,80 @@
+//! Mounts that threads of this process serve.
+
+use crate::error::without_lock;
+use pyo3::prelude::*;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use weft::mount_options::MountOptions;
+use weft::{Options, Session, Stack};
+
+/// A mounted volume.
+#[pyclass(frozen, module = "weft._weft")]
+#[derive(Debug)]
+pub struct Mount(Mutex<Option<Session>>);
+
+#[pymethods]
+impl Mount {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        source: &str,
+        directory: &[u8],
+        write: bool,
+        order: Option<&str>,
+        options: &str,
+    ) -> PyResult<Self> {
+        let directory = Path::new(OsStr::from_bytes(directory));
+        let session = without_lock(py, || {
+            let mut how = MountOptions { leave_signals: true, ..MountOptions::default() };
+            how.parse(options)?;
+            if let Some(order) = order {
+                how.order = Some(order.parse()?);
+            }
+            let opening = Options {
+                read_only: !write || how.read_only,
+                order: how.order,
+                no_atime: how.kernel.iter().any(|option| option == "noatime"),
+                mount_point: directory.to_str().map(str::to_owned),
+                forks: how.forks.unwrap_or_default(),
+                ..Options::default()
+            };
+            Stack::open(source, &opening)?.mount(directory, &how)
+        })?;
+        Ok(Self(Mutex::new(Some(session))))
+    }
+
+    fn mounted(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Unmounts, and makes everything durable. A mount that is in use continues.
+    fn unmount(&self, py: Python<'_>) -> PyResult<()> {
+        without_lock(py, || self.end())
+    }
+}
+
+impl Mount {
+    fn end(&self) -> weft::Result<()> {
+        let mut mounted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match mounted.take().map(Session::unmount_unused) {
+            None | Some(Ok(())) => Ok(()),
+            Some(Err((e, session))) => {
+                *mounted = session.map(|session| *session);
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.end().is_err() {
+            // In use by this very process, perhaps, which must not wait for itself: it is served as
+            // long as the process runs.
+            let mut mounted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(mounted.take());
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A patchgroup as a handle: the same type for a volume that this process has opened, and for a mount.
+//!
+//! The groups that a thread is in are kept per thread: a caller that engages and disengages by two
+//! calls, in another language, has no place for a guard.
+
+use super::Volume;
+use super::volume::Opened;
+use crate::{Error, Result};
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use weft_order::{Fsync, MountedGroup, Scope};
+use weft_patch::{EnteredAlone, PatchGroup, PatchGroupError};
+
+thread_local! {
+    /// The groups of volumes in process that this thread is in. No volume is held open by it: a thread
+    /// that ends could not close one.
+    static ENGAGED: RefCell<Vec<(Arc<Member>, EnteredAlone)>> =
+        const { RefCell::new(Vec::new()) };
+}
+
+/// Set once a group is closed, which some thread may be in.
+static CLOSED_ENGAGED: AtomicBool = AtomicBool::new(false);
+
+/// A set of changes that are ordered as a whole ([`weft_patch::patchgroup`] says what that means), of
+/// a volume in process or of a mount.
+///
+/// Dropping a group closes it: it takes no more changes, and the order of its changes stays.
+#[derive(Debug)]
+pub struct Group(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    InProcess(InProcess),
+    Mounted(MountedGroup),
+}
+
+#[derive(Debug)]
+struct InProcess {
+    volume: Arc<Opened>,
+    member: Arc<Member>,
+}
+
+/// A group, as its volume and the threads in it know it.
+#[derive(Debug)]
+pub(super) struct Member {
+    closed: AtomicBool,
+    /// `None` once it is closed: it would keep the device of a closed volume open, and locked.
+    group: Mutex<Option<PatchGroup>>,
+}
+
+impl Member {
+    /// Closes the group. Threads that are in it leave at their next call.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        CLOSED_ENGAGED.store(true, Ordering::Release);
+        self.group.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl InProcess {
+    /// Runs a call on the group while its volume is open.
+    fn with<R>(&self, call: impl FnOnce(&PatchGroup) -> Result<R>) -> Result<R> {
+        self.volume.with(|_| {
+            let group = self.member.group.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            call(&group.ok_or(Error::Closed("the patchgroup"))?)
+        })
+    }
+}
+
+/// Takes this thread out of the groups that another thread has closed.
+pub(super) fn leave_closed() {
+    if CLOSED_ENGAGED.load(Ordering::Acquire) {
+        let _ = ENGAGED.try_with(|engaged| {
+            engaged.borrow_mut().retain(|(member, _)| !member.closed.load(Ordering::Acquire));
+        });
+    }
+}
+
+impl From<PatchGroupError> for Error {
+    fn from(e: PatchGroupError) -> Self {
+        Self::Group(e.into())
+    }
+}
+
+impl Group {
+    /// Makes a group of an opened volume. It takes the changes that engaged threads make through
+    /// [`Volume`] and [`File`](super::File).
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::File`] with `EROFS` if the volume is not open for writing.
+    pub fn on_volume(volume: &Volume) -> Result<Self> {
+        let group = volume.0.with(|stack| match stack.engine() {
+            Some(engine) if !stack.is_read_only() => Ok(PatchGroup::new(engine)),
+            _ => Err(Error::file("make a patchgroup of", b"/", weft_vfs::Error::ReadOnly)),
+        })?;
+        let group = Mutex::new(Some(group));
+        let member = Arc::new(Member { closed: AtomicBool::new(false), group });
+        volume.0.add(&member)?;
+        Ok(Self(Kind::InProcess(InProcess { volume: Arc::clone(&volume.0), member })))
+    }
+
+    /// Makes a group of the mount that `path` is on, a file or directory. It takes the changes that
+    /// engaged threads make by system calls.
+    ///
+    /// # Errors
+    /// [`Error::MountedGroup`].
+    pub fn on_mount(path: &Path) -> Result<Self> {
+        Ok(Self(Kind::Mounted(MountedGroup::new(path)?)))
+    }
+
+    /// Makes this group depend on another of the same volume or mount: none of its changes is durable
+    /// before all changes of the other are. The other takes no more changes from now on.
+    ///
+    /// # Errors
+    /// `EXDEV` for a group of another volume, `EDEADLK` for itself, `EBUSY` if this group takes
+    /// changes already or the other is engaged.
+    pub fn depend(&self, before: &Self) -> Result<()> {
+        match (&self.0, &before.0) {
+            (Kind::InProcess(after), Kind::InProcess(before)) => {
+                after.with(|after| before.with(|before| Ok(after.depend(before)?)))
+            }
+            (Kind::Mounted(after), Kind::Mounted(before)) => Ok(after.depend(before)?),
+            _ => Err(PatchGroupError::OtherVolume.into()),
+        }
+    }
+
+    /// Ends the dependencies of this group; the first engagement does it too.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::MountedGroup`].
+    pub fn release(&self) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(group) => group.with(|group| {
+                group.release();
+                Ok(())
+            }),
+            Kind::Mounted(group) => Ok(group.release()?),
+        }
+    }
+
+    /// Adds the changes that this thread makes from now on to the group, until
+    /// [`disengage`](Self::disengage). A thread that is engaged already stays so; one may be in several
+    /// groups.
+    ///
+    /// # Errors
+    /// `EBUSY` if another group depends on this one.
+    pub fn engage(&self) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(group) => group.with(|patchgroup| {
+                ENGAGED.with_borrow_mut(|engaged| {
+                    if !engaged.iter().any(|(known, _)| Arc::ptr_eq(known, &group.member)) {
+                        let entered = patchgroup.engage()?.enter_owned();
+                        engaged.push((Arc::clone(&group.member), entered));
+                    }
+                    Ok(())
+                })
+            }),
+            Kind::Mounted(group) => Ok(group.engage(Scope::Thread, Fsync::Wait)?),
+        }
+    }
+
+    /// Ends what [`engage`](Self::engage) has begun in this thread, if it has.
+    ///
+    /// # Errors
+    /// [`Error::MountedGroup`].
+    pub fn disengage(&self) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(group) => {
+                leave(&group.member);
+                Ok(())
+            }
+            Kind::Mounted(group) => Ok(group.disengage(Scope::Thread)?),
+        }
+    }
+
+    /// Runs `changes` with this thread engaged.
+    ///
+    /// # Errors
+    /// Those of [`engage`](Self::engage), before anything is done.
+    pub fn enter_for<R>(&self, changes: impl FnOnce() -> R) -> Result<R> {
+        struct Disengaged<'a>(&'a Group);
+        impl Drop for Disengaged<'_> {
+            fn drop(&mut self) {
+                // The mount may have ended.
+                let _ = self.0.disengage();
+            }
+        }
+        self.engage()?;
+        let _disengaged = Disengaged(self);
+        Ok(changes())
+    }
+
+    /// Orders the changes of the group from now on after those until now.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::MountedGroup`].
+    pub fn barrier(&self) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(group) => group.with(|group| {
+                group.barrier();
+                Ok(())
+            }),
+            Kind::Mounted(group) => Ok(group.barrier()?),
+        }
+    }
+
+    /// Waits until the changes of the group are durable, and what they depend on; no others are written
+    /// for it.
+    ///
+    /// # Errors
+    /// The error of the device, if it failed; [`Error::Closed`].
+    pub fn sync(&self) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(group) => group.with(|group| Ok(group.sync()?)),
+            Kind::Mounted(group) => Ok(group.sync()?),
+        }
+    }
+
+    /// Returns true if they are.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::MountedGroup`].
+    pub fn is_durable(&self) -> Result<bool> {
+        match &self.0 {
+            Kind::InProcess(group) => group.with(|group| Ok(group.is_durable())),
+            Kind::Mounted(group) => Ok(group.is_durable()?),
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Kind::InProcess(group) = &self.0 {
+            leave(&group.member);
+            // Another thread that is in the group holds it.
+            if Arc::strong_count(&group.member) > 1 {
+                group.member.close();
+            }
+        }
+    }
+}
+
+/// Takes this thread out of a group.
+fn leave(left: &Arc<Member>) {
+    let _ = ENGAGED.try_with(|engaged| {
+        engaged.borrow_mut().retain(|(member, _)| !Arc::ptr_eq(member, left));
+    });
+}

@@ -1,0 +1,240 @@
+//! An opened volume as a handle.
+//!
+//! Each call holds the volume open; closing it waits for the calls in progress, and later ones fail.
+
+use super::group::Member;
+use super::{File, Group};
+use crate::{Error, Options, Order, Result, Stack};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use weft_vfs::path::Listed;
+use weft_vfs::{Attr, Caller, OpenFlags, RenameFlags, Walker};
+
+/// The name of a volume in [`Error::Closed`].
+const VOLUME: &str = "the volume";
+
+/// A volume that is opened once and shared by all that use it. A clone is the same volume.
+///
+/// Permissions are not checked, as the image belongs to the user; new files belong to the user of this
+/// process. Paths are bytes, and start at the root of the volume. The last handle that is dropped
+/// closes the volume; only [`close`](Self::close) reports whether everything became durable.
+#[derive(Debug, Clone)]
+pub struct Volume(pub(super) Arc<Opened>);
+
+#[derive(Debug)]
+pub(super) struct Opened {
+    source: String,
+    stack: RwLock<Option<Stack>>,
+    /// The groups, to be closed with the volume.
+    groups: Mutex<Vec<Weak<Member>>>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let stack = self.stack.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(e)) = stack.map(Stack::close) {
+            tracing::error!("{}: {e}", self.source);
+        }
+    }
+}
+
+impl Opened {
+    /// Runs a call on the volume, which stays open meanwhile.
+    pub fn with<R>(&self, call: impl FnOnce(&Stack) -> Result<R>) -> Result<R> {
+        super::group::leave_closed();
+        let stack = self.stack.read().unwrap_or_else(PoisonError::into_inner);
+        call(stack.as_ref().ok_or(Error::Closed(VOLUME))?)
+    }
+
+    /// Adds a group to those that are closed with the volume.
+    pub fn add(&self, member: &Arc<Member>) -> Result<()> {
+        self.with(|_| {
+            let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            if groups.len() == groups.capacity() {
+                groups.retain(|group| group.strong_count() > 0);
+            }
+            groups.push(Arc::downgrade(member));
+            Ok(())
+        })
+    }
+
+    /// Runs a call on a path of the volume.
+    pub fn at<R>(
+        &self,
+        action: &'static str,
+        path: &[u8],
+        call: impl FnOnce(&Walker<'_>) -> weft_vfs::Result<R>,
+    ) -> Result<R> {
+        self.with(|stack| {
+            let walker = Walker::owned_by(stack.fs(), caller());
+            call(&walker).map_err(|e| Error::file(action, path, e))
+        })
+    }
+}
+
+/// The caller of all calls: new files belong to the user of this process.
+pub(super) fn caller() -> Caller {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    Caller { uid: uid.as_raw(), gid: gid.as_raw(), ..Caller::ROOT }
+}
+
+impl Volume {
+    /// Opens the volume in `source`, as [`Stack::open`] does.
+    ///
+    /// # Errors
+    /// Those of [`Stack::open`].
+    pub fn open(source: &str, options: &Options) -> Result<Self> {
+        Stack::open(source, options).map(Self::from)
+    }
+
+    /// Makes everything durable, marks the volume clean and closes it. Its files and groups are closed
+    /// with it: their calls fail from then on. The image is free for others at once, but for threads that
+    /// are still in one of its groups: each holds it until its next call of weft, or its end.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; those of [`Stack::close`], after which the volume is closed as well.
+    pub fn close(&self) -> Result<()> {
+        let mut stack = self.0.stack.write().unwrap_or_else(PoisonError::into_inner);
+        let closed = stack.take().ok_or(Error::Closed(VOLUME))?.close();
+        // Each holds the device, which others can open once all are closed.
+        let groups = self.0.groups.lock().unwrap_or_else(PoisonError::into_inner).split_off(0);
+        groups.iter().filter_map(Weak::upgrade).for_each(|group| group.close());
+        super::group::leave_closed();
+        closed
+    }
+
+    /// The source that was opened.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.0.source
+    }
+
+    /// Returns the order of the volume's writes.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn order(&self) -> Result<Order> {
+        self.0.with(|stack| Ok(stack.order()))
+    }
+
+    /// Returns true if the volume refuses changes.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn is_read_only(&self) -> Result<bool> {
+        self.0.with(|stack| Ok(stack.is_read_only()))
+    }
+
+    /// Returns the attributes of the inode at `path`; symbolic links are followed.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Closed`], as for all calls with a path.
+    pub fn stat(&self, path: &[u8]) -> Result<Attr> {
+        self.0.at("examine", path, |walker| walker.resolve(path)?.stat())
+    }
+
+    /// As [`stat`](Self::stat), but of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn stat_link(&self, path: &[u8]) -> Result<Attr> {
+        self.0.at("examine", path, |walker| walker.resolve_link(path)?.stat())
+    }
+
+    /// Returns the names of the directory `path` without `.` and `..`, in its own order.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn list(&self, path: &[u8]) -> Result<Vec<Listed>> {
+        self.0.at("list", path, |walker| walker.resolve(path)?.list())
+    }
+
+    /// Opens a file. With permission bits in `create` it is made if it does not exist, and with
+    /// [`OpenFlags::EXCLUSIVE`] only then.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn open_file(&self, path: &[u8], flags: OpenFlags, create: Option<u16>) -> Result<File> {
+        File::open(&self.0, path, flags, create)
+    }
+
+    /// Returns the whole content of a file, which must fit into memory.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn read_file(&self, path: &[u8]) -> Result<Vec<u8>> {
+        self.0.at("read", path, |walker| walker.read_file(path))
+    }
+
+    /// Makes a file, or replaces the content of an existing one.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn write_file(&self, path: &[u8], content: &[u8], perm: u16) -> Result<()> {
+        self.0.at("write", path, |walker| walker.write_file(path, content, perm).map(drop))
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn make_dir(&self, path: &[u8], perm: u16) -> Result<()> {
+        self.0.at("make", path, |walker| walker.mkdir(path, perm).map(drop))
+    }
+
+    /// Removes a name that is not that of a directory.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn remove_file(&self, path: &[u8]) -> Result<()> {
+        self.0.at("remove", path, |walker| {
+            let place = walker.place(path)?;
+            if place.wants_dir {
+                return Err(weft_vfs::Error::NotADirectory);
+            }
+            walker.fs().unlink(&caller(), place.dir.ino(), &place.name)
+        })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn remove_dir(&self, path: &[u8]) -> Result<()> {
+        self.0.at("remove", path, |walker| {
+            let place = walker.place(path)?;
+            walker.fs().rmdir(&caller(), place.dir.ino(), &place.name)
+        })
+    }
+
+    /// Renames; what `new_path` named before is replaced, as by rename(2).
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn rename(&self, path: &[u8], new_path: &[u8]) -> Result<()> {
+        self.0.at("rename", path, |walker| walker.rename(path, new_path, RenameFlags::empty()))
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// As [`stat`](Self::stat).
+    pub fn sync(&self) -> Result<()> {
+        self.0.at("sync", b"/", |walker| walker.fs().sync())
+    }
+
+    /// Makes a patchgroup of this volume, as [`Group::on_volume`] does.
+    ///
+    /// # Errors
+    /// Those of [`Group::on_volume`].
+    pub fn group(&self) -> Result<Group> {
+        Group::on_volume(self)
+    }
+}
+
+impl From<Stack> for Volume {
+    fn from(stack: Stack) -> Self {
+        let source = stack.source().to_owned();
+        let groups = Mutex::default();
+        Self(Arc::new(Opened { source, stack: RwLock::new(Some(stack)), groups }))
+    }
+}

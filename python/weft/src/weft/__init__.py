@@ -1,0 +1,293 @@
+"""ext2, ext3, HFS and MFS volumes without mounting them, FUSE mounts of them, and patchgroups: these
+changes before those, without waiting for the disk.
+
+    with weft.Volume("v.img", write=True) as volume:
+        with volume.open("/greeting", "w") as file:
+            file.write("hello")
+"""
+
+import atexit
+import os
+import stat as _stat
+import weakref
+from typing import NamedTuple
+
+from . import _file
+from ._errors import Error
+from ._weft import Group as _Group
+from ._weft import Mount as _Mount
+from ._weft import Volume as _Volume
+from ._weft import check as _check
+from ._weft import mkfs as _mkfs
+
+__all__ = ["Checked", "Error", "Group", "Mount", "Stat", "Volume", "check", "group", "mkfs", "mount"]
+__version__ = "0.1.0"
+
+
+class Stat(NamedTuple):
+    """The attributes of a file, with the names of os.stat_result. Times are in nanoseconds."""
+
+    st_mode: int
+    st_ino: int
+    st_nlink: int
+    st_uid: int
+    st_gid: int
+    st_size: int
+    st_atime_ns: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+    st_blocks: int
+    st_rdev: int
+
+    def is_dir(self):
+        """Whether it is a directory."""
+        return _stat.S_ISDIR(self.st_mode)
+
+    def is_file(self):
+        """Whether it is a regular file."""
+        return _stat.S_ISREG(self.st_mode)
+
+
+class Checked(NamedTuple):
+    """What a check has found."""
+
+    problems: list
+    """The problems found, each a line."""
+    remaining: list
+    """Those that remain after a repair; all of them without one."""
+
+    @property
+    def sound(self):
+        """Whether no problem remains."""
+        return not self.remaining
+
+
+def mkfs(image, format="ext2", size=None, *, label="", force=False):
+    """Makes a volume in an image file (which is made, too) or on a device, of size bytes or of all of
+    it. The formats are ext2, ext3, hfs and mfs."""
+    _mkfs(os.fspath(image), format, size, label, force)
+
+
+def check(source, *, repair=False):
+    """Checks a volume that is not in use, and repairs it if told so. Returns a Checked."""
+    return Checked(*_check(os.fspath(source), repair))
+
+
+class Volume:
+    """An opened volume: an image file, a device, a partition ("disk.img?partition=2") or a network
+    disk. Paths start at its root. Any thread may use it."""
+
+    def __init__(self, source, *, write=False, order=None, atime=True):
+        """order is the order of writes: "soft", "journal", "journal=ordered", "journal=full", "async";
+        None is the default of the volume."""
+        self._native = _Volume(os.fspath(source), write, order, atime)
+        self.source = os.fspath(source)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        return f"<weft.Volume {self.source!r}{' (closed)' if self.closed else ''}>"
+
+    @property
+    def closed(self):
+        """Whether the volume is closed."""
+        return self._native is None
+
+    @property
+    def _open(self):
+        if self._native is None:
+            raise ValueError("the volume is closed")
+        return self._native
+
+    @property
+    def read_only(self):
+        """Whether the volume refuses changes."""
+        return self._open.read_only()
+
+    @property
+    def order(self):
+        """The order of writes."""
+        return self._open.order()
+
+    def close(self):
+        """Makes everything durable, marks the volume clean and closes it, its files and its groups."""
+        native, self._native = self._native, None
+        if native is not None:
+            native.close()
+
+    def sync(self):
+        """Makes everything durable."""
+        self._open.sync()
+
+    def open(self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None):
+        """Opens a file as open() does: the result is a file of Python. Its raw file has sync()."""
+        return _file.opened(
+            self._open, os.fsencode(path), mode, buffering, encoding, errors, newline
+        )
+
+    def read(self, path):
+        """Returns the content of a file."""
+        with self.open(path, "rb") as file:
+            return file.read()
+
+    def write(self, path, data):
+        """Makes a file, or replaces the content of one."""
+        with self.open(path, "wb") as file:
+            file.write(data)
+
+    def listdir(self, path="/"):
+        """Returns the names of a directory, in no particular order; bytes if the path is."""
+        names = self._open.list(os.fsencode(path))
+        return names if isinstance(path, bytes) else [os.fsdecode(name) for name in names]
+
+    def stat(self, path, *, follow_symlinks=True):
+        """Returns the Stat of a file."""
+        mode, ino, nlink, uid, gid, size, times, blocks, rdev = self._open.stat(
+            os.fsencode(path), follow_symlinks
+        )
+        nanos = [seconds * 1_000_000_000 + nanos for seconds, nanos in times]
+        return Stat(mode, ino, nlink, uid, gid, size, *nanos, blocks, rdev)
+
+    def exists(self, path):
+        """Whether there is something at the path."""
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def mkdir(self, path, mode=0o755):
+        """Makes a directory."""
+        self._open.mkdir(os.fsencode(path), mode)
+
+    def unlink(self, path):
+        """Removes a name that is not that of a directory."""
+        self._open.unlink(os.fsencode(path))
+
+    def rmdir(self, path):
+        """Removes an empty directory."""
+        self._open.rmdir(os.fsencode(path))
+
+    def rename(self, path, new_path):
+        """Renames, and replaces what new_path named."""
+        self._open.rename(os.fsencode(path), os.fsencode(new_path))
+
+    def group(self, after=None):
+        """Makes a group, as weft.group() does."""
+        return group(self, after)
+
+
+class Group:
+    """A patchgroup: a set of changes that are ordered as a whole. As a context manager it takes the
+    changes of the thread that enters it, which must be the one that leaves it."""
+
+    def __init__(self, native):
+        self._native = native
+
+    def __enter__(self):
+        self._native.engage()
+        return self
+
+    def __exit__(self, *_):
+        self._native.disengage()
+
+    def barrier(self):
+        """Orders the changes of the group from now on after those until now."""
+        self._native.barrier()
+
+    def sync(self):
+        """Waits until the changes of the group are durable, and what they depend on."""
+        self._native.sync()
+
+    @property
+    def durable(self):
+        """Whether they are."""
+        return self._native.is_durable()
+
+    def close(self):
+        """Ends the group; the order of its changes stays. A group that is forgotten is closed."""
+        self._native.close()
+
+
+def group(where, after=None):
+    """Makes a patchgroup of a Volume, or of the mount that a path is on. after is the group, or the
+    groups, whose changes must all be durable before any of this one; they take no more changes."""
+    if isinstance(where, Volume):
+        native = where._open.group()
+    else:
+        native = _Group.on_mount(os.fsencode(where))
+    made = Group(native)
+    befores = [] if after is None else [after] if isinstance(after, Group) else list(after)
+    try:
+        for before in befores:
+            native.depend(before._native)
+    except BaseException:
+        made.close()
+        raise
+    if not isinstance(where, Volume):
+        # It holds the mount, which is to be free when this process unmounts it.
+        device = os.stat(where).st_dev
+        for mounted in list(_mounts):
+            if mounted._device == device:
+                mounted._groups.add(made)
+    return made
+
+
+_mounts = weakref.WeakSet()
+
+
+class Mount:
+    """A mounted volume, which threads of this process serve. As a context manager it unmounts."""
+
+    def __init__(self, source, directory, *, write=True, order=None, options=""):
+        self.path = os.path.realpath(directory)
+        self._groups = weakref.WeakSet()
+        self._native = _Mount(os.fspath(source), os.fsencode(self.path), write, order, options)
+        self._device = os.stat(self.path).st_dev
+        _mounts.add(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.unmount()
+
+    def __fspath__(self):
+        return self.path
+
+    @property
+    def mounted(self):
+        """Whether it has not been unmounted by this object."""
+        return self._native.mounted()
+
+    def unmount(self):
+        """Makes everything durable and unmounts. The groups on it are closed. EBUSY: it is in use, and
+        stays mounted."""
+        for group in list(self._groups):
+            group.close()
+        self._native.unmount()
+
+
+def mount(image, directory, *, write=True, order=None, options=""):
+    """Mounts a volume on a directory; options are those of weft mount -o, separated by commas. The
+    mount ends with this process: unmount it before, or use it as a context manager."""
+    return Mount(image, directory, write=write, order=order, options=options)
+
+
+@atexit.register
+def _unmount_all():
+    # What the program has left mounted. A mount in use is made durable at least.
+    for mounted in list(_mounts):
+        try:
+            mounted.unmount()
+        except OSError:
+            try:
+                fd = os.open(mounted.path, os.O_RDONLY)
+                os.fsync(fd)
+                os.close(fd)
+            except OSError:
+                pass
