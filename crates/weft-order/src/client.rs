@@ -53,6 +53,8 @@ impl Error {
                 source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
             }
             Self::NoGroups => Errno::NOTTY.raw_os_error(),
+            Self::NotAtomic => Errno::OPNOTSUPP.raw_os_error(),
+            Self::Cut => Errno::TIMEDOUT.raw_os_error(),
         }
     }
 }

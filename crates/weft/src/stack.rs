@@ -78,7 +78,8 @@ impl Stack {
             }
             _ => Arc::clone(&volume) as _,
         };
-        let front = if volume.is_read_only() { front } else { in_groups(front, &volume, options.fsync) };
+        let front =
+            if volume.is_read_only() { front } else { in_groups(front, &volume, options.fsync) };
         let companions = matches!(options.forks, Forks::AppleDouble | Forks::Suffix);
         Ok(Self { source: source.to_owned(), order, volume, front, why_read_only, companions })
     }
