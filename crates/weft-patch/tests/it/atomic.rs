@@ -39,7 +39,7 @@ fn a_sync_waits_for_the_end_of_an_atomic_group() {
             // What is written meanwhile shows nothing of the group.
             for _ in 0..20 {
                 engine.write_back().unwrap();
-                let volume = volume_after_recovery(&*device);
+                let volume = volume_after_recovery(&device);
                 assert!(volume[..(META + 1) * 1024].iter().all(|&byte| byte == 0), "{mode:?}");
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -49,7 +49,7 @@ fn a_sync_waits_for_the_end_of_an_atomic_group() {
             group.commit().unwrap();
         });
         assert!(group.is_durable());
-        let volume = volume_after_recovery(&*device);
+        let volume = volume_after_recovery(&device);
         assert_eq!((volume[0], volume[1024]), (2, 1), "{mode:?}");
         assert_eq!(volume[META * 1024 + 4..][..8], [1, 1, 1, 1, 2, 2, 2, 2], "{mode:?}");
         engine.shutdown().unwrap();
