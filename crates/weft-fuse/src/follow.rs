@@ -117,7 +117,7 @@ mod tests {
 
     fn after_sleep(follow: &mut Follow<'_>, caller: u32) -> CpuSet {
         follow.sleep();
-        follow.request(caller, Some(Opcode::Getattr));
+        follow.request(caller, Some(Opcode::GetAttr));
         own_cpus()
     }
 
@@ -139,7 +139,7 @@ mod tests {
                     let after = after_sleep(&mut follow, caller);
                     assert_eq!(after, all, "it may be the only request");
                     assert_eq!(after_sleep(&mut follow, caller), only);
-                    follow.request(caller, Some(Opcode::Getattr));
+                    follow.request(caller, Some(Opcode::GetAttr));
                     assert_eq!(own_cpus(), only, "it did not sleep");
                     follow.this.set(false);
                     assert_eq!(own_cpus(), all);

@@ -14,6 +14,10 @@ const OLD: &str = "for i in 1 2 3 4 5; do echo old $i >f$i; done";
 const IN_ORDER: &str = r#"old=; for i in 1 2 3 4 5; do
     case $(cat f$i) in "new $i") test -z "$old" || exit 1;; "old $i") old=1;; *) exit 1;; esac; done"#;
 
+/// All files are old, or all are new, and one more is there.
+const ALL_OR_NOTHING: &str = r#"n=$(cat f1 f2 f3 f4 f5 | grep -c new); test $n = 0 -o $n = 5 &&
+    if test -e made; then test $n = 5; else test $n = 0; fi"#;
+
 /// The orders of an HFS volume, whose journal holds no data of files.
 const HFS_ORDERS: [&str; 4] = ["soft", "async", "journal", "journal=ordered"];
 
@@ -97,6 +101,70 @@ fn fsync_as_a_barrier_keeps_the_order_of_a_program() {
             assert_eq!(code, 3, "{said}");
         }
     }
+}
+
+/// A name that one step makes and a later one removes: what lies between is durable after the first.
+#[test]
+fn what_is_between_a_file_and_its_removal_is_not_durable_before_the_file() {
+    let bench = Bench::new();
+    let fill = |with| format!("head -c 8192 /dev/zero | tr '\\0' {with}");
+    let journaled = (
+        &*format!("{} >db", fill("a")),
+        r#"test -e j || test "$(head -c 1 db)" = "$(tail -c 1 db)""#,
+    );
+    let write = format!("{} | dd of=db conv=notrunc bs=4096 status=none", fill("b"));
+    let renamed = (
+        "mkdir d; for i in $(seq 40); do : >d/f$i; done; echo x >d/q",
+        "test -e d/q || test -e n || test -e p",
+    );
+    for order in ORDERS {
+        let run = format!("weft order 'echo x >j' then \"{write}\" then 'rm j'");
+        let (code, said) = crash_run(&bench, order, journaled, &run);
+        assert_eq!(code, 0, "{said}");
+        let run = "weft order 'echo x >n' then 'mv n p; rm d/q'";
+        let (code, said) = crash_run(&bench, order, renamed, run);
+        assert_eq!(code, 0, "{said}");
+    }
+}
+
+#[test]
+fn of_an_atomic_command_all_is_left_or_nothing() {
+    let bench = Bench::new();
+    let files = ("for i in 1 2 3 4 5; do echo old $i >f$i; done", ALL_OR_NOTHING);
+    let run = "for i in 1 2 3 4 5; do echo new $i | dd of=f$i conv=notrunc status=none; \
+               test $i = 3 && touch made; done; sync f1";
+    for order in ORDERS {
+        let (code, said) = crash_run(&bench, order, files, &format!("weft order --atomic '{run}'"));
+        if !order.starts_with("journal") {
+            assert!(code != 0 && said.contains("need a volume with a journal"), "{said}");
+            continue;
+        }
+        assert_eq!(code, 0, "{said}");
+        // Where nothing else orders them.
+        if order != "journal=full" {
+            let (code, said) = crash_run(&bench, order, files, run);
+            assert_eq!(code, 3, "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_mount_may_make_every_fsync_a_barrier() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext3");
+    std::fs::create_dir(bench.path("m")).unwrap();
+    let said = bench.fails(2, &["mount", "v.img", "m", "-o", "fsync=sometimes"]);
+    assert!(said.contains("expected wait, barrier, group"), "{said}");
+    for meaning in ["fsync=barrier", "fsync=group:50"] {
+        bench.ok(&["mount", "v.img", "m", "--background", "-o", meaning]);
+        std::fs::write(bench.path("m/f"), meaning).unwrap();
+        std::fs::File::open(bench.path("m/f")).unwrap().sync_all().unwrap();
+        bench.ok(&["umount", "m"]);
+        assert_eq!(bench.ok(&["cat", "v.img:/f"]), meaning);
+    }
+    bench.e2fsck_clean("v.img");
 }
 
 #[test]
