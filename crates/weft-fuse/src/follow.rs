@@ -152,6 +152,25 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_that_closes_a_file_is_not_looked_at() {
+        if !is_permitted() {
+            return;
+        }
+        let policy = Policy::default();
+        let mut follow = Follow::new(&policy);
+        follow.this.set(true);
+        let caller = gettid().as_raw_nonzero().get().cast_unsigned();
+        for (opcode, is_open) in [(Opcode::Flush, false), (Opcode::GetAttr, true)] {
+            for _ in 0..3 {
+                follow.sleep();
+                follow.request(caller, Some(opcode));
+            }
+            assert_eq!(follow.stat.is_some(), is_open, "{opcode:?}");
+        }
+        follow.this.set(false);
+    }
+
+    #[test]
     fn a_caller_that_has_ended_is_not_followed() {
         let policy = Policy::default();
         let mut follow = Follow::new(&policy);
