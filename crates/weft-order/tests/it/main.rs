@@ -32,7 +32,7 @@ const BARRIER: u32 = 1 << 8;
 
 impl Volume {
     fn new() -> Self {
-        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let device = Arc::new(MemoryDevice::new(96 << 20));
         mkfs(&*device, &MkfsOptions::ext2()).unwrap();
         let engine = Options { background: false, ..Options::default() };
         let ext2 = Ext2::open(device, OpenOptions { engine, ..OpenOptions::default() }).unwrap();
@@ -189,6 +189,30 @@ fn a_mount_may_order_the_fsyncs_of_all() {
     let file = volume.write(own(), "waits");
     volume.fs().fsync(&Caller { pid: own(), ..Caller::ROOT }, file, false).unwrap();
     assert!(volume.flushes() > before);
+}
+
+#[test]
+fn a_sync_of_a_group_among_many_dirty_files_writes_its_own() {
+    let volume = Volume::new();
+    let (fs, root) = (volume.fs(), volume.fs().root());
+    let directory = fs.mkdir(&Caller::ROOT, root, b"own", 0o755).unwrap().attr.ino;
+    fs.sync().unwrap();
+    for number in 0..10_000 {
+        volume.write(0, &format!("of nobody {number}"));
+    }
+    let group = volume.create();
+    volume.done(commands::ENGAGE, group, PROCESS);
+    let caller = Caller { pid: own(), ..Caller::ROOT };
+    let file = fs.mknod(&caller, directory, b"file", FileKind::Regular, 0o644, 0).unwrap();
+    fs.write(&caller, file.attr.ino, Handle::NONE, 0, b"content").unwrap();
+    let before = volume.ext2.engine().counters();
+    volume.done(commands::SYNC, group, 0);
+    let after = volume.ext2.engine().counters();
+    let written = after.blocks_written - before.blocks_written;
+    // The data, the inode, its bitmaps, the name, and what others have changed in these blocks and depends
+    // on blocks of theirs: 36 of more than 1000.
+    assert!(written <= 40, "{written} blocks");
+    assert!(after.dirty_blocks_now > 1000, "{after:?}");
 }
 
 #[test]

@@ -99,18 +99,20 @@ fn groups_one_after_the_other_cost_a_journal_no_flushes() {
     }
 }
 
+/// `WEFT_GROUPS` is the number of groups.
 #[test]
 fn many_groups_take_little_memory() {
+    let many = std::env::var("WEFT_GROUPS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
     for policy in POLICIES {
         let (_, engine) = engine_of(policy);
         let mut last = PatchGroup::new(&engine);
-        for number in 0..20_000_u32 {
+        for number in 0..many {
             let next = PatchGroup::new(&engine);
             next.depend(&last).unwrap();
             if number % 10 == 0 {
                 next.engage().unwrap().enter_for(|| {
                     let mut op = engine.begin(1).unwrap();
-                    op.write(BlockNr(0), 8, &number.to_le_bytes(), &[]).unwrap();
+                    op.write(BlockNr(0), 8, &u32::to_le_bytes(number), &[]).unwrap();
                 });
             }
             if number % 1000 == 0 {
