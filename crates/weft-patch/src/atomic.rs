@@ -163,13 +163,35 @@ impl State {
 }
 
 impl Shared {
+    /// Returns true if atomic groups hold the running transaction open.
+    pub fn is_commit_held(&self) -> bool {
+        let state = self.lock();
+        state.journal.as_ref().is_some_and(|journal| journal.is_held(state.now_ms()))
+    }
+
+    /// Waits until an operation that changes so many blocks may begin.
+    ///
+    /// # Errors
+    /// As [`Engine::begin`](crate::Engine::begin).
+    pub fn wait_to_begin<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        max_blocks: u32,
+    ) -> Result<MutexGuard<'a, State>> {
+        let atomic = self.atomic_groups();
+        if atomic.is_empty() {
+            return self.wait_for_room(state, max_blocks);
+        }
+        self.wait_for_holds(state, &atomic, max_blocks)
+    }
+
     /// Waits until an operation of atomic groups that changes so many blocks may begin. The first one
     /// begins the hold.
     ///
     /// # Errors
     /// As [`Engine::begin`](crate::Engine::begin); [`Error::AtomicTooLarge`];
     /// [`PatchGroupError::Cut`].
-    pub fn wait_for_holds<'a>(
+    fn wait_for_holds<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         groups: &[PatchGroup],

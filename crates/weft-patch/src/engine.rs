@@ -177,12 +177,7 @@ impl Engine {
         let shared = &*self.shared;
         let mut state = shared.lock();
         if max_blocks > 0 {
-            let atomic = shared.atomic_groups();
-            state = if atomic.is_empty() {
-                shared.wait_for_room(state, max_blocks)?
-            } else {
-                shared.wait_for_holds(state, &atomic, max_blocks)?
-            };
+            state = shared.wait_to_begin(state, max_blocks)?;
         }
         state.counters.operations += 1;
         Ok(shared.op(max_blocks, state))
@@ -498,11 +493,7 @@ impl Shared {
             }
         }
         drop(io);
-        let held = {
-            let state = self.lock();
-            state.journal.as_ref().is_some_and(|j| j.is_held(state.now_ms()))
-        };
-        let commit = ((crowded || pressed) && !held)
+        let commit = ((crowded || pressed) && !self.is_commit_held())
             || self.lock().commit_due(now_ms.saturating_sub(max_age_ms));
         if commit && self.log.is_some() {
             self.commit()?;

@@ -45,7 +45,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("weft-crash", &["block", "patch", "vfs", "unix", "ext2", "hfs", "weft"]),
-    ("weft-crash-test", &["block", "patch", "vfs", "ext2", "fuse", "order"]),
+    ("weft-crash-test", &["block", "patch", "vfs", "ext2", "hfs", "fuse", "order"]),
     ("weft-c", &["weft"]),
     ("weft-python", &["weft"]),
     ("weft-cli", &["weft", "crash", "crash-test"]),
