@@ -219,7 +219,8 @@ impl PatchGroups {
     /// Makes an atomic group: after a crash all of its changes are there, or none. It ends with
     /// [`commit`](PatchGroup::commit), with [`sync`](PatchGroup::sync), or when it is dropped.
     ///
-    /// An operation of a thread that is in it fails with [`Error::AtomicTooLarge`], before it has
+    /// An operation of a thread that is in it fails with
+    /// [`AtomicTooLarge`](crate::Error::AtomicTooLarge), before it has
     /// changed anything, if it could change more blocks than the group may. While the group is open, a
     /// sync by others waits for its end, and one by a thread that is in it for its
     /// [limit](AtomicLimits::open_max).
