@@ -1,7 +1,7 @@
 # Two commands set up everything on a bare Debian 12 with Rust and make installed:
 #
 #   make demo    builds weft, then runs its main job and says in plain words what it did
-#   make test    what CI runs: format, lints, every test (under 20 minutes on two cores)
+#   make test    what CI runs: format, lints, every test (25 minutes on two cores)
 #
 # The rest:
 #

@@ -109,7 +109,7 @@ subject("dpkg", {"dpkg-deb": "dpkg"},
               DPKG % ("--no-force-unsafe-io", 1),
         run=DPKG % ("--no-force-unsafe-io", 2), off=EATMYDATA + DPKG % ("--force-unsafe-io", 2),
         check="""status=$(dpkg-query --admindir=var/lib/dpkg -W -f '${db:Status-Status} ${Version}' crash) || exit 1
-            # What an administrator does.
+            # The steps of an administrator.
             case $status in "installed "*) ;; *) """ + DPKG % ("--no-force-unsafe-io", 2) + """ || exit 1
                 status="installed 2" ;; esac
             [ -z "$(dpkg --admindir=var/lib/dpkg --audit)" ] || { echo "audit"; exit 1; }
@@ -130,7 +130,7 @@ for mode, name in (("delete", "rollback journal"), ("wal", "WAL")):
                 case $(echo $rows) in "ok 1" | "ok 1,2" | "ok 1,2,3" | "ok 1,2,3,4") ;;
                 *) echo "found: $rows"; exit 1 ;; esac""")
 
-POSTGRES_RUN = """socket=$(mktemp -d /tmp/pgXXXXXX) && chmod 777 $socket
+POSTGRES_RUN = """socket=$(mktemp -d) && chmod 777 $socket
     $AS $PGBIN/postgres -D data -k $socket -c listen_addresses= -c fsync=%s >$socket.log 2>&1 & server=$!
     export PGHOST=$socket
     until $PGBIN/pg_isready -q; do kill -0 $server || exit 1; sleep 0.1; done

@@ -58,7 +58,7 @@ class Program:
         rig.run(*as_user, *line, cwd=mount, env={**os.environ, **rig.PLAIN, "HOME": "/nonexistent"})
 
     def ask(self, mount, line):
-        """What a line prints that only looks."""
+        """Returns the output of a command line that changes nothing."""
         as_user = [] if self.root else rig.UNPRIVILEGED
         return rig.run(*as_user, "sh", "-ec", line, cwd=mount,
                        env={**os.environ, **rig.PLAIN, "HOME": "/nonexistent"})

@@ -1,4 +1,4 @@
-"""What the studies of this directory share: volumes of ext3 on loop devices, mounted by weft or by the
+"""The parts that the studies of this directory share: volumes of ext3 on loop devices, mounted by weft or by the
 kernel, and what reached the device, by the kernel's own counts in /sys/block/loopN/stat
 (Documentation/block/stat.rst), which judge both sides alike.
 
@@ -64,7 +64,7 @@ def ordered(weft, mode, on, *lines):
 
 
 class Counts:
-    """What reached a block device since it was made."""
+    """Counts of what reached a block device since it was made."""
 
     FIELDS = {"requests": 4, "sectors": 6, "flushes": 15}
 

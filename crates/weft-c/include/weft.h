@@ -96,7 +96,7 @@ typedef struct weft_file weft_file;
 typedef struct weft_group weft_group;
 
 /*
- What a check has found.
+ The findings of a check.
  */
 typedef struct weft_report weft_report;
 

@@ -10,7 +10,7 @@ pub const WEFT_MKFS_FORCE: u32 = 1;
 /// Repairs what is found.
 pub const WEFT_CHECK_REPAIR: u32 = 1;
 
-/// What a check has found.
+/// The findings of a check.
 #[derive(Debug)]
 pub struct weft_report {
     problems: Vec<CString>,

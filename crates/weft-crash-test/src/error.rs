@@ -22,7 +22,7 @@ pub enum Error {
     Log {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and where.
+        /// The defect, and its place.
         source: weft_block::Error,
     },
     /// A log does not fit the volume that it is said to have been written to.

@@ -164,7 +164,7 @@ impl State {
 
 impl Shared {
     /// Returns true if atomic groups hold the running transaction open.
-    pub fn is_commit_held(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         let state = self.lock();
         state.journal.as_ref().is_some_and(|journal| journal.is_held(state.now_ms()))
     }

@@ -493,7 +493,7 @@ impl Shared {
             }
         }
         drop(io);
-        let commit = ((crowded || pressed) && !self.is_commit_held())
+        let commit = ((crowded || pressed) && !self.is_held())
             || self.lock().commit_due(now_ms.saturating_sub(max_age_ms));
         if commit && self.log.is_some() {
             self.commit()?;

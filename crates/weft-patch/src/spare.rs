@@ -59,7 +59,7 @@ impl Shared {
         state.changed_ms = state.now_ms();
         state.missing = Missing::default();
         let joined = Joined::begin(self, &mut state);
-        // What an atomic group may change is in the transaction already.
+        // The blocks set aside for an atomic group are counted in the transaction already.
         let more = if !state.grouped.holds.is_empty() { 0 } else { max_blocks as usize };
         let log_blocks_max = state.running_len_blocks(more);
         Op { shared: self, state, log_blocks_max, reads: Reads::default(), joined }

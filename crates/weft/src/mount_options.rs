@@ -48,7 +48,7 @@ pub struct MountOptions {
     pub passthrough: Option<bool>,
     /// `io_uring=auto`, `on` or `off`: whether requests come over io_uring.
     pub io_uring: IoUring,
-    /// Whether SIGTERM, SIGINT and SIGHUP are left to the process, which unmounts when it wants to;
+    /// Set if SIGTERM, SIGINT and SIGHUP are left to the process, which unmounts when it wants to;
     /// else they unmount. No option of a list: a mount that is a process of its own heeds them.
     pub leave_signals: bool,
 }

@@ -13,7 +13,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
 }
 
-/// Where cargo has put the libraries: beside this test.
+/// The directory of the libraries that cargo has built: that of this test.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     test.parent().expect("a directory").to_owned()
@@ -60,7 +60,7 @@ fn install(destination: &Path) {
         .arg(PREFIX));
 }
 
-/// What pkg-config says, with the paths of the destination.
+/// The words of pkg-config's answer, with the paths of the destination.
 fn pkg_config(destination: &Path, arguments: &[&str]) -> Vec<String> {
     let said = run(Command::new("pkg-config")
         .args(arguments)
@@ -86,7 +86,7 @@ fn compiled(destination: &Path, source: &str, name: &str, more: &[&str]) -> Comm
     command
 }
 
-/// What the example prints about a volume.
+/// The output of the example for a new volume.
 const EXAMPLE: &str = "\
 durable: yes
 file /mail/new, 21 bytes

@@ -146,7 +146,7 @@ pub struct CrashRun {
     /// ext3 or HFS volume. Each state is recovered and mounted by weft before the check; marks are promises
     #[arg(long, value_name = "LOG", conflicts_with_all = ["setup", "run", "replay", "models", "each_sync", "stdout_is_promise"])]
     pub log_writes: Option<PathBuf>,
-    /// What the log has up to this mark is durable, such as the making of the volume
+    /// The content of the log up to this mark is durable, such as the making of the volume
     #[arg(long, value_name = "MARK", requires = "log_writes")]
     pub after_mark: Option<String>,
     /// Judge the volume of each state by weft's fsck, too, after its recovery: it may have leaks, and

@@ -154,7 +154,7 @@ fn logs_of_block_devices_are_searched() {
     let mut shell = std::process::Command::new("sh");
     let again = shell.args(["-c", &line]).current_dir(bench.dir()).status().unwrap();
     assert_eq!(again.code(), Some(3), "{line}");
-    // What is no log, or not of this volume, is said to be so.
+    // A file that is no log, or a log of another volume, has an error of its own.
     bench.ok(&["mkfs", "ext2", "small.img", "--size", "1M", "--quiet"]);
     for (log, more, says) in [
         ("f", &[][..], "f: not a log of dm-log-writes that can be searched: dm-log-writes"),

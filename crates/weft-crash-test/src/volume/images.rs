@@ -48,7 +48,7 @@ impl<'a> VolumeImages<'a> {
 }
 
 impl VolumeEpoch<'_> {
-    /// What weft finds on the volume in a state.
+    /// The findings of weft on the volume in a state.
     pub(crate) fn built(&self, state: &State) -> Result<Built> {
         Ok(self.kind.built(self.image(state)?))
     }

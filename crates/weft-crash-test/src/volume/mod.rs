@@ -52,7 +52,7 @@ pub struct VolumeKind {
     /// own.
     #[serde(default)]
     pub journal_bytes: u64,
-    /// Whether weft's fsck judges each state after its recovery, too.
+    /// Set if weft's fsck judges each state after its recovery, too.
     #[serde(default)]
     pub fsck: bool,
 }

@@ -1,4 +1,4 @@
-//! What weft finds on a volume after a power cut: its recovery, and what fsck says of it.
+//! The findings of weft on a volume after a power cut: its recovery, and the result of fsck.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Mounted {
     pub(crate) engine: Arc<Engine>,
 }
 
-/// What weft finds in a state.
+/// The findings of weft in a state.
 pub(crate) struct Built {
     /// The tree; empty if the volume is damaged.
     pub(crate) tree: Snapshot,

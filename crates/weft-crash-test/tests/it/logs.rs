@@ -135,7 +135,7 @@ fn what_was_synced_before_a_mark_is_there_and_what_was_not_is_told() {
     // A recording of a log is one like any other.
     let kept = Recording::from_bytes(&recording.to_bytes().unwrap()).unwrap();
     assert_eq!(kept.calls, recording.calls);
-    // What precedes a mark can be taken to be durable.
+    // All entries before a mark can be taken to be durable.
     let after = LogOptions { after_mark: Some("begin".into()), ..synced.options() };
     assert!(synced.recording(&after).unwrap().calls.len() < recording.calls.len() + 1);
 }

@@ -36,7 +36,7 @@ fn a_sync_waits_for_the_end_of_an_atomic_group() {
                 synced.store(true, Ordering::Release);
             });
             yield_until("the sync waits", || engine.counters().syncs > 0);
-            // What is written meanwhile shows nothing of the group.
+            // The volume that is written meanwhile shows nothing of the group.
             for _ in 0..20 {
                 engine.write_back().unwrap();
                 let volume = volume_after_recovery(&device);

@@ -49,7 +49,7 @@ class Stat(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What a check has found."""
+    """The findings of a check."""
 
     problems: list
     """The problems found, each a line."""
@@ -280,7 +280,7 @@ def mount(image, directory, *, write=True, order=None, options=""):
 
 @atexit.register
 def _unmount_all():
-    # What the program has left mounted. A mount in use is made durable at least.
+    # The mounts that the program has left. A mount in use is made durable at least.
     for mounted in list(_mounts):
         try:
             mounted.unmount()
