@@ -8,7 +8,6 @@
 //! overwrite is kept in memory, and written back, in the same group, if they are aborted: by a command,
 //! by the end of the process, or after [`OPEN_MAX`], since syncs of others wait meanwhile.
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,9 +16,10 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use rustix::io::Errno;
 use weft_patch::{AtomicLimits, Engagement, PatchGroup, PatchGroups};
-use weft_vfs::{Caller, Error, FileSystem, Handle, Ino, Invalidate, Result, SetAttr};
+use weft_vfs::{Error, FileSystem, Ino, Invalidate, Result};
 
 use crate::process::Process;
+use crate::undo::UndoLog;
 
 /// `F2FS_IOC_START_ATOMIC_WRITE`.
 pub(crate) const START: u32 = 0xF501;
@@ -38,14 +38,12 @@ pub(crate) const FEATURE_ATOMIC_WRITE: u32 = 4;
 const OPEN_MAX: Duration = Duration::from_secs(5);
 /// The longest time for which the engine waits for the group: enough to write back what was overwritten.
 const HOLD_MAX: Duration = Duration::from_secs(10);
-/// Number of blocks that stay free for writing back, and the fewest with which writes can begin.
-const UNDO_BLOCKS: u32 = 128;
-const BLOCKS_MIN: u32 = 192;
+/// The fewest blocks of a group that can be undone: the reserve, and some to change.
+pub(crate) const BLOCKS_MIN: u32 = 192;
 /// The most files at a time.
 const FILES_MAX: usize = 16;
-/// The unit in which overwritten content is kept, in bytes.
-const PIECE_BYTES: u64 = 4096;
-const EIO: i32 = 5;
+/// The size of a block at least, in bytes.
+const BLOCK_BYTES_MIN: u32 = 512;
 
 /// The files of a mount with atomic writes in progress.
 pub(crate) struct AtomicFiles {
@@ -64,9 +62,7 @@ struct AtomicFile {
     group: PatchGroup,
     /// `None` after the end.
     engagement: Option<Engagement>,
-    old_len_bytes: u64,
-    /// The old content of each piece that was overwritten.
-    old: BTreeMap<u64, Vec<u8>>,
+    log: UndoLog,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -109,7 +105,8 @@ impl AtomicFiles {
             return Err(Errno::OPNOTSUPP);
         }
         let group = self.group().ok_or(Errno::OPNOTSUPP)?;
-        let attr = self.below.getattr(ino).map_err(|_| Errno::IO)?;
+        let mut log = UndoLog::default();
+        log.keep_attributes(&*self.below, ino).map_err(|_| Errno::IO)?;
         let engagement = group.engage().map_err(|_| Errno::BUSY)?;
         let mut files = locked(&self.files);
         if let Some(file) = files.get(&ino) {
@@ -124,8 +121,7 @@ impl AtomicFiles {
             since: Instant::now(),
             group,
             engagement: Some(engagement),
-            old_len_bytes: attr.size_bytes,
-            old: BTreeMap::new(),
+            log,
         };
         files.insert(ino, Arc::new(Mutex::new(file)));
         self.count.store(files.len(), Ordering::Release);
@@ -164,10 +160,11 @@ impl AtomicFiles {
             drop(file);
             return write();
         }
-        if file.group.atomic_blocks_left().is_none_or(|left| left < UNDO_BLOCKS) {
+        let left = file.group.atomic_blocks_left().unwrap_or(0);
+        if u64::from(left) < file.log.reserve_blocks(BLOCK_BYTES_MIN) {
             return Err(Error::TooLarge);
         }
-        file.keep_old(&*self.below, offset, len_bytes)?;
+        file.log.keep_content(&*self.below, ino, offset, len_bytes, false)?;
         let engagement = file.engagement.as_ref().expect("just seen");
         engagement.enter_for(write)
     }
@@ -203,8 +200,9 @@ impl AtomicFiles {
     }
 
     fn undo(&self, file: &mut AtomicFile) -> Result<()> {
+        let file_log = &mut file.log;
         let Some(engagement) = &file.engagement else { return Ok(()) };
-        engagement.enter_for(|| file.write_old(&*self.below))?;
+        engagement.enter_for(|| file_log.undo(&*self.below))?;
         file.engagement = None;
         self.remove(file.ino);
         // Nobody is told that it took too long: nothing is left that could be half there.
@@ -213,6 +211,20 @@ impl AtomicFiles {
             sink.inode(file.ino, true);
         }
         Ok(())
+    }
+
+    fn undo_or_keep(&self, file: &mut AtomicFile) {
+        if let Err(e) = self.undo(file) {
+            tracing::error!("atomic writes could not be undone, and are kept: {e}");
+            file.engagement = None;
+            self.remove(file.ino);
+        }
+    }
+
+    /// Undoes all writes.
+    pub fn undo_all(&self) {
+        let files: Vec<_> = locked(&self.files).values().cloned().collect();
+        files.into_iter().for_each(|file| self.undo_or_keep(&mut locked(&file)));
     }
 
     /// Undoes the writes of processes that have ended, and those that take too long. Returns the
@@ -224,11 +236,7 @@ impl AtomicFiles {
             let mut file = locked(&file);
             let overdue = file.since + OPEN_MAX;
             if Instant::now() >= overdue || !file.owner.is_alive() {
-                if let Err(e) = self.undo(&mut file) {
-                    tracing::error!("atomic writes could not be undone, and are kept: {e}");
-                    file.engagement = None;
-                    self.remove(file.ino);
-                }
+                self.undo_or_keep(&mut file);
                 continue;
             }
             if file.engagement.is_some() {
@@ -237,51 +245,5 @@ impl AtomicFiles {
             }
         }
         (processes, until)
-    }
-}
-
-impl AtomicFile {
-    /// Keeps the old content of a range that is about to be overwritten.
-    fn keep_old(&mut self, below: &dyn FileSystem, offset: u64, len_bytes: u64) -> Result<()> {
-        let end = offset.saturating_add(len_bytes).min(self.old_len_bytes);
-        let mut at = offset / PIECE_BYTES * PIECE_BYTES;
-        while at < end {
-            if !self.old.contains_key(&at) {
-                let len = PIECE_BYTES.min(self.old_len_bytes - at);
-                let mut old = vec![0; usize::try_from(len).unwrap_or(0)];
-                let mut read = 0;
-                while read < old.len() {
-                    let from = at + read as u64;
-                    match below.read(self.ino, Handle::NONE, from, &mut old[read..])? {
-                        0 => break,
-                        n => read += n,
-                    }
-                }
-                self.old.insert(at, old);
-            }
-            at += PIECE_BYTES;
-        }
-        Ok(())
-    }
-
-    /// Writes the old content back, and cuts the file to its old length.
-    fn write_old(&self, below: &dyn FileSystem) -> Result<()> {
-        let root = Caller::ROOT;
-        for (&at, old) in &self.old {
-            let mut written = 0;
-            while written < old.len() {
-                let to = at + written as u64;
-                let n = below.write(&root, self.ino, Handle::NONE, to, &old[written..])?;
-                if n == 0 {
-                    return Err(Error::Io { errno: EIO, message: "a write of nothing".into() });
-                }
-                written += n;
-            }
-        }
-        if below.getattr(self.ino)?.size_bytes != self.old_len_bytes {
-            let size_bytes = Some(self.old_len_bytes);
-            below.setattr(&root, self.ino, &SetAttr { size_bytes, ..SetAttr::default() })?;
-        }
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that keeps promises: groups that are to be durable at some time, and atomic writes of
+//! The thread that keeps promises: groups that are to be durable at some time, and atomic changes of
 //! processes that end, or take too long.
 //!
 //! It runs from the first promise on, until the mount ends.
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use weft_patch::PatchGroup;
 
+use crate::abort::Abortables;
 use crate::atomic_file::AtomicFiles;
 use crate::engagement::Promise;
 
@@ -34,11 +35,13 @@ struct Shared {
     /// Readable when there is something new.
     wake: OwnedFd,
     files: Arc<AtomicFiles>,
+    abortables: Arc<Abortables>,
 }
 
 /// The thread, or none as long as it has nothing to do.
 pub(crate) struct Background {
     files: Arc<AtomicFiles>,
+    abortables: Arc<Abortables>,
     running: Mutex<Option<(Arc<Shared>, JoinHandle<()>)>>,
 }
 
@@ -47,8 +50,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Background {
-    pub fn new(files: Arc<AtomicFiles>) -> Self {
-        Self { files, running: Mutex::default() }
+    pub fn new(files: Arc<AtomicFiles>, abortables: Arc<Abortables>) -> Self {
+        Self { files, abortables, running: Mutex::default() }
     }
 
     /// Has a group made durable at a time.
@@ -63,9 +66,9 @@ impl Background {
         }
     }
 
-    /// Has the atomic writes looked at, to which one was added. Returns false if there is no thread for
-    /// that.
-    pub fn watch_files(&self) -> bool {
+    /// Has the processes watched that have atomic changes in progress, to which one was added. Returns
+    /// false if there is no thread for that.
+    pub fn watch_processes(&self) -> bool {
         self.shared().map(|shared| shared.notify()).is_some()
     }
 
@@ -76,8 +79,8 @@ impl Background {
             return Some(Arc::clone(shared));
         }
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-        let files = Arc::clone(&self.files);
-        let shared = Arc::new(Shared { work: Mutex::default(), wake, files });
+        let (files, abortables) = (Arc::clone(&self.files), Arc::clone(&self.abortables));
+        let shared = Arc::new(Shared { work: Mutex::default(), wake, files, abortables });
         let thread = {
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new().name("weft-order".into());
@@ -123,7 +126,8 @@ impl Shared {
             for Due { patchgroup, promise, .. } in due {
                 promise.keep(&patchgroup);
             }
-            let (processes, until) = self.files.sweep();
+            let (mut processes, until) = self.files.sweep();
+            processes.extend(self.abortables.sweep());
             self.sleep(&processes, until);
         }
     }

@@ -12,6 +12,7 @@ use std::num::NonZeroU16;
 use std::str::FromStr;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::ioctl::opcode::read_write;
 
 /// Makes a group; its number is returned in `group`. `value` is its [`Kind`].
@@ -38,6 +39,9 @@ pub const COMMIT: u32 = number(0xD9);
 /// Returns in `value` the most blocks that an atomic `group` may still change.
 pub const BLOCKS_LEFT: u32 = number(0xDA);
 
+/// Undoes the changes of `group`, of [`Kind::Abortable`], and ends it.
+pub const ABORT: u32 = number(0xDB);
+
 /// The bit of the value of [`ENGAGE`] that stands for [`Fsync::Barrier`].
 const BARRIER_BIT: u32 = 1 << 8;
 /// The bits above this one are the milliseconds of [`Fsync::Within`].
@@ -55,6 +59,9 @@ pub enum Kind {
     /// [`PatchGroups::create_atomic`](weft_patch::PatchGroups::create_atomic). Only root and the user
     /// who runs the mount may make one, as the syncs of others wait for its end, up to 5 s.
     Atomic,
+    /// An atomic group whose changes can be undone: [`ABORT`]. They are, too, if its process ends before
+    /// a [`COMMIT`]. What is overwritten or cut off is kept in memory until then, up to 64 MiB.
+    Abortable,
 }
 
 impl Kind {
@@ -63,11 +70,13 @@ impl Kind {
             Self::Ordinary => 0,
             Self::Linear => 1,
             Self::Atomic => 2,
+            Self::Abortable => 3,
         }
     }
 
     pub(crate) fn decode(value: u32) -> Option<Self> {
-        [Self::Ordinary, Self::Linear, Self::Atomic].into_iter().find(|k| k.encode() == value)
+        let all = [Self::Ordinary, Self::Linear, Self::Atomic, Self::Abortable];
+        all.into_iter().find(|kind| kind.encode() == value)
     }
 }
 
@@ -166,6 +175,57 @@ pub(crate) fn decode(value: u32) -> Option<(Scope, Fsync)> {
         0 => Some((Scope::Thread, fsync)),
         1 => Some((Scope::Process, fsync)),
         _ => None,
+    }
+}
+
+/// The reason why a command is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    NoSuchGroup,
+    NotOwner,
+    NoSuchProcess,
+    TooMany,
+    Meaningless,
+}
+
+/// The errno of a command that failed, or that it would wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failed {
+    Errno(i32),
+    WouldWait,
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno.raw_os_error())
+    }
+}
+
+impl From<Refused> for Failed {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::NoSuchGroup => Errno::NOENT,
+            Refused::NotOwner => Errno::PERM,
+            Refused::NoSuchProcess => Errno::SRCH,
+            Refused::TooMany => Errno::MFILE,
+            Refused::Meaningless => Errno::INVAL,
+        }
+        .into()
+    }
+}
+
+impl From<weft_patch::Error> for Failed {
+    fn from(e: weft_patch::Error) -> Self {
+        if matches!(e, weft_patch::Error::WouldWait) {
+            return Self::WouldWait;
+        }
+        Self::Errno(e.errno())
+    }
+}
+
+impl From<weft_patch::PatchGroupError> for Failed {
+    fn from(e: weft_patch::PatchGroupError) -> Self {
+        Self::Errno(e.errno())
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use weft_patch::{Engagement, Entered, PatchGroup, PatchGroupError};
 
+use crate::abort::Abortable;
 use crate::background::Background;
 use crate::commands::Fsync;
 
@@ -16,6 +17,8 @@ pub(crate) struct OrderedEngagement {
     patchgroup: PatchGroup,
     engagement: Engagement,
     promise: Arc<Promise>,
+    /// Set if the group can be aborted.
+    pub abortable: Option<Arc<Abortable>>,
 }
 
 /// The promise that a group is durable within a time.
@@ -46,7 +49,7 @@ impl OrderedEngagement {
     /// As [`PatchGroup::engage`].
     pub fn new(patchgroup: PatchGroup, fsync: Fsync) -> Result<Self, PatchGroupError> {
         let engagement = patchgroup.engage()?;
-        Ok(Self { fsync, patchgroup, engagement, promise: Arc::default() })
+        Ok(Self { fsync, patchgroup, engagement, promise: Arc::default(), abortable: None })
     }
 
     /// Adds the changes of this thread to the group, until the result is dropped.

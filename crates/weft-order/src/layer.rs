@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashSet;
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_patch::{AtomicLimits, PatchGroups};
 use weft_vfs::{
@@ -11,11 +12,13 @@ use weft_vfs::{
     Ino, Invalidate, Layer, OpenFlags, Opened, RenameFlags, Result, SetAttr, XattrSet,
 };
 
+use crate::abort::Abortables;
 use crate::atomic_file::{self, AtomicFiles};
 use crate::background::Background;
-use crate::commands::{self, Fsync, Kind, decode};
+use crate::commands::{self, Failed, Fsync, Kind, Refused, decode};
 use crate::engagement::OrderedEngagement;
-use crate::table::{Engagements, Refused, Table};
+use crate::recording::Recording;
+use crate::table::{Engagements, Table};
 
 /// A file system whose callers may put their changes into groups; see the [crate] page.
 ///
@@ -26,6 +29,7 @@ pub struct OrderedFs {
     /// The engagement of all callers, if all have one.
     everyone: Option<Arc<OrderedEngagement>>,
     files: Arc<AtomicFiles>,
+    abortables: Arc<Abortables>,
     background: Background,
     table: Mutex<Table>,
     /// The number of engagements in the table.
@@ -49,12 +53,14 @@ impl OrderedFs {
     /// Makes the layer over the file system of a volume, whose engine makes the groups.
     pub fn new(below: Arc<dyn FileSystem>, groups: PatchGroups) -> Self {
         let files = Arc::new(AtomicFiles::new(Arc::clone(&below), groups.clone()));
+        let abortables = Arc::new(Abortables::new(Arc::clone(&below)));
         Self {
             below,
             groups,
             everyone: None,
-            background: Background::new(Arc::clone(&files)),
+            background: Background::new(Arc::clone(&files), Arc::clone(&abortables)),
             files,
+            abortables,
             table: Mutex::default(),
             engaged: AtomicUsize::new(0),
             mapped: Mutex::default(),
@@ -84,10 +90,31 @@ impl OrderedFs {
     }
 
     /// Runs a call that changes something in the groups of its caller.
-    fn change<R>(&self, caller: &Caller, call: impl FnOnce(&dyn FileSystem) -> R) -> R {
-        let engaged = self.engagements_of(caller);
+    fn change<R>(
+        &self,
+        caller: &Caller,
+        call: impl FnOnce(&dyn FileSystem) -> Result<R>,
+    ) -> Result<R> {
+        self.change_in(&self.engagements_of(caller), call)
+    }
+
+    /// Runs a call that changes something in the groups of these engagements.
+    fn change_in<R>(
+        &self,
+        engaged: &Engagements,
+        call: impl FnOnce(&dyn FileSystem) -> Result<R>,
+    ) -> Result<R> {
         let _entered: SmallVec<[_; 1]> = engaged.iter().map(|e| e.enter()).collect();
-        call(&*self.below)
+        if let Some(_call) = self.abortables.begin_unnoted() {
+            return call(&*self.below);
+        }
+        let mut groups = engaged.iter().filter_map(|e| e.abortable.as_deref());
+        let group = groups.next();
+        if groups.any(|other| group.is_some_and(|group| group.number != other.number)) {
+            // One log would not have what the other undoes.
+            return Err(Error::Busy);
+        }
+        call(&Recording { below: &*self.below, sharing: &self.abortables.sharing, group })
     }
 
     /// Handles an fsync: where it is a barrier to the caller, it orders and does not wait.
@@ -125,21 +152,27 @@ impl OrderedFs {
                 let made = match Kind::decode(value).ok_or(Refused::Meaningless)? {
                     Kind::Ordinary => self.groups.create(),
                     Kind::Linear => self.groups.create_linear(),
-                    Kind::Atomic if !may_hold_others_up(caller) => {
+                    Kind::Atomic | Kind::Abortable if !may_hold_others_up(caller) => {
                         return Err(Refused::NotOwner.into());
                     }
                     Kind::Atomic => self.groups.create_atomic(AtomicLimits::default())?,
+                    Kind::Abortable => {
+                        *group = self.create_abortable(thread)?;
+                        return Ok(value);
+                    }
                 };
                 *group = locked(&self.table).add(thread, made)?;
             }
             commands::DEPEND => {
                 let (after, before) = (find(*group)?, find(value)?);
+                self.end_abortable(value)?;
                 after.depend(&before)?;
             }
             commands::RELEASE => find(*group)?.release(),
             commands::ENGAGE => {
                 let (scope, fsync) = decode(value).ok_or(Refused::Meaningless)?;
-                let engagement = OrderedEngagement::new(find(*group)?, fsync)?;
+                let mut engagement = OrderedEngagement::new(find(*group)?, fsync)?;
+                engagement.abortable = self.abortables.get(*group);
                 self.in_table(|table| table.engage(thread, *group, scope, engagement))?;
             }
             commands::DISENGAGE => {
@@ -147,13 +180,74 @@ impl OrderedFs {
                 self.in_table(|table| table.disengage(thread, *group, scope))?;
             }
             commands::BARRIER => find(*group)?.barrier(),
-            commands::SYNC => find(*group)?.sync()?,
-            commands::COMMIT => find(*group)?.commit()?,
+            commands::SYNC | commands::COMMIT => {
+                let found = find(*group)?;
+                if request == commands::SYNC {
+                    weft_patch::about_to_wait()?;
+                }
+                self.end_abortable(*group)?;
+                if request == commands::SYNC { found.sync()? } else { found.commit()? }
+            }
+            commands::ABORT => {
+                find(*group)?;
+                self.abort(*group)?;
+            }
             commands::BLOCKS_LEFT => return Ok(find(*group)?.atomic_blocks_left().unwrap_or(0)),
             commands::IS_DURABLE => return Ok(u32::from(find(*group)?.is_durable())),
-            _ => self.in_table(|table| table.close(thread, *group))?,
+            _ => {
+                find(*group)?;
+                self.in_table(|table| table.close(thread, *group))?;
+                self.abortables.keep(*group);
+            }
         }
         Ok(value)
+    }
+
+    /// Makes an atomic group that can be aborted. Returns its number.
+    fn create_abortable(&self, thread: u32) -> Done<u32> {
+        if !self.abortables.is_supported() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let made = self.groups.create_atomic(AtomicLimits::default())?;
+        if made.atomic_blocks_left().is_none_or(|left| left < atomic_file::BLOCKS_MIN) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let (number, owner) = {
+            let mut table = locked(&self.table);
+            (table.add(thread, made.clone())?, table.process_of(thread)?)
+        };
+        let mut added = self.abortables.add(number, made, owner);
+        if added.is_ok() && !self.background.watch_processes() {
+            self.abortables.keep(number);
+            added = Err(Errno::AGAIN.into());
+        }
+        if added.is_err() {
+            self.in_table(|table| table.close(thread, number))?;
+        }
+        added.map(|()| number)
+    }
+
+    /// Keeps the changes of a group that could be aborted until now, if it was one.
+    fn end_abortable(&self, number: u32) -> Done<()> {
+        if self.abortables.get(number).is_none() {
+            return Ok(());
+        }
+        if locked(&self.table).is_engaged(number) {
+            return Err(Errno::BUSY.into());
+        }
+        self.abortables.keep(number);
+        Ok(())
+    }
+
+    /// Undoes the changes of a group, and ends it.
+    fn abort(&self, number: u32) -> Done<()> {
+        let undone = self.abortables.abort(number)?;
+        self.in_table(|table| {
+            table.disengage_all(number);
+            Ok(())
+        })?;
+        self.abortables.announce(undone);
+        Ok(())
     }
 
     /// Executes a command of atomic writes of a file. Returns the errno and the data of the answer.
@@ -168,16 +262,16 @@ impl OrderedFs {
             return answer(0, features.to_ne_bytes().to_vec());
         }
         let Ok(owner) = locked(&self.table).process_of(caller.pid) else {
-            return answer(rustix::io::Errno::SRCH.raw_os_error(), Vec::new());
+            return answer(Errno::SRCH.raw_os_error(), Vec::new());
         };
         let errno = match request {
             atomic_file::START => {
                 let started = self.files.start(ino, &owner);
-                if started.is_ok() && !self.background.watch_files() {
+                if started.is_ok() && !self.background.watch_processes() {
                     self.files.abort(ino, &owner)?;
-                    return answer(rustix::io::Errno::AGAIN.raw_os_error(), Vec::new());
+                    return answer(Errno::AGAIN.raw_os_error(), Vec::new());
                 }
-                started.err().map_or(0, rustix::io::Errno::raw_os_error)
+                started.err().map_or(0, Errno::raw_os_error)
             }
             atomic_file::COMMIT => match self.files.commit(ino, &owner) {
                 Ok(()) => 0,
@@ -217,41 +311,6 @@ fn may_hold_others_up(caller: &Caller) -> bool {
 /// The result of a command.
 type Done<T, E = Failed> = std::result::Result<T, E>;
 
-/// The errno of a command that failed, or that it would wait.
-enum Failed {
-    Errno(i32),
-    WouldWait,
-}
-
-impl From<Refused> for Failed {
-    fn from(refused: Refused) -> Self {
-        use rustix::io::Errno;
-        let errno = match refused {
-            Refused::NoSuchGroup => Errno::NOENT,
-            Refused::NotOwner => Errno::PERM,
-            Refused::NoSuchProcess => Errno::SRCH,
-            Refused::TooMany => Errno::MFILE,
-            Refused::Meaningless => Errno::INVAL,
-        };
-        Self::Errno(errno.raw_os_error())
-    }
-}
-
-impl From<weft_patch::Error> for Failed {
-    fn from(e: weft_patch::Error) -> Self {
-        if matches!(e, weft_patch::Error::WouldWait) {
-            return Self::WouldWait;
-        }
-        Self::Errno(e.errno())
-    }
-}
-
-impl From<weft_patch::PatchGroupError> for Failed {
-    fn from(e: weft_patch::PatchGroupError) -> Self {
-        Self::Errno(e.errno())
-    }
-}
-
 impl Layer for OrderedFs {
     fn below(&self) -> &dyn FileSystem {
         &*self.below
@@ -259,6 +318,7 @@ impl Layer for OrderedFs {
 
     fn set_invalidate(&self, sink: Arc<dyn Invalidate>) {
         self.files.set_invalidate(Arc::clone(&sink));
+        self.abortables.set_invalidate(Arc::clone(&sink));
         self.below.set_invalidate(sink);
     }
 
@@ -277,7 +337,7 @@ impl Layer for OrderedFs {
         if atomic_file::COMMANDS.contains(&request) {
             return self.write_atomically(caller, ino, request);
         }
-        if !(commands::CREATE..=commands::BLOCKS_LEFT).contains(&request) {
+        if !(commands::CREATE..=commands::ABORT).contains(&request) {
             return self.change(caller, |fs| fs.command(caller, ino, handle, request, data));
         }
         let Some((group, value)) = data.split_first_chunk::<4>() else {
@@ -315,7 +375,7 @@ impl Layer for OrderedFs {
         if self.engaged.load(Ordering::Relaxed) > 0 || self.everyone.is_some() {
             locked(&self.mapped).insert(ino);
         }
-        self.below.write_cached(caller, ino, handle, offset, data)
+        self.change_in(&Engagements::new(), |fs| fs.write_cached(caller, ino, handle, offset, data))
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<weft_vfs::Attr> {
@@ -443,5 +503,12 @@ impl Layer for OrderedFs {
 
     fn set_file_flags(&self, caller: &Caller, ino: Ino, flags: FileFlags) -> Result<()> {
         self.change(caller, |fs| fs.set_file_flags(caller, ino, flags))
+    }
+
+    fn unmount(&self) -> Result<()> {
+        // Whoever could commit them can no longer.
+        self.files.undo_all();
+        self.abortables.undo_all();
+        self.below.unmount()
     }
 }

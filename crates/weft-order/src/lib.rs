@@ -31,11 +31,15 @@
 //! | `table` | groups and engagements of a mount, with their owners |
 //! | `engagement` | what fsync means to those who are engaged |
 //! | `atomic_file` | atomic writes of one file, by the commands of F2FS, which SQLite uses |
+//! | `abort` | atomic groups that can be aborted, and what others change of what they changed |
+//! | `recording` | the layer that keeps what such a group replaces |
+//! | `undo` | what was replaced, and how it comes back |
 //! | `background` | the thread that keeps promises |
 //! | `process` | the processes from which a process descends |
 //! | `client` | the same groups for a program on the mount |
 #![warn(missing_docs)]
 
+mod abort;
 mod atomic_file;
 mod background;
 mod client;
@@ -43,7 +47,9 @@ pub mod commands;
 mod engagement;
 mod layer;
 mod process;
+mod recording;
 mod table;
+mod undo;
 
 pub use client::{Error, MountedGroup, Result};
 pub use commands::{Fsync, Kind, Scope};

@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use weft_patch::PatchGroup;
 
-use crate::commands::Scope;
+use crate::commands::{Refused, Scope};
 use crate::engagement::OrderedEngagement;
 use crate::process::{Process, ancestors};
 
@@ -24,16 +24,6 @@ const KEPT: Duration = Duration::from_millis(100);
 
 /// The most answers that are kept.
 const ANSWERS_MAX: usize = 4096;
-
-/// The reason why a command is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
-    NoSuchGroup,
-    NotOwner,
-    NoSuchProcess,
-    TooMany,
-    Meaningless,
-}
 
 /// A thread or a process whose changes belong to a group.
 #[derive(Debug)]
@@ -117,8 +107,7 @@ impl Table {
     pub fn close(&mut self, thread: u32, number: u32) -> Result<(), Refused> {
         self.group(thread, number)?;
         self.groups.remove(&number);
-        self.engaged.retain(|e| e.group != number);
-        self.answers.clear();
+        self.disengage_all(number);
         Ok(())
     }
 
@@ -146,6 +135,17 @@ impl Table {
         self.engaged.retain(|e| !e.is(number, scope, thread, process.pid));
         self.answers.clear();
         Ok(())
+    }
+
+    /// Returns true if threads or processes are engaged in a group.
+    pub fn is_engaged(&self, number: u32) -> bool {
+        self.engaged.iter().any(|e| e.group == number)
+    }
+
+    /// Ends all engagements in a group.
+    pub fn disengage_all(&mut self, number: u32) {
+        self.engaged.retain(|e| e.group != number);
+        self.answers.clear();
     }
 
     pub fn engagements(&self) -> usize {

@@ -339,6 +339,14 @@ impl PatchGroup {
         self.0.end_atomic(&mut state, &mut members)
     }
 
+    /// Ends an atomic group as [`commit`](Self::commit) does, also while it is engaged: changes of those
+    /// who are fail with [`PatchGroupError::Cut`] from now on.
+    pub fn end(&self) {
+        let mut state = self.0.shared.lock();
+        // That it was cut is told to those who commit it.
+        let _ = self.0.end_atomic(&mut state, &mut self.0.members());
+    }
+
     /// Returns the most blocks that an atomic group may still change, or `None` if it is not atomic, has
     /// ended, or was cut.
     #[must_use]

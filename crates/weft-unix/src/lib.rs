@@ -67,6 +67,7 @@ mod nodes;
 mod plug;
 mod readdir;
 mod rename;
+mod restore;
 mod space;
 mod state;
 mod sync;

@@ -45,7 +45,7 @@ impl What<'_> {
 }
 
 /// Refuses `.` and `..` as a new name.
-fn check_new_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
     check_name(name)?;
     if name == b"." || name == b".." { Err(FsError::Exists.into()) } else { Ok(()) }
 }

@@ -234,6 +234,10 @@ impl<F: Format> FileSystem for UnixFs<F> {
         Ok(self.do_create_unnamed(caller, parent, perm)?)
     }
 
+    fn restore_name(&self, _: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> FsResult<()> {
+        Ok(self.do_restore_name(ino, parent, name)?)
+    }
+
     fn release(&self, _ino: Ino, handle: Handle) -> FsResult<()> {
         if handle != Handle::NONE {
             self.do_release(handle)?;

@@ -48,6 +48,7 @@ macro_rules! with_calls {
                 flags: RenameFlags
             ) -> Result<()>;
             fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> Result<Entry>;
+            fn restore_name(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<()>;
             fn is_stateful(&self) -> bool;
             fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened>;
             fn create(

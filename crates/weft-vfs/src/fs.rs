@@ -254,6 +254,18 @@ pub trait FileSystem: Send + Sync {
         Err(Error::Unsupported("files without a name"))
     }
 
+    /// Gives an inode whose last name was removed, and on which there is still a reference, a name
+    /// again: the undoing of a removal. A directory gets another [generation](Entry::generation), as
+    /// fronts know it as one that is gone.
+    ///
+    /// # Errors
+    /// Those of [`link`](Self::link); [`Error::Exists`] also if the inode has a name;
+    /// [`Error::Unsupported`] where that cannot be done.
+    fn restore_name(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<()> {
+        let _ = (caller, ino, parent, name);
+        Err(Error::Unsupported("names that come back"))
+    }
+
     // ---- Open files ----
 
     /// Reports whether a front must announce every opening and closing: by [`open`](Self::open) or

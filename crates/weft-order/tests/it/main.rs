@@ -1,5 +1,6 @@
 //! The layer over an ext2 volume in memory, with this process and its relatives as callers.
 
+mod abort;
 mod atomic_file;
 
 use std::os::unix::process::parent_id;
@@ -245,7 +246,7 @@ fn what_the_life_of_a_group_forbids_is_refused_and_changes_nothing() {
         assert!(matches!(wrong, Err(Error::Invalid(_))), "{wrong:?}");
     }
     let unknown =
-        volume.fs().command(&Caller::ROOT, root, Handle::NONE, commands::BLOCKS_LEFT + 1, &[]);
+        volume.fs().command(&Caller::ROOT, root, Handle::NONE, commands::CREATE + 0x20, &[]);
     assert!(matches!(unknown, Err(Error::UnknownCommand)), "{unknown:?}");
 }
 

@@ -31,6 +31,7 @@ fn calls_about_files_without_a_network_go_below() {
         "readdir_plus",
         // A file is made, and opened by what rules say of it. One without a name has no rules.
         "create_unnamed",
+        "restore_name",
         "is_stateful",
         "create",
         // A file that is written anew is another inode below, without the locks of the old one.

@@ -219,6 +219,7 @@ calls! {
     rmdir(fs, on) { fs.rmdir(&CALLER, on.root, b"dir to remove") }
     rename(fs, on) { fs.rename(&CALLER, on.root, b"node", on.root, b"renamed", RenameFlags::empty()) }
     create_unnamed(fs, on) { fs.create_unnamed(&CALLER, on.root, 0o644) }
+    restore_name(fs, on) { fs.restore_name(&CALLER, on.file, on.root, b"restored") }
     is_stateful(fs, on) { fs.is_stateful() }
     open(fs, on) { fs.open(&CALLER, on.file, OpenFlags::READ) }
     create(fs, on) {
