@@ -34,6 +34,9 @@ pub enum Error {
     /// have left a part of its changes.
     #[error("the changes took longer than 5 seconds while others waited, and are not atomic")]
     Cut,
+    /// Others have changed what an atomic group has changed, too: it is not undone.
+    #[error("others have changed what was changed here, too: it is not undone")]
+    Shared,
     /// The mount refused the command: see [`commands`] for the errors.
     #[error("{what} of a patchgroup: {source}")]
     Refused {
@@ -55,6 +58,7 @@ impl Error {
             Self::NoGroups => Errno::NOTTY.raw_os_error(),
             Self::NotAtomic => Errno::OPNOTSUPP.raw_os_error(),
             Self::Cut => Errno::TIMEDOUT.raw_os_error(),
+            Self::Shared => Errno::BUSY.raw_os_error(),
         }
     }
 }
@@ -162,6 +166,19 @@ impl MountedGroup {
     /// [`Error::Cut`] if it was open for too long; [`Error::Refused`].
     pub fn commit(&self) -> Result<()> {
         self.command::<{ commands::COMMIT }>(0, "commit").map(drop)
+    }
+
+    /// Undoes all changes of a group of [`Kind::Abortable`], and ends it and its engagements.
+    ///
+    /// # Errors
+    /// [`Error::Shared`]: nothing is undone, and the group can still be committed. [`Error::Refused`]: with
+    /// `EINVAL` it has ended, or cannot be aborted; with another error a part could not be undone, and
+    /// is kept.
+    pub fn abort(&self) -> Result<()> {
+        match self.command::<{ commands::ABORT }>(0, "abort") {
+            Err(e) if e.errno() == Errno::BUSY.raw_os_error() => Err(Error::Shared),
+            result => result.map(drop),
+        }
     }
 
     /// Returns the most blocks that an atomic group may still change: 0 if it has ended, was cut, or is

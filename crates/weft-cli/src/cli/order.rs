@@ -24,9 +24,10 @@ pub struct Ordered {
     /// earlier one without all later ones.
     #[arg(long, value_name = "MEANING", default_value = "wait")]
     pub fsync: Fsync,
-    /// After a power cut all changes of the commands are there, or none. Needs a journal, and root or the
-    /// user who runs the mount; fails if they take longer than 5 seconds while others wait, or change
-    /// more than the journal may hold
+    /// After a power cut all changes of the command are there, or none; and none if it fails or is killed
+    ///
+    /// Needs a journal, and root or the user who runs the mount. Fails if the command takes longer than 5
+    /// seconds while others wait, or changes more than the journal may hold or memory may keep
     #[arg(long, conflicts_with = "linear")]
     pub atomic: bool,
     /// Each change is never durable before the one before it

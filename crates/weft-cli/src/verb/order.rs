@@ -19,7 +19,7 @@ pub fn run(args: &cli::Ordered) -> Outcome {
         return Err(Failure::usage("a command is missing before or after 'then'"));
     }
     let kind = match (args.atomic, args.linear) {
-        (true, _) => Kind::Atomic,
+        (true, _) => Kind::Abortable,
         (_, true) => Kind::Linear,
         _ => Kind::Ordinary,
     };
@@ -37,7 +37,12 @@ pub fn run(args: &cli::Ordered) -> Outcome {
     if let Err(e) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         return Err(Failure::new(format!("cannot become a subreaper: {e}")));
     }
-    let mut group = MountedGroup::of_kind(&args.on, kind).map_err(failed)?;
+    let mut group = match MountedGroup::of_kind(&args.on, kind) {
+        // On this volume nothing can be undone: HFS, or an ext3 volume with a small journal.
+        Err(Error::NotAtomic) if args.atomic => MountedGroup::of_kind(&args.on, Kind::Atomic),
+        made => made,
+    }
+    .map_err(failed)?;
     let mut code = DONE;
     for (number, words) in commands.iter().enumerate() {
         if number > 0 {
@@ -53,6 +58,12 @@ pub fn run(args: &cli::Ordered) -> Outcome {
         code = exit_code(status);
         if code != DONE {
             break;
+        }
+    }
+    if args.atomic && code != DONE {
+        match group.abort() {
+            Ok(()) => return Ok(code),
+            Err(e) => eprintln!("weft: the command failed, and its changes are kept: {e}"),
         }
     }
     group.commit().map_err(failed)?;

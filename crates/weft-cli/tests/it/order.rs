@@ -1,6 +1,8 @@
 //! `weft order`: what a power cut may leave of programs whose changes are ordered, and its errors.
 
 use crate::run::{Bench, can_mount};
+use std::process::Command;
+use weft_testing::yield_until;
 
 const ORDERS: [&str; 5] = ["soft", "async", "journal", "journal=ordered", "journal=full"];
 
@@ -146,6 +148,58 @@ fn of_an_atomic_command_all_is_left_or_nothing() {
             assert_eq!(code, 3, "{said}");
         }
     }
+}
+
+#[test]
+fn an_atomic_command_that_fails_or_is_killed_has_changed_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext3");
+    std::fs::create_dir(bench.path("m")).unwrap();
+    bench.ok(&["mount", "v.img", "m", "--background", "--order", "journal=ordered"]);
+    let make = "cd m && mkdir -p d/e && seq 1000 >d/kept && echo removed >d/removed && ln -s x d/e/l && \
+                setfattr -n user.a -v old d/kept 2>/dev/null; chmod 640 d/kept";
+    // All that a user sees, twice: the kernel may have kept some of it.
+    let see = "cd m && find . -printf '%P %y %M %n %s %T@ %l\n' | sort && find . -type f -exec cksum {} +";
+    let shell = |line: &str| {
+        let done =
+            Command::new("sh").arg("-c").arg(line).current_dir(bench.dir()).output().unwrap();
+        assert!(done.status.success(), "{line}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    shell(make);
+    let before = shell(see);
+    let change = "cd m/d && echo new >>kept && echo more >new && rm -r removed e && mv kept other && \
+                  mkdir -p a/b && cp other a/b && chmod 600 other && : >a/empty";
+    let failed = bench.run(&["order", "--on", "m", "--atomic", &format!("{change}; exit 3")]);
+    assert_eq!((failed.code, &*failed.err), (3, ""));
+    assert_eq!(shell(see), before);
+    // Killed while it runs.
+    let line = format!("{change}; touch ../done; sleep 100");
+    let atomic = |line: &str| bench.command(&["order", "--on", "m", "--atomic", line]);
+    let mut killed = atomic(&line).spawn().unwrap();
+    yield_until("it has changed all", || bench.path("m/done").exists());
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    yield_until("it is undone", || !bench.path("m/done").exists());
+    yield_until("all of it", || shell(see) == before);
+    // What another process has changed, too.
+    let line =
+        format!("{change}; touch ../done; while test -e ../done; do sleep 0.01; done; exit 4");
+    let shared = atomic(&line).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    yield_until("it has changed all", || bench.path("m/done").exists());
+    shell("echo of another >>m/d/new; rm m/done");
+    let ended = shared.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(4), "{said}");
+    assert!(said.contains("others have changed"), "{said}");
+    assert_eq!(shell("cat m/d/new"), "more\nof another\n");
+    // One that succeeds.
+    bench.ok(&["order", "--on", "m", "--atomic", "echo done >m/d/last"]);
+    bench.ok(&["umount", "m"]);
+    assert_eq!(bench.ok(&["cat", "v.img:/d/last"]), "done\n");
+    bench.e2fsck_clean("v.img");
 }
 
 #[test]
