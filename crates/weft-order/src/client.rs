@@ -3,12 +3,14 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::commands::{self, Fsync, Kind, Scope, encode};
 
@@ -205,6 +207,21 @@ impl MountedGroup {
     /// [`Error::Refused`].
     pub fn is_durable(&self) -> Result<bool> {
         self.command::<{ commands::IS_DURABLE }>(0, "state").map(|value| value != 0)
+    }
+
+    /// Returns a descriptor that polls readable once the changes made in the group until now are durable:
+    /// four bytes can be read then, the number of the group. Nothing is written for it, so that happens
+    /// by age, or by a sync. It is at its end of file, with nothing to read, if the mount ends before.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: with `EACCES` the mount is of another user, who is not root.
+    pub fn tell_durable(&self) -> Result<OwnedFd> {
+        let what = "descriptor";
+        let refused = |e: Errno| Error::Refused { what, source: e.into() };
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(refused)?;
+        let descriptor = u32::try_from(write.as_raw_fd()).unwrap_or(u32::MAX);
+        self.command::<{ commands::TELL }>(descriptor, what)?;
+        Ok(read)
     }
 
     fn command<const NUMBER: u32>(&self, value: u32, what: &'static str) -> Result<u32> {

@@ -42,6 +42,10 @@ pub const BLOCKS_LEFT: u32 = number(0xDA);
 /// Undoes the changes of `group`, of [`Kind::Abortable`], and ends it.
 pub const ABORT: u32 = number(0xDB);
 
+/// Has the number of `group`, four bytes, written to a pipe once it is durable: `value` is the descriptor
+/// of the caller's end for writing, which it may close then. The mount does not write anything for it.
+pub const TELL: u32 = number(0xDC);
+
 /// The bit of the value of [`ENGAGE`] that stands for [`Fsync::Barrier`].
 const BARRIER_BIT: u32 = 1 << 8;
 /// The bits above this one are the milliseconds of [`Fsync::Within`].

@@ -17,6 +17,7 @@ use crate::atomic_file::{self, AtomicFiles};
 use crate::background::Background;
 use crate::commands::{self, Failed, Fsync, Kind, Refused, decode};
 use crate::engagement::OrderedEngagement;
+use crate::pipe::Pipes;
 use crate::recording::Recording;
 use crate::table::{Engagements, Table};
 
@@ -30,6 +31,7 @@ pub struct OrderedFs {
     everyone: Option<Arc<OrderedEngagement>>,
     files: Arc<AtomicFiles>,
     abortables: Arc<Abortables>,
+    pipes: Pipes,
     background: Background,
     table: Mutex<Table>,
     /// The number of engagements in the table.
@@ -61,6 +63,7 @@ impl OrderedFs {
             background: Background::new(Arc::clone(&files), Arc::clone(&abortables)),
             files,
             abortables,
+            pipes: Pipes::default(),
             table: Mutex::default(),
             engaged: AtomicUsize::new(0),
             mapped: Mutex::default(),
@@ -188,6 +191,7 @@ impl OrderedFs {
                 self.end_abortable(*group)?;
                 if request == commands::SYNC { found.sync()? } else { found.commit()? }
             }
+            commands::TELL => self.pipes.tell(&find(*group)?, *group, (thread, value))?,
             commands::ABORT => {
                 find(*group)?;
                 self.abort(*group)?;
@@ -337,7 +341,7 @@ impl Layer for OrderedFs {
         if atomic_file::COMMANDS.contains(&request) {
             return self.write_atomically(caller, ino, request);
         }
-        if !(commands::CREATE..=commands::ABORT).contains(&request) {
+        if !(commands::CREATE..=commands::TELL).contains(&request) {
             return self.change(caller, |fs| fs.command(caller, ino, handle, request, data));
         }
         let Some((group, value)) = data.split_first_chunk::<4>() else {

@@ -35,6 +35,7 @@
 //! | `recording` | the layer that keeps what such a group replaces |
 //! | `undo` | what was replaced, and how it comes back |
 //! | `background` | the thread that keeps promises |
+//! | `pipe` | the pipes by which programs are told that a group is durable |
 //! | `process` | the processes from which a process descends |
 //! | `client` | the same groups for a program on the mount |
 #![warn(missing_docs)]
@@ -46,6 +47,7 @@ mod client;
 pub mod commands;
 mod engagement;
 mod layer;
+mod pipe;
 mod process;
 mod recording;
 mod table;

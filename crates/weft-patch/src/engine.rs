@@ -372,7 +372,7 @@ impl Shared {
         }
         state.counters.flushes += u64::from(flushes);
         state.complete(batch);
-        self.room.notify_all();
+        self.note_progress(state);
         (also, flushed, result)
     }
 
@@ -426,7 +426,7 @@ impl Shared {
             if state.signals.stop {
                 return;
             }
-            drop(state);
+            self.note_progress(state);
             match self.write_back_once() {
                 Ok(wrote) => {
                     failures = 0;

@@ -424,8 +424,7 @@ impl Shared {
         state.counters.flushes += 1;
         state.counters.count_request(1);
         state.committed(commit.head, end);
-        drop(state);
-        self.room.notify_all();
+        self.note_progress(state);
         Ok(())
     }
 

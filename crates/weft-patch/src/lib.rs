@@ -96,6 +96,7 @@ mod state;
 mod sync;
 mod transactions;
 mod undo;
+mod watch;
 mod writeback;
 
 pub use atomic::{AtomicLimits, HOLD_BLOCKS_MIN};

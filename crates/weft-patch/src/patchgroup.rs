@@ -359,6 +359,15 @@ impl PatchGroup {
         }
     }
 
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+
+    /// Returns the patches that are durable once the group is.
+    pub(crate) fn ends(&self) -> SmallVec<[PatchId; 2]> {
+        self.0.members().ends()
+    }
+
     pub(crate) fn atomic(&self) -> Option<Atomic> {
         self.0.members().atomic
     }

@@ -9,6 +9,7 @@ use crate::nowait;
 use crate::patchgroup::Grouped;
 use crate::transactions::Journal;
 use crate::undo::Change;
+use crate::watch::Watcher;
 use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Policy, Result};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -66,6 +67,8 @@ pub(crate) struct State {
     pub needed_mark: u64,
     /// The callers that sync.
     pub group: Group,
+    /// Those that are to be told what is durable.
+    pub watchers: Vec<Watcher>,
     pub missing: Missing,
     pub journal: Option<Journal>,
     pub signals: Signals,
@@ -98,6 +101,7 @@ impl State {
             failed: Vec::new(),
             needed_mark: 0,
             group: Group::default(),
+            watchers: Vec::new(),
             missing: Missing::default(),
             journal: None,
             signals: Signals::default(),

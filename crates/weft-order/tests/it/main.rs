@@ -3,6 +3,8 @@
 mod abort;
 mod atomic_file;
 
+use std::io::Read as _;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::parent_id;
 use std::sync::Arc;
 
@@ -22,6 +24,7 @@ struct Volume {
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
+const EBADF: i32 = 9;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const EMFILE: i32 = 24;
@@ -273,4 +276,67 @@ fn groups_are_bounded_and_those_of_dead_processes_are_dropped() {
         volume.command(own(), commands::CREATE, 0, 0);
         volume.command(own(), commands::SYNC, group, 0).0 == ENOENT
     });
+}
+
+/// Makes a pipe. Returns its ends: for reading, and for writing.
+fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    std::io::pipe().unwrap()
+}
+
+#[test]
+fn a_pipe_tells_that_a_group_is_durable() {
+    let volume = Volume::new();
+    let group = volume.create();
+    let tell = |descriptor: &dyn AsRawFd| {
+        let value = u32::try_from(descriptor.as_raw_fd()).unwrap();
+        volume.command(own(), commands::TELL, group, value).0
+    };
+    let said = |mut reader: std::io::PipeReader| {
+        let mut said = Vec::new();
+        reader.read_to_end(&mut said).unwrap();
+        said
+    };
+    // One without changes is durable.
+    let (reader, writer) = pipe();
+    assert_eq!(tell(&writer), 0);
+    drop(writer);
+    assert_eq!(said(reader), group.to_ne_bytes());
+    // Not before it is durable.
+    volume.done(commands::ENGAGE, group, PROCESS);
+    volume.write(own(), "file");
+    let (reader, writer) = pipe();
+    assert_eq!(tell(&writer), 0);
+    drop(writer);
+    rustix::io::ioctl_fionbio(&reader, true).unwrap();
+    let mut reader = reader;
+    assert_eq!(reader.read(&mut [0; 4]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    volume.fs().sync().unwrap();
+    assert_eq!(said(reader), group.to_ne_bytes());
+    // The volume ends before that.
+    volume.write(own(), "another file");
+    let (reader, writer) = pipe();
+    assert_eq!(tell(&writer), 0);
+    // What is no pipe.
+    let file = std::fs::File::open("/proc/self/status").unwrap();
+    assert_eq!(tell(&file), EINVAL);
+    assert_eq!(volume.command(own(), commands::TELL, group, 1 << 20).0, EBADF);
+    assert_eq!(volume.command(own(), commands::TELL, group + 1, 0).0, ENOENT);
+    let mut open = 1;
+    let refused = loop {
+        match tell(&writer) {
+            0 => open += 1,
+            errno => break errno,
+        }
+        assert!(open < 10_000);
+    };
+    assert_eq!((open, refused), (512, EMFILE));
+    drop(writer);
+    volume.fs().sync().unwrap();
+    assert_eq!(said(reader), group.to_ne_bytes().repeat(512));
+    volume.write(own(), "a third file");
+    let (reader, writer) = pipe();
+    assert_eq!(tell(&writer), 0);
+    drop(writer);
+    drop(volume);
+    assert_eq!(said(reader), []);
 }

@@ -4,6 +4,7 @@
 use crate::log::{log_in, make_log};
 use crate::patchgroups::{BLOCK, BLOCKS, LOG, META, POLICIES};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use weft_block::{BlockDevice, MemoryDevice};
 use weft_patch::jbd2::Features;
 use weft_patch::{
@@ -33,6 +34,43 @@ pub(crate) fn volume_after_recovery(device: &MemoryDevice) -> Vec<u8> {
     recover(&*copy, BLOCK as u32, log).unwrap();
     copy.read_at(&mut image, 0).unwrap();
     image
+}
+
+#[test]
+fn those_who_watch_a_group_are_told_once_it_is_durable() {
+    for policy in POLICIES {
+        let (_, engine) = engine_of(policy);
+        let group = PatchGroup::new(&engine);
+        let told = Arc::new(AtomicU32::new(0));
+        let watch = || {
+            let told = Arc::clone(&told);
+            group.when_durable(move || {
+                told.fetch_add(1, Ordering::Relaxed);
+            });
+        };
+        let times = || told.load(Ordering::Relaxed);
+        watch();
+        assert_eq!(times(), 1, "{policy:?}: there is nothing");
+        let engaged = group.engage().unwrap();
+        let change = |nr| engine.begin(1).unwrap().write(BlockNr(nr), 0, &[7; 4], &[]).unwrap();
+        engaged.enter_for(|| change(0));
+        watch();
+        change(1);
+        assert_eq!(times(), 1, "{policy:?}");
+        engine.sync().unwrap();
+        assert!(group.is_durable());
+        assert_eq!(times(), 2, "{policy:?}");
+        // What comes later is not waited for.
+        engaged.enter_for(|| change(2));
+        watch();
+        group.sync().unwrap();
+        engaged.enter_for(|| change(3));
+        assert_eq!((times(), group.is_durable()), (3, false), "{policy:?}");
+        watch();
+        drop((engaged, group));
+        engine.shutdown().unwrap();
+        assert_eq!(times(), 4, "{policy:?}: a shutdown writes");
+    }
 }
 
 #[test]
