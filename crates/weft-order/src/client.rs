@@ -3,14 +3,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl};
 
-use crate::commands::{self, Fsync, Kind, Scope, encode};
+use crate::commands::{self, Covered, Fsync, Kind, Scope, encode};
 
 /// An error of a group on a mount.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,9 @@ pub enum Error {
     /// An atomic group was asked for on a volume without a journal, or with too small a one.
     #[error("atomic changes need a volume with a journal of at least some mebibytes")]
     NotAtomic,
+    /// A single open file was to be engaged on a mount that does not know open files apart.
+    #[error("this mount does not know open files apart: mount it with -o open_files")]
+    NoOpenFiles,
     /// An atomic group was open for too long while others waited for it: a power cut before this may
     /// have left a part of its changes.
     #[error("the changes took longer than 5 seconds while others waited, and are not atomic")]
@@ -53,7 +56,7 @@ impl Error {
                 source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
             }
             Self::NoGroups => Errno::NOTTY.raw_os_error(),
-            Self::NotAtomic => Errno::OPNOTSUPP.raw_os_error(),
+            Self::NotAtomic | Self::NoOpenFiles => Errno::OPNOTSUPP.raw_os_error(),
             Self::Cut => Errno::TIMEDOUT.raw_os_error(),
         }
     }
@@ -100,7 +103,7 @@ impl MountedGroup {
 
     fn on(directory: &Arc<File>, kind: Kind) -> Result<Self> {
         let argument = [0, kind.encode()];
-        let [number, _] = command::<{ commands::CREATE }>(directory, argument, "creation")?;
+        let [number, _] = command::<{ commands::CREATE }>(directory.as_fd(), argument, "creation")?;
         Ok(Self { directory: Arc::clone(directory), number })
     }
 
@@ -110,15 +113,21 @@ impl MountedGroup {
     /// [`Error::Refused`], with `EXDEV` for a group of another mount.
     pub fn depend(&self, before: &Self) -> Result<()> {
         // The number of a group of another mount may be that of one here, too.
-        let device = |file: &File| file.metadata().map(|found| found.dev());
-        let refused = |source| Error::Refused { what: "dependency", source };
-        if !Arc::ptr_eq(&self.directory, &before.directory)
-            && device(&self.directory).map_err(refused)?
-                != device(&before.directory).map_err(refused)?
-        {
-            return Err(refused(Errno::XDEV.into()));
+        if !Arc::ptr_eq(&self.directory, &before.directory) {
+            self.check_is_here(before.directory.as_fd(), "dependency")?;
         }
         self.command::<{ commands::DEPEND }>(before.number, "dependency").map(drop)
+    }
+
+    /// Fails if a file is on another mount: a number of a group here may be that of one there, too.
+    fn check_is_here(&self, file: BorrowedFd<'_>, what: &'static str) -> Result<()> {
+        let refused = |source| Error::Refused { what, source };
+        let device = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map(|found| found.st_dev);
+        let device = |fd| device(fd).map_err(|e| refused(e.into()));
+        if device(self.directory.as_fd())? == device(file)? {
+            return Ok(());
+        }
+        Err(refused(Errno::XDEV.into()))
     }
 
     /// Ends the dependencies of this group.
@@ -135,7 +144,8 @@ impl MountedGroup {
     /// # Errors
     /// [`Error::Refused`].
     pub fn engage(&self, scope: Scope, fsync: Fsync) -> Result<()> {
-        self.command::<{ commands::ENGAGE }>(encode(scope, fsync), "engagement").map(drop)
+        let value = encode(Covered::Scope(scope), fsync);
+        self.command::<{ commands::ENGAGE }>(value, "engagement").map(drop)
     }
 
     /// Ends an engagement.
@@ -143,8 +153,40 @@ impl MountedGroup {
     /// # Errors
     /// [`Error::Refused`].
     pub fn disengage(&self, scope: Scope) -> Result<()> {
-        let value = encode(scope, Fsync::Wait);
+        let value = encode(Covered::Scope(scope), Fsync::Wait);
         self.command::<{ commands::DISENGAGE }>(value, "end of the engagement").map(drop)
+    }
+
+    /// Adds the changes that are made by an open file of this mount to the group, by whichever process,
+    /// and no others: until [`disengage_file`](Self::disengage_file), until the group is dropped, or until
+    /// the last descriptor of it is closed (the mount is told of that a moment later). `fsync` is the
+    /// meaning of fsync to this file.
+    ///
+    /// # Errors
+    /// [`Error::NoOpenFiles`]; [`Error::NoGroups`] for a file whose content is transformed;
+    /// [`Error::Refused`], with `EINVAL` for a directory, and `EXDEV` for a file of another mount.
+    pub fn engage_file(&self, file: impl AsFd, fsync: Fsync) -> Result<()> {
+        self.command_on_file::<{ commands::ENGAGE }>(file.as_fd(), fsync, "engagement")
+    }
+
+    /// Ends the engagement of an open file.
+    ///
+    /// # Errors
+    /// As [`engage_file`](Self::engage_file).
+    pub fn disengage_file(&self, file: impl AsFd) -> Result<()> {
+        let what = "end of the engagement";
+        self.command_on_file::<{ commands::DISENGAGE }>(file.as_fd(), Fsync::Wait, what)
+    }
+
+    fn command_on_file<const NUMBER: u32>(
+        &self,
+        file: BorrowedFd<'_>,
+        fsync: Fsync,
+        what: &'static str,
+    ) -> Result<()> {
+        self.check_is_here(file, what)?;
+        let argument = [self.number, encode(Covered::OpenFile, fsync)];
+        command::<NUMBER>(file, argument, what).map(drop)
     }
 
     /// Orders the changes of the group from now on after those until now.
@@ -191,7 +233,8 @@ impl MountedGroup {
     }
 
     fn command<const NUMBER: u32>(&self, value: u32, what: &'static str) -> Result<u32> {
-        command::<NUMBER>(&self.directory, [self.number, value], what).map(|[_, value]| value)
+        command::<NUMBER>(self.directory.as_fd(), [self.number, value], what)
+            .map(|[_, value]| value)
     }
 }
 
@@ -203,7 +246,7 @@ impl Drop for MountedGroup {
 }
 
 fn command<const NUMBER: u32>(
-    file: &File,
+    file: BorrowedFd<'_>,
     mut argument: [u32; 2],
     what: &'static str,
 ) -> Result<[u32; 2]> {
@@ -211,7 +254,8 @@ fn command<const NUMBER: u32>(
     match unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut argument)) } {
         Ok(()) => Ok(argument),
         Err(Errno::NOTTY) => Err(Error::NoGroups),
-        Err(Errno::OPNOTSUPP) => Err(Error::NotAtomic),
+        Err(Errno::OPNOTSUPP) if NUMBER == commands::CREATE => Err(Error::NotAtomic),
+        Err(Errno::OPNOTSUPP) => Err(Error::NoOpenFiles),
         Err(Errno::TIMEDOUT) => Err(Error::Cut),
         Err(e) => Err(Error::Refused { what, source: e.into() }),
     }

@@ -5,7 +5,8 @@
 //! from, `ENOENT` for a group that does not exist, `EBUSY` and `EDEADLK` for what the life of a group
 //! forbids ([`PatchGroupError`](weft_patch::PatchGroupError)), `EOPNOTSUPP` for an atomic group without
 //! a journal, `ETIMEDOUT` for one that was open for too long, `EMFILE` for too many groups, `EINVAL`
-//! for values without a meaning, `ESRCH` for a caller whose process the mount cannot see (in another
+//! for values without a meaning (an open file that is a directory), `EOPNOTSUPP` for the open file where
+//! the mount does not know open files apart, `ESRCH` for a caller whose process the mount cannot see (in another
 //! PID namespace), `ENOTTY` where there are no groups.
 
 use std::num::NonZeroU16;
@@ -21,7 +22,8 @@ pub const CREATE: u32 = number(0xD0);
 pub const DEPEND: u32 = number(0xD1);
 /// Ends the dependencies of `group`.
 pub const RELEASE: u32 = number(0xD2);
-/// Adds the changes of the caller to `group`; `value` is a [`Scope`] and the meaning of [`Fsync`].
+/// Adds the changes of the caller, or by the open file, to `group`; `value` is a [`Scope`], or 2 for the
+/// open file, and the meaning of [`Fsync`].
 pub const ENGAGE: u32 = number(0xD3);
 /// Ends what [`ENGAGE`] with this scope has begun.
 pub const DISENGAGE: u32 = number(0xD4);
@@ -75,7 +77,7 @@ const fn number(nr: u8) -> u32 {
     read_write::<[u32; 2]>(b'W', nr) as u32
 }
 
-/// Those whose changes are added to a group.
+/// The threads whose changes are added to a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The calling thread.
@@ -84,6 +86,15 @@ pub enum Scope {
     /// from it: one whose parent ends is a child of process 1 from then on, unless the calling process
     /// has made itself a subreaper (`prctl(2)`).
     Process,
+}
+
+/// What an engagement covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Covered {
+    /// The changes of threads.
+    Scope(Scope),
+    /// The changes by the open file of the command.
+    OpenFile,
 }
 
 /// The meaning of `fsync(2)` to an engaged process.
@@ -140,21 +151,22 @@ impl Fsync {
 }
 
 /// Returns the value for [`ENGAGE`] and [`DISENGAGE`].
-pub(crate) fn encode(scope: Scope, fsync: Fsync) -> u32 {
-    let scope = match scope {
-        Scope::Thread => 0,
-        Scope::Process => 1,
+pub(crate) fn encode(covered: Covered, fsync: Fsync) -> u32 {
+    let covered = match covered {
+        Covered::Scope(Scope::Thread) => 0,
+        Covered::Scope(Scope::Process) => 1,
+        Covered::OpenFile => 2,
     };
     let fsync = match fsync {
         Fsync::Wait => 0,
         Fsync::Barrier => BARRIER_BIT,
         Fsync::Within(ms) => BARRIER_BIT | u32::from(ms.get()) << WITHIN_SHIFT,
     };
-    scope | fsync
+    covered | fsync
 }
 
 /// Returns the meaning of such a value, if it has one.
-pub(crate) fn decode(value: u32) -> Option<(Scope, Fsync)> {
+pub(crate) fn decode(value: u32) -> Option<(Covered, Fsync)> {
     let within = NonZeroU16::new(u16::try_from(value >> WITHIN_SHIFT).ok()?);
     let fsync = match (value & BARRIER_BIT != 0, within) {
         (false, None) => Fsync::Wait,
@@ -163,8 +175,9 @@ pub(crate) fn decode(value: u32) -> Option<(Scope, Fsync)> {
         (false, Some(_)) => return None,
     };
     match value & ((1 << WITHIN_SHIFT) - 1) & !BARRIER_BIT {
-        0 => Some((Scope::Thread, fsync)),
-        1 => Some((Scope::Process, fsync)),
+        0 => Some((Covered::Scope(Scope::Thread), fsync)),
+        1 => Some((Covered::Scope(Scope::Process), fsync)),
+        2 => Some((Covered::OpenFile, fsync)),
         _ => None,
     }
 }
@@ -187,13 +200,14 @@ mod tests {
     #[test]
     fn numbers_are_as_documented() {
         assert_eq!((CREATE, CLOSE), (0xC008_57D0, 0xC008_57D8));
-        for scope in [Scope::Thread, Scope::Process] {
+        let scopes = [Scope::Thread, Scope::Process].map(Covered::Scope);
+        for covered in scopes.into_iter().chain([Covered::OpenFile]) {
             let within = Fsync::Within(NonZeroU16::MAX);
             for fsync in [Fsync::Wait, Fsync::Barrier, within] {
-                assert_eq!(decode(encode(scope, fsync)), Some((scope, fsync)));
+                assert_eq!(decode(encode(covered, fsync)), Some((covered, fsync)));
             }
         }
-        assert_eq!(decode(2), None);
+        assert_eq!(decode(3), None);
         assert_eq!(decode(1 << 9), None);
         assert_eq!(decode(1 << 16), None, "a limit without a barrier");
     }

@@ -13,8 +13,9 @@ use weft_vfs::{
 
 use crate::atomic_file::{self, AtomicFiles};
 use crate::background::Background;
-use crate::commands::{self, Fsync, Kind, decode};
+use crate::commands::{self, Covered, Fsync, Kind, decode};
 use crate::engagement::OrderedEngagement;
+use crate::open_file::OpenFiles;
 use crate::table::{Engagements, Refused, Table};
 
 /// A file system whose callers may put their changes into groups; see the [crate] page.
@@ -28,6 +29,8 @@ pub struct OrderedFs {
     files: Arc<AtomicFiles>,
     background: Background,
     table: Mutex<Table>,
+    /// The open files, if this layer is told of them.
+    open_files: Option<OpenFiles>,
     /// The number of engagements in the table.
     engaged: AtomicUsize,
     /// Files with pages of mappings that the kernel has written since their last fsync: it names no
@@ -56,6 +59,7 @@ impl OrderedFs {
             background: Background::new(Arc::clone(&files)),
             files,
             table: Mutex::default(),
+            open_files: None,
             engaged: AtomicUsize::new(0),
             mapped: Mutex::default(),
         }
@@ -71,9 +75,18 @@ impl OrderedFs {
         layer
     }
 
+    /// Makes callers tell of files being opened and closed, which costs them a request each: single open
+    /// files can be engaged then.
+    #[must_use]
+    pub fn with_open_files(self) -> Self {
+        Self { open_files: Some(OpenFiles::new()), ..self }
+    }
+
+    /// Returns the engagements of the caller: those of the open file go before its own.
     fn engagements_of(&self, caller: &Caller) -> Engagements {
-        let mut found = Engagements::new();
-        if self.engaged.load(Ordering::Relaxed) > 0 {
+        let of_file = self.open_files.as_ref().map(|files| files.of_file(caller.handle));
+        let mut found = of_file.unwrap_or_default();
+        if found.is_empty() && self.engaged.load(Ordering::Relaxed) > 0 {
             let mut table = locked(&self.table);
             found = table.of_thread(caller.pid);
             // The table has dropped the engagements of processes that have ended.
@@ -102,7 +115,9 @@ impl OrderedFs {
             return Err(Error::Busy);
         }
         let ordered = !engaged.is_empty() && engaged.iter().all(|e| e.orders());
-        let mapped = || locked(&self.mapped).contains(&ino);
+        // Pages of mappings are in the groups of open files, and of nobody else.
+        let by_file = self.everyone.is_none() && self.is_engaged_itself(caller.handle);
+        let mapped = || !by_file && locked(&self.mapped).contains(&ino);
         if ordered && !mapped() {
             engaged.iter().for_each(|e| e.order(&self.background));
             return Ok(());
@@ -116,9 +131,22 @@ impl OrderedFs {
         Ok(())
     }
 
-    /// Executes a command on a group. Returns the value of the answer.
-    fn execute(&self, caller: &Caller, request: u32, group: &mut u32, value: u32) -> Done<u32> {
+    /// Returns true if an open file is engaged, not only the caller.
+    fn is_engaged_itself(&self, handle: Handle) -> bool {
+        self.open_files.as_ref().is_some_and(|files| !files.of_file(handle).is_empty())
+    }
+
+    /// Executes a command on a group, by an open file. Returns the value of the answer.
+    fn execute(
+        &self,
+        caller: &Caller,
+        file: (Ino, Handle),
+        request: u32,
+        group: &mut u32,
+        value: u32,
+    ) -> Done<u32> {
         let thread = caller.pid;
+        let open_files = || self.open_files.as_ref().ok_or(Refused::NoOpenFiles);
         let find = |number| locked(&self.table).group(thread, number);
         match request {
             commands::CREATE => {
@@ -138,20 +166,35 @@ impl OrderedFs {
             }
             commands::RELEASE => find(*group)?.release(),
             commands::ENGAGE => {
-                let (scope, fsync) = decode(value).ok_or(Refused::Meaningless)?;
+                let (covered, fsync) = decode(value).ok_or(Refused::Meaningless)?;
                 let engagement = OrderedEngagement::new(find(*group)?, fsync)?;
-                self.in_table(|table| table.engage(thread, *group, scope, engagement))?;
+                self.in_table(|table| match covered {
+                    Covered::Scope(scope) => table.engage(thread, *group, scope, engagement),
+                    Covered::OpenFile => {
+                        table.group(thread, *group)?;
+                        open_files()?.engage(file, *group, engagement)
+                    }
+                })?;
             }
             commands::DISENGAGE => {
-                let (scope, _) = decode(value).ok_or(Refused::Meaningless)?;
-                self.in_table(|table| table.disengage(thread, *group, scope))?;
+                let (covered, _) = decode(value).ok_or(Refused::Meaningless)?;
+                self.in_table(|table| match covered {
+                    Covered::Scope(scope) => table.disengage(thread, *group, scope),
+                    Covered::OpenFile => {
+                        table.group(thread, *group)?;
+                        open_files()?.disengage(file, *group)
+                    }
+                })?;
             }
             commands::BARRIER => find(*group)?.barrier(),
             commands::SYNC => find(*group)?.sync()?,
             commands::COMMIT => find(*group)?.commit()?,
             commands::BLOCKS_LEFT => return Ok(find(*group)?.atomic_blocks_left().unwrap_or(0)),
             commands::IS_DURABLE => return Ok(u32::from(find(*group)?.is_durable())),
-            _ => self.in_table(|table| table.close(thread, *group))?,
+            _ => {
+                self.in_table(|table| table.close(thread, *group))?;
+                self.open_files.as_ref().inspect(|files| files.close_group(*group));
+            }
         }
         Ok(value)
     }
@@ -201,7 +244,7 @@ impl OrderedFs {
         let mut table = locked(&self.table);
         let result = change(&mut table);
         self.engaged.store(table.engagements(), Ordering::Relaxed);
-        if table.engagements() == 0 {
+        if table.engagements() == 0 && self.everyone.is_none() {
             locked(&self.mapped).clear();
         }
         result
@@ -232,6 +275,7 @@ impl From<Refused> for Failed {
             Refused::NoSuchProcess => Errno::SRCH,
             Refused::TooMany => Errno::MFILE,
             Refused::Meaningless => Errno::INVAL,
+            Refused::NoOpenFiles => Errno::OPNOTSUPP,
         };
         Self::Errno(errno.raw_os_error())
     }
@@ -287,7 +331,7 @@ impl Layer for OrderedFs {
             return Err(Error::Invalid("the argument of a command on a group"));
         };
         let (mut group, value) = (u32::from_ne_bytes(*group), u32::from_ne_bytes(value));
-        let (errno, value) = match self.execute(caller, request, &mut group, value) {
+        let (errno, value) = match self.execute(caller, (ino, handle), request, &mut group, value) {
             Ok(value) => (0, value),
             Err(Failed::WouldWait) => return Err(Error::WouldBlock),
             Err(Failed::Errno(errno)) => (errno, value),
@@ -315,6 +359,9 @@ impl Layer for OrderedFs {
         if self.engaged.load(Ordering::Relaxed) > 0 || self.everyone.is_some() {
             locked(&self.mapped).insert(ino);
         }
+        let engaged = self.open_files.as_ref().map(|files| files.of_inode(ino));
+        let engaged = engaged.unwrap_or_default();
+        let _entered: SmallVec<[_; 1]> = engaged.iter().map(|e| e.enter()).collect();
         self.below.write_cached(caller, ino, handle, offset, data)
     }
 
@@ -374,7 +421,9 @@ impl Layer for OrderedFs {
     }
 
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        self.change(caller, |fs| fs.open(caller, ino, flags))
+        let opened = self.change(caller, |fs| fs.open(caller, ino, flags))?;
+        self.open_files.as_ref().inspect(|files| files.opened(opened.handle, ino));
+        Ok(opened)
     }
 
     fn create(
@@ -385,7 +434,24 @@ impl Layer for OrderedFs {
         perm: u16,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
-        self.change(caller, |fs| fs.create(caller, parent, name, perm, flags))
+        let made = self.change(caller, |fs| fs.create(caller, parent, name, perm, flags))?;
+        let (entry, opened) = &made;
+        self.open_files.as_ref().inspect(|files| files.opened(opened.handle, entry.attr.ino));
+        Ok(made)
+    }
+
+    fn is_stateful(&self) -> bool {
+        self.open_files.is_some() || self.below.is_stateful()
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        self.open_files.as_ref().inspect(|files| files.released(handle));
+        self.below.release(ino, handle)
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.open_files.as_ref().inspect(|files| files.clear());
+        self.below.unmount()
     }
 
     fn write(
@@ -396,6 +462,9 @@ impl Layer for OrderedFs {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
+        // A caller that names no open file else names it here.
+        let by_file = (caller.handle == Handle::NONE).then(|| caller.by(handle));
+        let caller = by_file.as_ref().unwrap_or(caller);
         self.files.write(ino, offset, data.len() as u64, || {
             self.change(caller, |fs| fs.write(caller, ino, handle, offset, data))
         })

@@ -10,9 +10,18 @@
 //! # What belongs to a group
 //!
 //! All changes that the [engaged](Scope) threads and processes make by system calls: of data, lengths,
-//! names, attributes, extended attributes, flags. Not in any group:
+//! names, attributes, extended attributes, flags.
 //!
-//! - pages written through a mapping: the kernel writes them for no process in particular;
+//! Or all changes that are made by one [open file](MountedGroup::engage_file), whoever makes them: data,
+//! length (`ftruncate(2)`), allocation, flags. These belong to the groups of the file, and not to those
+//! of the thread and the process. The kernel writes pages that were changed through a mapping at
+//! `msync(2)`, `fsync(2)`, `munmap(2)` and whenever it likes, and names no open file that is sure to be
+//! the right one: they belong to the groups of all open files of the inode that are engaged then.
+//!
+//! Not in any group:
+//!
+//! - pages written through a mapping of a file that is not engaged itself: the kernel writes them for no
+//!   process in particular;
 //! - what the file system does later on its own account, such as freeing the blocks of a file whose
 //!   last name was removed before.
 //!
@@ -29,6 +38,7 @@
 //! | [`commands`] | the numbers of the commands, and their argument |
 //! | `layer` | the layer, which puts calls into groups |
 //! | `table` | groups and engagements of a mount, with their owners |
+//! | `open_file` | the open files of a mount, and the engagements of single ones |
 //! | `engagement` | what fsync means to those who are engaged |
 //! | `atomic_file` | atomic writes of one file, by the commands of F2FS, which SQLite uses |
 //! | `background` | the thread that keeps promises |
@@ -42,6 +52,7 @@ mod client;
 pub mod commands;
 mod engagement;
 mod layer;
+mod open_file;
 mod process;
 mod table;
 

@@ -33,6 +33,7 @@ pub(crate) enum Refused {
     NoSuchProcess,
     TooMany,
     Meaningless,
+    NoOpenFiles,
 }
 
 /// A thread or a process whose changes belong to a group.
