@@ -320,6 +320,13 @@ int weft_group_engage(const weft_group *group);
 int weft_group_disengage(const weft_group *group);
 
 /*
+ Gives a group of a mount a label, for people, which `weft order --list` shows: at most 63 bytes of UTF-8
+ without control characters (-EINVAL). -EOPNOTSUPP: the group is one of a volume.
+ */
+int weft_group_set_label(const weft_group *group,
+                         const char *label);
+
+/*
  As weft_group_engage(), for a scope (WEFT_SCOPE_...), and with a meaning of fsync(2) to those who are
  engaged: WEFT_FSYNC_WAIT, WEFT_FSYNC_BARRIER, or a number of milliseconds from 1 to 65535, which is a
  barrier whose changes are durable within that time. -EOPNOTSUPP: the group is one of a volume, which

@@ -1,6 +1,6 @@
 //! Patchgroups. `unsafe` as all functions for C.
 
-use crate::argument::{path, reference, store, take};
+use crate::argument::{path, reference, store, take, text};
 use crate::error::{done, status, Failure, Result};
 use crate::volume::weft_volume;
 use std::ffi::{c_char, c_int, OsStr};
@@ -103,6 +103,17 @@ pub unsafe extern "C" fn weft_group_engage(group: *const weft_group) -> c_int {
 pub unsafe extern "C" fn weft_group_disengage(group: *const weft_group) -> c_int {
     // SAFETY: the caller's.
     unsafe { on(group, |group| Ok(group.disengage()?)) }
+}
+
+/// Gives a group of a mount a label, for people, which `weft order --list` shows: at most 63 bytes of UTF-8
+/// without control characters (-EINVAL). -EOPNOTSUPP: the group is one of a volume.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_set_label(
+    group: *const weft_group,
+    label: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { on(group, |group| Ok(group.set_label(text(label, "label")?)?)) }
 }
 
 /// As weft_group_engage(), for a scope (WEFT_SCOPE_...), and with a meaning of fsync(2) to those who are

@@ -642,7 +642,7 @@ impl Front {
             return self.take_lock_back(self.ino(header.node), body);
         }
         let is_new = matches!(opcode, Some(Opcode::Create | Opcode::TmpFile));
-        if !(is_new || opcode == Some(Opcode::Open)) || !(self.stateful || is_new) {
+        if !(is_new || opcode == Some(Opcode::Open) && self.stateful) {
             return;
         }
         let (node, handle) = match (is_new, answer.opened_node()) {

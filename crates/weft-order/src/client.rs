@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl};
 
 use crate::commands::{self, Covered, Fsync, Kind, Scope, encode};
+use crate::listing::{LABEL_ARGUMENT_BYTES, LISTED_BYTES, ListedGroup, encode_label, is_label};
 
 /// An error of a group on a mount.
 #[derive(Debug, thiserror::Error)]
@@ -87,10 +88,7 @@ impl MountedGroup {
     /// # Errors
     /// As [`new`](Self::new); [`Error::NotAtomic`].
     pub fn of_kind(directory: &Path, kind: Kind) -> Result<Self> {
-        let opened = File::open(directory);
-        let opened = opened
-            .map_err(|source| Error::Open { path: directory.display().to_string(), source })?;
-        Self::on(&Arc::new(opened), kind)
+        Self::on(&Arc::new(open(directory)?), kind)
     }
 
     /// Makes another group of the same mount, an ordinary one.
@@ -103,7 +101,8 @@ impl MountedGroup {
 
     fn on(directory: &Arc<File>, kind: Kind) -> Result<Self> {
         let argument = [0, kind.encode()];
-        let [number, _] = command::<{ commands::CREATE }>(directory.as_fd(), argument, "creation")?;
+        let [number, _] =
+            command::<{ commands::CREATE }, _>(directory.as_fd(), argument, "creation")?;
         Ok(Self { directory: Arc::clone(directory), number })
     }
 
@@ -186,7 +185,21 @@ impl MountedGroup {
     ) -> Result<()> {
         self.check_is_here(file, what)?;
         let argument = [self.number, encode(Covered::OpenFile, fsync)];
-        command::<NUMBER>(file, argument, what).map(drop)
+        command::<NUMBER, _>(file, argument, what).map(drop)
+    }
+
+    /// Gives the group a label, by which people know it when the groups of the mount are
+    /// [listed](list): at most [`LABEL_BYTES_MAX`](crate::LABEL_BYTES_MAX) bytes without control characters.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], with `EINVAL` for another text.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        const WHAT: &str = "label";
+        if !is_label(label) {
+            return Err(Error::Refused { what: WHAT, source: Errno::INVAL.into() });
+        }
+        let argument = encode_label(self.number, label);
+        command::<{ commands::LABEL }, _>(self.directory.as_fd(), argument, WHAT).map(drop)
     }
 
     /// Orders the changes of the group from now on after those until now.
@@ -233,7 +246,7 @@ impl MountedGroup {
     }
 
     fn command<const NUMBER: u32>(&self, value: u32, what: &'static str) -> Result<u32> {
-        command::<NUMBER>(self.directory.as_fd(), [self.number, value], what)
+        command::<NUMBER, _>(self.directory.as_fd(), [self.number, value], what)
             .map(|[_, value]| value)
     }
 }
@@ -245,12 +258,50 @@ impl Drop for MountedGroup {
     }
 }
 
-fn command<const NUMBER: u32>(
+/// Returns the groups of the mount that `directory` is on, by their numbers, and whether there are more: at
+/// most `limit` of those that this process may see (its own, and those of the processes from which it
+/// descends; root and the user who runs the mount see all).
+///
+/// # Errors
+/// [`Error::Open`], [`Error::NoGroups`], [`Error::Refused`].
+pub fn list(directory: &Path, limit: usize) -> Result<(Vec<ListedGroup>, bool)> {
+    let file = open(directory)?;
+    let mut groups: Vec<ListedGroup> = Vec::new();
+    loop {
+        let last = groups.last().map_or(0, |group| group.number);
+        let argument = ListedGroup { number: last, ..ListedGroup::default() }.encode();
+        let what = "listing";
+        match command::<{ commands::NEXT }, _>(file.as_fd(), argument, what) {
+            Ok(_) if groups.len() == limit => return Ok((groups, true)),
+            Ok(bytes) => {
+                // A mount that does not count up would be listed for ever.
+                let group = ListedGroup::decode(&bytes).filter(|group| group.number > last);
+                let unknown = || Error::Refused { what, source: Errno::PROTO.into() };
+                groups.push(group.ok_or_else(unknown)?);
+            }
+            Err(e) if e.errno() == Errno::NOENT.raw_os_error() => return Ok((groups, false)),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|source| Error::Open { path: path.display().to_string(), source })
+}
+
+/// The argument of a command.
+trait Argument {}
+impl Argument for [u32; 2] {}
+impl Argument for [u8; LABEL_ARGUMENT_BYTES] {}
+impl Argument for [u8; LISTED_BYTES] {}
+
+fn command<const NUMBER: u32, A: Argument>(
     file: BorrowedFd<'_>,
-    mut argument: [u32; 2],
+    mut argument: A,
     what: &'static str,
-) -> Result<[u32; 2]> {
-    // SAFETY: the number of the command encodes this length, for any file.
+) -> Result<A> {
+    const { assert!(NUMBER >> 16 & 0x3FFF == size_of::<A>() as u32, "another command's argument") };
+    // SAFETY: the number of the command encodes this length, for any file, and any bytes are such numbers.
     match unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut argument)) } {
         Ok(()) => Ok(argument),
         Err(Errno::NOTTY) => Err(Error::NoGroups),

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use rustix::ioctl::opcode::read_write;
 
+use crate::listing::{LABEL_ARGUMENT_BYTES, LISTED_BYTES};
+
 /// Makes a group; its number is returned in `group`. `value` is its [`Kind`].
 /// `_IOWR('W', 0xD0, __u32[2])`.
 pub const CREATE: u32 = number(0xD0);
@@ -39,6 +41,15 @@ pub const CLOSE: u32 = number(0xD8);
 pub const COMMIT: u32 = number(0xD9);
 /// Returns in `value` the most blocks that an atomic `group` may still change.
 pub const BLOCKS_LEFT: u32 = number(0xDA);
+
+/// Gives a group a label, for people: of at most 63 bytes of UTF-8, without control characters. Its argument
+/// is `struct { __u32 group; __u32 len; char label[64]; }`. `_IOWR('W', 0xDD, char[72])`.
+pub const LABEL: u32 = read_write::<[u8; LABEL_ARGUMENT_BYTES]>(b'W', 0xDD) as u32;
+/// Returns the group with the next higher number that the caller may see; `ENOENT` if there is none. Root
+/// and the user who runs the mount may see all. Its argument is a `struct { __u32 group; __u32 state; __u32
+/// pid; __u32 befores; __u32 before[16]; __u32 len; char label[64]; }`: `group` is the number to begin after.
+/// `_IOWR('W', 0xDE, char[148])`.
+pub const NEXT: u32 = read_write::<[u8; LISTED_BYTES]>(b'W', 0xDE) as u32;
 
 /// The bit of the value of [`ENGAGE`] that stands for [`Fsync::Barrier`].
 const BARRIER_BIT: u32 = 1 << 8;
@@ -200,6 +211,7 @@ mod tests {
     #[test]
     fn numbers_are_as_documented() {
         assert_eq!((CREATE, CLOSE), (0xC008_57D0, 0xC008_57D8));
+        assert_eq!((LABEL, NEXT), (0xC048_57DD, 0xC094_57DE));
         let scopes = [Scope::Thread, Scope::Process].map(Covered::Scope);
         for covered in scopes.into_iter().chain([Covered::OpenFile]) {
             let within = Fsync::Within(NonZeroU16::MAX);

@@ -15,6 +15,7 @@ use crate::atomic_file::{self, AtomicFiles};
 use crate::background::Background;
 use crate::commands::{self, Covered, Fsync, Kind, decode};
 use crate::engagement::OrderedEngagement;
+use crate::listing::{LISTED_BYTES, decode_label};
 use crate::open_file::OpenFiles;
 use crate::table::{Engagements, Refused, Table};
 
@@ -150,7 +151,8 @@ impl OrderedFs {
         let find = |number| locked(&self.table).group(thread, number);
         match request {
             commands::CREATE => {
-                let made = match Kind::decode(value).ok_or(Refused::Meaningless)? {
+                let kind = Kind::decode(value).ok_or(Refused::Meaningless)?;
+                let made = match kind {
                     Kind::Ordinary => self.groups.create(),
                     Kind::Linear => self.groups.create_linear(),
                     Kind::Atomic if !may_hold_others_up(caller) => {
@@ -158,16 +160,21 @@ impl OrderedFs {
                     }
                     Kind::Atomic => self.groups.create_atomic(AtomicLimits::default())?,
                 };
-                *group = locked(&self.table).add(thread, made)?;
+                *group = locked(&self.table).add(thread, made, kind)?;
             }
             commands::DEPEND => {
                 let (after, before) = (find(*group)?, find(value)?);
                 after.depend(&before)?;
+                locked(&self.table).depends(*group, value);
             }
-            commands::RELEASE => find(*group)?.release(),
+            commands::RELEASE => {
+                find(*group)?.release();
+                locked(&self.table).released(*group);
+            }
             commands::ENGAGE => {
                 let (covered, fsync) = decode(value).ok_or(Refused::Meaningless)?;
                 let engagement = OrderedEngagement::new(find(*group)?, fsync)?;
+                locked(&self.table).released(*group);
                 self.in_table(|table| match covered {
                     Covered::Scope(scope) => table.engage(thread, *group, scope, engagement),
                     Covered::OpenFile => {
@@ -197,6 +204,25 @@ impl OrderedFs {
             }
         }
         Ok(value)
+    }
+
+    /// Labels a group. Returns its argument.
+    fn label(&self, caller: &Caller, data: &[u8]) -> Done<Vec<u8>> {
+        let (group, label) = decode_label(data).ok_or(Refused::Meaningless)?;
+        locked(&self.table).label(caller.pid, group, label)?;
+        Ok(data.to_vec())
+    }
+
+    /// Returns the next group that a caller may see.
+    fn next(&self, caller: &Caller, data: &[u8]) -> Done<Vec<u8>> {
+        let last = data.first_chunk().filter(|_| data.len() == LISTED_BYTES);
+        let last = u32::from_ne_bytes(*last.ok_or(Refused::Meaningless)?);
+        let sees_all = may_hold_others_up(caller);
+        let (mut listed, group) = locked(&self.table).next(caller.pid, sees_all, last)?;
+        let by_file = self.open_files.as_ref().is_some_and(|files| files.has_group(listed.number));
+        listed.is_engaged |= by_file;
+        listed.is_durable = group.is_durable();
+        Ok(listed.encode().to_vec())
     }
 
     /// Executes a command of atomic writes of a file. Returns the errno and the data of the answer.
@@ -320,6 +346,18 @@ impl Layer for OrderedFs {
     ) -> Result<CommandAnswer> {
         if atomic_file::COMMANDS.contains(&request) {
             return self.write_atomically(caller, ino, request);
+        }
+        let done = match request {
+            commands::LABEL => Some(self.label(caller, data)),
+            commands::NEXT => Some(self.next(caller, data)),
+            _ => None,
+        };
+        if let Some(done) = done {
+            return match done {
+                Ok(data) => Ok(CommandAnswer { errno: 0, data }),
+                Err(Failed::Errno(errno)) => Ok(CommandAnswer { errno, data: data.to_vec() }),
+                Err(Failed::WouldWait) => Err(Error::WouldBlock),
+            };
         }
         if !(commands::CREATE..=commands::BLOCKS_LEFT).contains(&request) {
             return self.change(caller, |fs| fs.command(caller, ino, handle, request, data));

@@ -38,6 +38,7 @@
 //! | [`commands`] | the numbers of the commands, and their argument |
 //! | `layer` | the layer, which puts calls into groups |
 //! | `table` | groups and engagements of a mount, with their owners |
+//! | `listing` | groups as they are listed, and labels |
 //! | `open_file` | the open files of a mount, and the engagements of single ones |
 //! | `engagement` | what fsync means to those who are engaged |
 //! | `atomic_file` | atomic writes of one file, by the commands of F2FS, which SQLite uses |
@@ -52,10 +53,12 @@ mod client;
 pub mod commands;
 mod engagement;
 mod layer;
+mod listing;
 mod open_file;
 mod process;
 mod table;
 
-pub use client::{Error, MountedGroup, Result};
+pub use client::{Error, MountedGroup, Result, list};
 pub use commands::{Fsync, Kind, Scope};
 pub use layer::OrderedFs;
+pub use listing::{BEFORES_LISTED_MAX, LABEL_BYTES_MAX, ListedGroup};

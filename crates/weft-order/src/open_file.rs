@@ -140,6 +140,16 @@ impl OpenFiles {
         drop(files);
     }
 
+    /// Returns true if an open file is engaged in a group.
+    pub fn has_group(&self, group: u32) -> bool {
+        let is_it = |file: &OpenFile| file.engaged.iter().any(|(number, _)| *number == group);
+        self.engaged.load(Ordering::Acquire) > 0 && {
+            let files = locked(&self.files);
+            let mut handles = files.engaged_of.values().flatten();
+            handles.any(|handle| files.open.get(handle).is_some_and(is_it))
+        }
+    }
+
     /// Returns the engagements of an open file.
     pub fn of_file(&self, handle: Handle) -> Engagements {
         if handle == Handle::NONE || self.engaged.load(Ordering::Acquire) == 0 {

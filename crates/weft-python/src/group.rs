@@ -70,6 +70,10 @@ impl Group {
         self.call(py, |group| group.depend(&before))
     }
 
+    fn set_label(&self, py: Python<'_>, label: &str) -> PyResult<()> {
+        self.call(py, |group| group.set_label(label))
+    }
+
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, weft::Group::release)
     }

@@ -64,8 +64,11 @@ pub enum Error {
     /// A handle was used whose volume is closed, or that is closed itself.
     #[error("{0} is closed")]
     Closed(&'static str),
-    /// A patchgroup of a volume in process was to take changes that only one of a mount can take.
-    #[error("a group of a volume in process takes the changes of threads, and fsync waits")]
+    /// A patchgroup of a volume in process was asked for what only one of a mount has.
+    #[error(
+        "only on a mount: a group of a volume in process takes the changes of threads, has no label, \
+         and fsync waits"
+    )]
     NeedsMount,
     /// A patchgroup refused a call, or its changes could not be made durable.
     #[error(transparent)]

@@ -154,6 +154,9 @@ def test_a_group_takes_the_changes_of_a_process_or_of_an_open_file(image, direct
     command = [sys.executable, "-c", other, directory / "f"]
     with weft.mount(image, directory, order="soft", options="open_files") as mounted:
         group = weft.group(mounted)
+        group.set_label("of Python")
+        for bad in ["x" * 64, "two\nlines"]:
+            refused(errno.EINVAL, group.set_label, bad)
         with group.engaged(process=True, fsync="group:60000") as same:
             assert same is group
             subprocess.run(command, check=True)

@@ -45,6 +45,10 @@ int main(int argc, char **argv) {
     EXPECT(fd >= 0 && other >= 0 && elsewhere >= 0, 1);
     EXPECT(weft_group_on_mount(path, &group), 0);
 
+    EXPECT(weft_group_set_label(group, "of C"), 0);
+    EXPECT(weft_group_set_label(group, NULL), -EINVAL);
+    EXPECT(weft_group_set_label(group, "two\nlines"), -EINVAL);
+    EXPECT(weft_group_set_label(group, "\xff"), -EILSEQ);
     EXPECT(weft_group_engage_file(group, fd, WEFT_FSYNC_BARRIER), 0);
     child_writes(fd);
     EXPECT(took(group), 1);
@@ -86,6 +90,7 @@ int main(int argc, char **argv) {
     EXPECT(weft_group_engage_scope(group, WEFT_SCOPE_THREAD, WEFT_FSYNC_BARRIER), -EOPNOTSUPP);
     EXPECT(weft_group_engage_scope(group, WEFT_SCOPE_PROCESS, WEFT_FSYNC_WAIT), -EOPNOTSUPP);
     EXPECT(weft_group_engage_file(group, fd, WEFT_FSYNC_WAIT), -EOPNOTSUPP);
+    EXPECT(weft_group_set_label(group, "label"), -EOPNOTSUPP);
     weft_group_close(group);
     EXPECT(weft_volume_close(volume), 0);
     close(fd);

@@ -1,6 +1,7 @@
 //! The layer over an ext2 volume in memory, with this process and its relatives as callers.
 
 mod atomic_file;
+mod listing;
 mod open_file;
 
 use std::os::unix::process::parent_id;

@@ -176,6 +176,19 @@ impl Group {
         }
     }
 
+    /// Gives the group a label, for people: `weft order --list` shows it for a mount. At most
+    /// [`LABEL_BYTES_MAX`](weft_order::LABEL_BYTES_MAX) bytes without control characters.
+    ///
+    /// # Errors
+    /// `EINVAL` for another text; [`Error::NeedsMount`] on a volume in process, whose groups nobody lists;
+    /// [`Error::MountedGroup`].
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(_) => Err(Error::NeedsMount),
+            Kind::Mounted(group) => Ok(group.set_label(label)?),
+        }
+    }
+
     /// Adds the changes of a scope to the group, until [`disengage_scope`](Self::disengage_scope):
     /// [`engage`](Self::engage) is this with [`Scope::Thread`] and [`Fsync::Wait`]. `fsync` is the meaning
     /// of `fsync(2)` to the engaged.
