@@ -62,6 +62,35 @@ def test_type_checkers_know_what_there_is():
         assert members == set(re.findall(r"def ([a-z]\w*)", of_class)), name
 
 
+def test_a_wheel_would_be_of_this_package():
+    """What maturin reads, which is not here: the names, versions and paths agree with the workspace's."""
+    tomllib = pytest.importorskip("tomllib", reason="not here: tomllib, of Python 3.11")
+    here = pathlib.Path(__file__).parent.parent
+    described = tomllib.loads((here / "pyproject.toml").read_text())
+    project, maturin = described["project"], described["tool"]["maturin"]
+    workspace = tomllib.loads((here / "../../Cargo.toml").read_text())["workspace"]
+    assert project["name"] == weft.__name__
+    assert project["version"] == weft.__version__ == workspace["package"]["version"]
+    assert project["license"]["text"] == workspace["package"]["license"]
+    assert (here / project["readme"]).exists()
+
+    manifest = here / maturin["manifest-path"]
+    crate = tomllib.loads(manifest.read_text())
+    assert crate["package"]["name"] == "weft-python" and "cdylib" in crate["lib"]["crate-type"]
+    assert maturin["module-name"] == weft._weft.__name__
+    assert maturin["locked"]
+    # One wheel for all versions of Python from the first on.
+    (abi,) = [f for f in workspace["dependencies"]["pyo3"]["features"] if f.startswith("abi3-py")]
+    first = re.fullmatch(r"abi3-py(\d)(\d+)", abi)
+    assert project["requires-python"] == f">={first[1]}.{first[2]}"
+    # The tests run with all files of the package, and no others.
+    sources = here / maturin["python-source"] / "weft"
+    named = {path.name for path in sources.iterdir() if path.is_file()}
+    installed = pathlib.Path(weft.__file__).parent
+    there = {path.name for path in installed.iterdir() if path.is_file()}
+    assert there - named == {"_weft.abi3.so"} and named <= there
+
+
 def test_a_process_that_ends_leaves_a_whole_volume(image, directory):
     program = (
         "import sys, weft\n"
