@@ -22,7 +22,7 @@ pub const WEFT_FSYNC_WAIT: u32 = 0;
 /// fsync(2), fdatasync(2) and writes with O_SYNC do not wait: what is changed afterwards is never durable
 /// before what was changed until then. After a power cut some of the last changes may be lost that fsync
 /// had confirmed, but never an earlier one without all later ones.
-pub const WEFT_FSYNC_BARRIER: u32 = 0xFFFFFFFF;
+pub const WEFT_FSYNC_BARRIER: u32 = 0xFFFF_FFFF;
 
 /// A patchgroup: a set of changes of one volume that are ordered as a whole. It is made, takes
 /// dependencies on others (weft_group_depend), then takes changes (weft_group_engage), and neither once
