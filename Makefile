@@ -13,6 +13,7 @@
 #   make install [PREFIX=...]     weft, its manual pages and completions; libweft for C
 #   make install-debug            and its debug data, for backtraces and debuggers
 #   make uninstall [PREFIX=...]   removes them
+#   make wheel                    the Python package as a wheel, tested as installed (needs maturin)
 #
 # Each installs the Debian packages that it needs and that are missing (scripts/setup.sh): demo six
 # at most, test other people's tools to compare with.
@@ -23,7 +24,7 @@ SECONDS ?= 600
 export CARGO
 
 .PHONY: all build demo test test-long bench guest portability fuzz install install-debug uninstall \
-  setup setup-build setup-demo setup-bench setup-guest setup-soak clean
+  wheel setup setup-build setup-demo setup-bench setup-guest setup-soak clean
 
 all: build
 
@@ -61,6 +62,9 @@ install: build
 
 install-debug: install
 	install -D -m 644 target/release/weft.debug "$(DESTDIR)$(PREFIX)/bin/.debug/weft.debug"
+
+wheel: setup-build
+	bash scripts/wheel.sh
 
 uninstall:
 	bash scripts/uninstall.sh "$(DESTDIR)$(PREFIX)"

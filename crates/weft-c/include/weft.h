@@ -59,6 +59,29 @@
 #define WEFT_FILE_TRUNCATE 16
 
 /*
+ The changes of the calling thread.
+ */
+#define WEFT_SCOPE_THREAD 0
+
+/*
+ The changes of the calling process, and of all processes that it starts, directly or not, as long as
+ they descend from it. It survives execve(2).
+ */
+#define WEFT_SCOPE_PROCESS 1
+
+/*
+ fsync(2) waits until the file is durable.
+ */
+#define WEFT_FSYNC_WAIT 0
+
+/*
+ fsync(2), fdatasync(2) and writes with O_SYNC do not wait: what is changed afterwards is never durable
+ before what was changed until then. After a power cut some of the last changes may be lost that fsync
+ had confirmed, but never an earlier one without all later ones.
+ */
+#define WEFT_FSYNC_BARRIER 4294967295
+
+/*
  Overwrites a file system that the image holds already.
  */
 #define WEFT_MKFS_FORCE 1
@@ -295,6 +318,45 @@ int weft_group_engage(const weft_group *group);
  Ends what weft_group_engage() has begun in this thread, if it has.
  */
 int weft_group_disengage(const weft_group *group);
+
+/*
+ Gives a group of a mount a label, for people, which `weft order --list` shows: at most 63 bytes of UTF-8
+ without control characters (-EINVAL). -EOPNOTSUPP: the group is one of a volume.
+ */
+int weft_group_set_label(const weft_group *group,
+                         const char *label);
+
+/*
+ As weft_group_engage(), for a scope (WEFT_SCOPE_...), and with a meaning of fsync(2) to those who are
+ engaged: WEFT_FSYNC_WAIT, WEFT_FSYNC_BARRIER, or a number of milliseconds from 1 to 65535, which is a
+ barrier whose changes are durable within that time. -EOPNOTSUPP: the group is one of a volume, which
+ takes WEFT_SCOPE_THREAD and WEFT_FSYNC_WAIT.
+ */
+int weft_group_engage_scope(const weft_group *group,
+                            uint32_t scope,
+                            uint32_t fsync);
+
+/*
+ Ends what weft_group_engage_scope() has begun for this thread or process, if it has.
+ */
+int weft_group_disengage_scope(const weft_group *group, uint32_t scope);
+
+/*
+ Adds the changes that are made by an open file of the mount to the group, and no others: `fd` is any
+ descriptor of it, in any process, so long as one is open. `fsync` is as for weft_group_engage_scope(),
+ for fsync(2) by this open file. Pages written through a mapping belong to the group at msync(2). Before
+ another group is made to depend on this one, end it by weft_group_disengage_file().
+ -EOPNOTSUPP: the mount is without the option open_files, or the group is one of a volume; -EINVAL: a
+ directory; -EXDEV: a file of another mount.
+ */
+int weft_group_engage_file(const weft_group *group,
+                           int fd,
+                           uint32_t fsync);
+
+/*
+ Ends the engagement of an open file; `fd` is any descriptor of it.
+ */
+int weft_group_disengage_file(const weft_group *group, int fd);
 
 /*
  Orders the changes of the group from now on after those until now.

@@ -1,12 +1,28 @@
 //! Patchgroups. `unsafe` as all functions for C.
 
-use crate::argument::{path, reference, store, take};
-use crate::error::{done, status, Result};
+use crate::argument::{path, reference, store, take, text};
+use crate::error::{done, status, Failure, Result};
 use crate::volume::weft_volume;
 use std::ffi::{c_char, c_int, OsStr};
+use std::num::NonZeroU16;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use weft::patchgroups::{Fsync, Scope};
 use weft::Group;
+
+/// The changes of the calling thread.
+pub const WEFT_SCOPE_THREAD: u32 = 0;
+/// The changes of the calling process, and of all processes that it starts, directly or not, as long as
+/// they descend from it. It survives execve(2).
+pub const WEFT_SCOPE_PROCESS: u32 = 1;
+
+/// fsync(2) waits until the file is durable.
+pub const WEFT_FSYNC_WAIT: u32 = 0;
+/// fsync(2), fdatasync(2) and writes with O_SYNC do not wait: what is changed afterwards is never durable
+/// before what was changed until then. After a power cut some of the last changes may be lost that fsync
+/// had confirmed, but never an earlier one without all later ones.
+pub const WEFT_FSYNC_BARRIER: u32 = 0xFFFF_FFFF;
 
 /// A patchgroup: a set of changes of one volume that are ordered as a whole. It is made, takes
 /// dependencies on others (weft_group_depend), then takes changes (weft_group_engage), and neither once
@@ -87,6 +103,89 @@ pub unsafe extern "C" fn weft_group_engage(group: *const weft_group) -> c_int {
 pub unsafe extern "C" fn weft_group_disengage(group: *const weft_group) -> c_int {
     // SAFETY: the caller's.
     unsafe { on(group, |group| Ok(group.disengage()?)) }
+}
+
+/// Gives a group of a mount a label, for people, which `weft order --list` shows: at most 63 bytes of UTF-8
+/// without control characters (-EINVAL). -EOPNOTSUPP: the group is one of a volume.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_set_label(
+    group: *const weft_group,
+    label: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { on(group, |group| Ok(group.set_label(text(label, "label")?)?)) }
+}
+
+/// As weft_group_engage(), for a scope (WEFT_SCOPE_...), and with a meaning of fsync(2) to those who are
+/// engaged: WEFT_FSYNC_WAIT, WEFT_FSYNC_BARRIER, or a number of milliseconds from 1 to 65535, which is a
+/// barrier whose changes are durable within that time. -EOPNOTSUPP: the group is one of a volume, which
+/// takes WEFT_SCOPE_THREAD and WEFT_FSYNC_WAIT.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_engage_scope(
+    group: *const weft_group,
+    scope: u32,
+    fsync: u32,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        on(group, |group| Ok(group.engage_scope(scope_of(scope)?, meaning_of_fsync(fsync)?)?))
+    }
+}
+
+/// Ends what weft_group_engage_scope() has begun for this thread or process, if it has.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_disengage_scope(group: *const weft_group, scope: u32) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { on(group, |group| Ok(group.disengage_scope(scope_of(scope)?)?)) }
+}
+
+/// Adds the changes that are made by an open file of the mount to the group, and no others: `fd` is any
+/// descriptor of it, in any process, so long as one is open. `fsync` is as for weft_group_engage_scope(),
+/// for fsync(2) by this open file. Pages written through a mapping belong to the group at msync(2). Before
+/// another group is made to depend on this one, end it by weft_group_disengage_file().
+/// -EOPNOTSUPP: the mount is without the option open_files, or the group is one of a volume; -EINVAL: a
+/// directory; -EXDEV: a file of another mount.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_engage_file(
+    group: *const weft_group,
+    fd: c_int,
+    fsync: u32,
+) -> c_int {
+    // SAFETY: the caller's: the descriptor stays open during the call.
+    unsafe { on(group, |group| Ok(group.engage_file(descriptor(fd)?, meaning_of_fsync(fsync)?)?)) }
+}
+
+/// Ends the engagement of an open file; `fd` is any descriptor of it.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_disengage_file(group: *const weft_group, fd: c_int) -> c_int {
+    // SAFETY: the caller's: the descriptor stays open during the call.
+    unsafe { on(group, |group| Ok(group.disengage_file(descriptor(fd)?)?)) }
+}
+
+fn scope_of(number: u32) -> Result<Scope> {
+    match number {
+        WEFT_SCOPE_THREAD => Ok(Scope::Thread),
+        WEFT_SCOPE_PROCESS => Ok(Scope::Process),
+        _ => Err(Failure::invalid(format!("unknown scope: {number}"))),
+    }
+}
+
+fn meaning_of_fsync(number: u32) -> Result<Fsync> {
+    match (number, u16::try_from(number).map(NonZeroU16::new)) {
+        (WEFT_FSYNC_BARRIER, _) => Ok(Fsync::Barrier),
+        (_, Ok(None)) => Ok(Fsync::Wait),
+        (_, Ok(Some(ms))) => Ok(Fsync::Within(ms)),
+        _ => Err(Failure::invalid(format!("fsync within {number} ms: at most 65535"))),
+    }
+}
+
+/// Returns a descriptor of the caller.
+unsafe fn descriptor<'a>(fd: c_int) -> Result<BorrowedFd<'a>> {
+    if fd < 0 {
+        return Err(Failure::new(libc::EBADF, format!("{fd} is no descriptor")));
+    }
+    // SAFETY: the caller's; a number that is not open is an error of the call that it is used in.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Orders the changes of the group from now on after those until now.

@@ -263,7 +263,9 @@ pub struct Mount {
     ///
     /// fsync=barrier makes fsync of all programs order and not wait, fsync=group:MS with all durable
     /// within MS milliseconds: a power cut may take the last changes that it confirmed, but never an
-    /// earlier one without all later ones. See weft order for single programs.
+    /// earlier one without all later ones. See weft order for single programs. open_files tells weft
+    /// of each file that is opened and closed, so that programs can order what is changed by one open
+    /// file (docs/order.md).
     ///
     /// noxattr leaves out extended attributes and POSIX ACLs, for fewer requests. writeback lets
     /// the kernel collect writes before it passes them to weft, which is faster where a program

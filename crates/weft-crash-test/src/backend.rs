@@ -70,7 +70,7 @@ impl Backend {
                 let number = move |ino| Some(volume::number(root, ino));
                 // As on a mount of the volume, programs may order what they change.
                 let ordered = OrderedFs::new(Arc::clone(fs), engine.patchgroups());
-                let ordered = Arc::new(ordered);
+                let ordered = Arc::new(ordered.with_open_files());
                 Recorder::new(ordered, write_limit_bytes).numbered(number)
             }
         }

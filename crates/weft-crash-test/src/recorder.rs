@@ -351,6 +351,29 @@ fn process(caller: &Caller) -> Process {
     Process { pid, command: command.trim_end().to_owned() }
 }
 
+impl Recorder {
+    /// Records a write, which `write` makes.
+    fn write_by(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        write: impl FnOnce(&dyn FileSystem) -> Result<usize>,
+    ) -> Result<usize> {
+        self.change(caller, data, || {
+            let size_before = self.size(ino)?;
+            let len = write(&*self.below)?;
+            let size_after = self.size(ino)?;
+            // An append goes where the file ends, whatever the offset says.
+            let appended = size_after > size_before && offset + len as u64 != size_after;
+            let offset = if appended { size_after - len as u64 } else { offset };
+            let (node, len_bytes) = (self.nr(ino), len as u64);
+            Ok((len, Action::Write(Span { node, offset, len_bytes, size_before, size_after })))
+        })
+    }
+}
+
 impl Layer for Recorder {
     fn below(&self) -> &dyn FileSystem {
         &*self.below
@@ -498,16 +521,8 @@ impl Layer for Recorder {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
-        self.change(caller, data, || {
-            let size_before = self.size(ino)?;
-            let len = self.below.write(caller, ino, handle, offset, data)?;
-            let size_after = self.size(ino)?;
-            // An append goes where the file ends, whatever the offset says.
-            let appended = size_after > size_before && offset + len as u64 != size_after;
-            let offset = if appended { size_after - len as u64 } else { offset };
-            let (node, len_bytes) = (self.nr(ino), len as u64);
-            Ok((len, Action::Write(Span { node, offset, len_bytes, size_before, size_after })))
-        })
+        let write = |fs: &dyn FileSystem| fs.write(caller, ino, handle, offset, data);
+        self.write_by(caller, ino, offset, data, write)
     }
 
     fn write_cached(
@@ -518,7 +533,8 @@ impl Layer for Recorder {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
-        Layer::write(self, caller, ino, handle, offset, data)
+        let write = |fs: &dyn FileSystem| fs.write_cached(caller, ino, handle, offset, data);
+        self.write_by(caller, ino, offset, data, write)
     }
 
     fn fallocate(

@@ -391,7 +391,8 @@ impl Front {
 
     fn setattr(&self, head: &Header, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
         let bits = body.u32()?;
-        body.skip(4 + 8)?;
+        body.skip(4)?;
+        let handle = Handle(body.u64()?);
         let size = body.u64()?;
         body.skip(8)?;
         let secs = [body.i64()?, body.i64()?, body.i64()?];
@@ -417,12 +418,19 @@ impl Front {
         if set.kill_privileges || set.size_bytes.is_some() {
             self.drop_capabilities(head, ino)?;
         }
-        reply.attr(&self.fs.setattr(&Self::caller(head), ino, &set)?, self.lifetimes_of(ino));
+        let handle = if has(valid::FH) { handle } else { Handle::NONE };
+        let attr = self.fs.setattr(&Self::caller_by(head, handle), ino, &set)?;
+        reply.attr(&attr, self.lifetimes_of(ino));
         Ok(())
     }
 
     fn caller(head: &Header) -> Caller {
         Caller { uid: head.uid, gid: head.gid, pid: head.pid, ..Caller::ROOT }
+    }
+
+    /// Returns the caller of a request by an open file.
+    fn caller_by(head: &Header, handle: Handle) -> Caller {
+        Self::caller(head).by(handle)
     }
 
     /// Returns the caller of a request that creates a file. The kernel sends the umask in any case;
@@ -512,8 +520,8 @@ impl Front {
         let from_cache = write_bits & write_flags::CACHE != 0;
         // The page of a mapping has a fixed offset, regardless of the open flags.
         let placed = from_cache && self.appends && open_flags & O_APPEND != 0;
+        let caller = Self::caller_by(head, handle);
         let handle = if placed { Handle::NONE } else { handle };
-        let caller = Self::caller(head);
         let taken = if from_cache {
             self.fs.write_cached(&caller, ino, handle, offset, data)?
         } else {
@@ -593,8 +601,7 @@ impl Front {
         Ok(())
     }
 
-    /// Creates a file without a name, which the kernel takes for an open one. Only if files are not
-    /// opened: else the file would need a handle.
+    /// Creates a file without a name, which the kernel takes for an open one.
     fn create_unnamed(
         &self,
         head: &Header,
@@ -602,15 +609,22 @@ impl Front {
         mut body: Body<'_>,
         reply: &mut Reply,
     ) -> Answered {
-        if self.stateful {
-            return Err(Refusal::Protocol(errno::EOPNOTSUPP));
-        }
-        let (_flags, mode, umask) = (body.u32()?, body.u32()?, body.u32()?);
+        let (bits, mode, umask) = (body.u32()?, body.u32()?, body.u32()?);
         let perm = (mode & 0o7777) as u16;
         let entry = self.fs.create_unnamed(&self.maker(head, umask), parent, perm)?;
+        let mut opened = Opened { handle: Handle::NONE, keep_cache: true, direct_io: false };
+        let flags = self.open_flags(bits);
+        let mut passthrough = None;
+        if self.stateful {
+            let ino = entry.attr.ino;
+            let open = || -> Result<_, Refusal> {
+                let opened = self.fs.open(&Self::caller(head), ino, flags)?;
+                Ok((opened, self.way(ino, &opened)?))
+            };
+            (opened, passthrough) = open().inspect_err(|_| self.fs.forget(ino, 1))?;
+        }
         self.put_entry(&entry, reply)?;
-        let opened = Opened { handle: Handle::NONE, keep_cache: true, direct_io: false };
-        reply.opened(&opened, false, None);
+        reply.opened(&opened, self.stateful && self.may_lose(flags), passthrough);
         Ok(())
     }
 
@@ -627,34 +641,31 @@ impl Front {
         if self.locks && matches!(opcode, Some(Opcode::SetLk | Opcode::SetLkW)) {
             return self.take_lock_back(self.ino(header.node), body);
         }
-        if opcode == Some(Opcode::TmpFile) {
-            if let Some((node, _)) = answer.opened_node() {
-                self.fs.forget(self.ino(node), 1);
-            }
+        let is_new = matches!(opcode, Some(Opcode::Create | Opcode::TmpFile));
+        if !(is_new || opcode == Some(Opcode::Open) && self.stateful) {
             return;
         }
-        if !self.stateful || !matches!(opcode, Some(Opcode::Open | Opcode::Create)) {
-            return;
-        }
-        let (node, handle) = match (opcode, answer.opened_node()) {
-            (Some(Opcode::Create), Some((node, handle))) => (node, handle),
+        let (node, handle) = match (is_new, answer.opened_node()) {
+            (true, Some((node, handle))) => (node, handle),
             (_, Some((_, handle))) => (header.node, handle),
             // The reply was an error.
             (_, None) => return,
         };
-        let _ = self.release_handle(self.ino(node), Handle(handle));
-        if opcode == Some(Opcode::Create) {
+        if self.stateful {
+            let _ = self.release_handle(self.ino(node), Handle(handle));
+        }
+        if is_new {
             self.fs.forget(self.ino(node), 1);
         }
     }
 
     fn fsync(&self, opcode: Opcode, head: &Header, ino: Ino, mut body: Body<'_>) -> Answered {
-        body.skip(8)?;
+        let handle = Handle(body.u64()?);
         let data_only = body.u32()? & FSYNC_DATA_ONLY != 0;
         match opcode {
             Opcode::FSyncDir if self.sync_by_root && ino == self.fs.root() => self.fs.sync()?,
             Opcode::FSyncDir => self.fs.fsync_dir(&Self::caller(head), ino)?,
-            _ => self.fs.fsync(&Self::caller(head), ino, data_only)?,
+            _ => self.fs.fsync(&Self::caller_by(head, handle), ino, data_only)?,
         }
         Ok(())
     }

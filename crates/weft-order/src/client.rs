@@ -3,8 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +11,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::commands::{self, Fsync, Kind, Scope, encode};
+use crate::commands::{self, Covered, Fsync, Kind, Scope, encode};
+use crate::listing::{LABEL_ARGUMENT_BYTES, LISTED_BYTES, ListedGroup, encode_label, is_label};
 
 /// An error of a group on a mount.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,9 @@ pub enum Error {
     /// An atomic group was asked for on a volume without a journal, or with too small a one.
     #[error("atomic changes need a volume with a journal of at least some mebibytes")]
     NotAtomic,
+    /// A single open file was to be engaged on a mount that does not know open files apart.
+    #[error("this mount does not know open files apart: mount it with -o open_files")]
+    NoOpenFiles,
     /// An atomic group was open for too long while others waited for it: a power cut before this may
     /// have left a part of its changes.
     #[error("the changes took longer than 5 seconds while others waited, and are not atomic")]
@@ -58,7 +61,7 @@ impl Error {
                 source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
             }
             Self::NoGroups => Errno::NOTTY.raw_os_error(),
-            Self::NotAtomic => Errno::OPNOTSUPP.raw_os_error(),
+            Self::NotAtomic | Self::NoOpenFiles => Errno::OPNOTSUPP.raw_os_error(),
             Self::Cut => Errno::TIMEDOUT.raw_os_error(),
             Self::Shared => Errno::BUSY.raw_os_error(),
         }
@@ -90,10 +93,7 @@ impl MountedGroup {
     /// # Errors
     /// As [`new`](Self::new); [`Error::NotAtomic`].
     pub fn of_kind(directory: &Path, kind: Kind) -> Result<Self> {
-        let opened = File::open(directory);
-        let opened = opened
-            .map_err(|source| Error::Open { path: directory.display().to_string(), source })?;
-        Self::on(&Arc::new(opened), kind)
+        Self::on(&Arc::new(open(directory)?), kind)
     }
 
     /// Makes another group of the same mount, an ordinary one.
@@ -106,7 +106,8 @@ impl MountedGroup {
 
     fn on(directory: &Arc<File>, kind: Kind) -> Result<Self> {
         let argument = [0, kind.encode()];
-        let [number, _] = command::<{ commands::CREATE }>(directory, argument, "creation")?;
+        let [number, _] =
+            command::<{ commands::CREATE }, _>(directory.as_fd(), argument, "creation")?;
         Ok(Self { directory: Arc::clone(directory), number })
     }
 
@@ -116,15 +117,21 @@ impl MountedGroup {
     /// [`Error::Refused`], with `EXDEV` for a group of another mount.
     pub fn depend(&self, before: &Self) -> Result<()> {
         // The number of a group of another mount may be that of one here, too.
-        let device = |file: &File| file.metadata().map(|found| found.dev());
-        let refused = |source| Error::Refused { what: "dependency", source };
-        if !Arc::ptr_eq(&self.directory, &before.directory)
-            && device(&self.directory).map_err(refused)?
-                != device(&before.directory).map_err(refused)?
-        {
-            return Err(refused(Errno::XDEV.into()));
+        if !Arc::ptr_eq(&self.directory, &before.directory) {
+            self.check_is_here(before.directory.as_fd(), "dependency")?;
         }
         self.command::<{ commands::DEPEND }>(before.number, "dependency").map(drop)
+    }
+
+    /// Fails if a file is on another mount: a number of a group here may be that of one there, too.
+    fn check_is_here(&self, file: BorrowedFd<'_>, what: &'static str) -> Result<()> {
+        let refused = |source| Error::Refused { what, source };
+        let device = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map(|found| found.st_dev);
+        let device = |fd| device(fd).map_err(|e| refused(e.into()));
+        if device(self.directory.as_fd())? == device(file)? {
+            return Ok(());
+        }
+        Err(refused(Errno::XDEV.into()))
     }
 
     /// Ends the dependencies of this group.
@@ -141,7 +148,8 @@ impl MountedGroup {
     /// # Errors
     /// [`Error::Refused`].
     pub fn engage(&self, scope: Scope, fsync: Fsync) -> Result<()> {
-        self.command::<{ commands::ENGAGE }>(encode(scope, fsync), "engagement").map(drop)
+        let value = encode(Covered::Scope(scope), fsync);
+        self.command::<{ commands::ENGAGE }>(value, "engagement").map(drop)
     }
 
     /// Ends an engagement.
@@ -149,8 +157,54 @@ impl MountedGroup {
     /// # Errors
     /// [`Error::Refused`].
     pub fn disengage(&self, scope: Scope) -> Result<()> {
-        let value = encode(scope, Fsync::Wait);
+        let value = encode(Covered::Scope(scope), Fsync::Wait);
         self.command::<{ commands::DISENGAGE }>(value, "end of the engagement").map(drop)
+    }
+
+    /// Adds the changes that are made by an open file of this mount to the group, by whichever process,
+    /// and no others: until [`disengage_file`](Self::disengage_file), until the group is dropped, or until
+    /// the last descriptor of it is closed (the mount is told of that a moment later). `fsync` is the
+    /// meaning of fsync to this file.
+    ///
+    /// # Errors
+    /// [`Error::NoOpenFiles`]; [`Error::NoGroups`] for a file whose content is transformed;
+    /// [`Error::Refused`], with `EINVAL` for a directory, and `EXDEV` for a file of another mount.
+    pub fn engage_file(&self, file: impl AsFd, fsync: Fsync) -> Result<()> {
+        self.command_on_file::<{ commands::ENGAGE }>(file.as_fd(), fsync, "engagement")
+    }
+
+    /// Ends the engagement of an open file.
+    ///
+    /// # Errors
+    /// As [`engage_file`](Self::engage_file).
+    pub fn disengage_file(&self, file: impl AsFd) -> Result<()> {
+        let what = "end of the engagement";
+        self.command_on_file::<{ commands::DISENGAGE }>(file.as_fd(), Fsync::Wait, what)
+    }
+
+    fn command_on_file<const NUMBER: u32>(
+        &self,
+        file: BorrowedFd<'_>,
+        fsync: Fsync,
+        what: &'static str,
+    ) -> Result<()> {
+        self.check_is_here(file, what)?;
+        let argument = [self.number, encode(Covered::OpenFile, fsync)];
+        command::<NUMBER, _>(file, argument, what).map(drop)
+    }
+
+    /// Gives the group a label, by which people know it when the groups of the mount are
+    /// [listed](list): at most [`LABEL_BYTES_MAX`](crate::LABEL_BYTES_MAX) bytes without control characters.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], with `EINVAL` for another text.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        const WHAT: &str = "label";
+        if !is_label(label) {
+            return Err(Error::Refused { what: WHAT, source: Errno::INVAL.into() });
+        }
+        let argument = encode_label(self.number, label);
+        command::<{ commands::LABEL }, _>(self.directory.as_fd(), argument, WHAT).map(drop)
     }
 
     /// Orders the changes of the group from now on after those until now.
@@ -225,7 +279,8 @@ impl MountedGroup {
     }
 
     fn command<const NUMBER: u32>(&self, value: u32, what: &'static str) -> Result<u32> {
-        command::<NUMBER>(&self.directory, [self.number, value], what).map(|[_, value]| value)
+        command::<NUMBER, _>(self.directory.as_fd(), [self.number, value], what)
+            .map(|[_, value]| value)
     }
 }
 
@@ -236,16 +291,55 @@ impl Drop for MountedGroup {
     }
 }
 
-fn command<const NUMBER: u32>(
-    file: &File,
-    mut argument: [u32; 2],
+/// Returns the groups of the mount that `directory` is on, by their numbers, and whether there are more: at
+/// most `limit` of those that this process may see (its own, and those of the processes from which it
+/// descends; root and the user who runs the mount see all).
+///
+/// # Errors
+/// [`Error::Open`], [`Error::NoGroups`], [`Error::Refused`].
+pub fn list(directory: &Path, limit: usize) -> Result<(Vec<ListedGroup>, bool)> {
+    let file = open(directory)?;
+    let mut groups: Vec<ListedGroup> = Vec::new();
+    loop {
+        let last = groups.last().map_or(0, |group| group.number);
+        let argument = ListedGroup { number: last, ..ListedGroup::default() }.encode();
+        let what = "listing";
+        match command::<{ commands::NEXT }, _>(file.as_fd(), argument, what) {
+            Ok(_) if groups.len() == limit => return Ok((groups, true)),
+            Ok(bytes) => {
+                // A mount that does not count up would be listed for ever.
+                let group = ListedGroup::decode(&bytes).filter(|group| group.number > last);
+                let unknown = || Error::Refused { what, source: Errno::PROTO.into() };
+                groups.push(group.ok_or_else(unknown)?);
+            }
+            Err(e) if e.errno() == Errno::NOENT.raw_os_error() => return Ok((groups, false)),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|source| Error::Open { path: path.display().to_string(), source })
+}
+
+/// The argument of a command.
+trait Argument {}
+impl Argument for [u32; 2] {}
+impl Argument for [u8; LABEL_ARGUMENT_BYTES] {}
+impl Argument for [u8; LISTED_BYTES] {}
+
+fn command<const NUMBER: u32, A: Argument>(
+    file: BorrowedFd<'_>,
+    mut argument: A,
     what: &'static str,
-) -> Result<[u32; 2]> {
-    // SAFETY: the number of the command encodes this length, for any file.
+) -> Result<A> {
+    const { assert!(NUMBER >> 16 & 0x3FFF == size_of::<A>() as u32, "another command's argument") };
+    // SAFETY: the number of the command encodes this length, for any file, and any bytes are such numbers.
     match unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut argument)) } {
         Ok(()) => Ok(argument),
         Err(Errno::NOTTY) => Err(Error::NoGroups),
-        Err(Errno::OPNOTSUPP) => Err(Error::NotAtomic),
+        Err(Errno::OPNOTSUPP) if NUMBER == commands::CREATE => Err(Error::NotAtomic),
+        Err(Errno::OPNOTSUPP) => Err(Error::NoOpenFiles),
         Err(Errno::TIMEDOUT) => Err(Error::Cut),
         Err(e) => Err(Error::Refused { what, source: e.into() }),
     }

@@ -5,7 +5,8 @@
 //! from, `ENOENT` for a group that does not exist, `EBUSY` and `EDEADLK` for what the life of a group
 //! forbids ([`PatchGroupError`](weft_patch::PatchGroupError)), `EOPNOTSUPP` for an atomic group without
 //! a journal, `ETIMEDOUT` for one that was open for too long, `EMFILE` for too many groups, `EINVAL`
-//! for values without a meaning, `ESRCH` for a caller whose process the mount cannot see (in another
+//! for values without a meaning (an open file that is a directory), `EOPNOTSUPP` for the open file where
+//! the mount does not know open files apart, `ESRCH` for a caller whose process the mount cannot see (in another
 //! PID namespace), `ENOTTY` where there are no groups.
 
 use std::num::NonZeroU16;
@@ -15,6 +16,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::ioctl::opcode::read_write;
 
+use crate::listing::{LABEL_ARGUMENT_BYTES, LISTED_BYTES};
+
 /// Makes a group; its number is returned in `group`. `value` is its [`Kind`].
 /// `_IOWR('W', 0xD0, __u32[2])`.
 pub const CREATE: u32 = number(0xD0);
@@ -22,7 +25,8 @@ pub const CREATE: u32 = number(0xD0);
 pub const DEPEND: u32 = number(0xD1);
 /// Ends the dependencies of `group`.
 pub const RELEASE: u32 = number(0xD2);
-/// Adds the changes of the caller to `group`; `value` is a [`Scope`] and the meaning of [`Fsync`].
+/// Adds the changes of the caller, or by the open file, to `group`; `value` is a [`Scope`], or 2 for the
+/// open file, and the meaning of [`Fsync`].
 pub const ENGAGE: u32 = number(0xD3);
 /// Ends what [`ENGAGE`] with this scope has begun.
 pub const DISENGAGE: u32 = number(0xD4);
@@ -45,6 +49,14 @@ pub const ABORT: u32 = number(0xDB);
 /// Has the number of `group`, four bytes, written to a pipe once it is durable: `value` is the descriptor
 /// of the caller's end for writing, which it may close then. The mount does not write anything for it.
 pub const TELL: u32 = number(0xDC);
+/// Gives a group a label, for people: of at most 63 bytes of UTF-8, without control characters. Its argument
+/// is `struct { __u32 group; __u32 len; char label[64]; }`. `_IOWR('W', 0xDD, char[72])`.
+pub const LABEL: u32 = read_write::<[u8; LABEL_ARGUMENT_BYTES]>(b'W', 0xDD) as u32;
+/// Returns the group with the next higher number that the caller may see; `ENOENT` if there is none. Root
+/// and the user who runs the mount may see all. Its argument is a `struct { __u32 group; __u32 state; __u32
+/// pid; __u32 befores; __u32 before[16]; __u32 len; char label[64]; }`: `group` is the number to begin after.
+/// `_IOWR('W', 0xDE, char[148])`.
+pub const NEXT: u32 = read_write::<[u8; LISTED_BYTES]>(b'W', 0xDE) as u32;
 
 /// The bit of the value of [`ENGAGE`] that stands for [`Fsync::Barrier`].
 const BARRIER_BIT: u32 = 1 << 8;
@@ -88,7 +100,7 @@ const fn number(nr: u8) -> u32 {
     read_write::<[u32; 2]>(b'W', nr) as u32
 }
 
-/// Those whose changes are added to a group.
+/// The threads whose changes are added to a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The calling thread.
@@ -97,6 +109,15 @@ pub enum Scope {
     /// from it: one whose parent ends is a child of process 1 from then on, unless the calling process
     /// has made itself a subreaper (`prctl(2)`).
     Process,
+}
+
+/// What an engagement covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Covered {
+    /// The changes of threads.
+    Scope(Scope),
+    /// The changes by the open file of the command.
+    OpenFile,
 }
 
 /// The meaning of `fsync(2)` to an engaged process.
@@ -153,21 +174,22 @@ impl Fsync {
 }
 
 /// Returns the value for [`ENGAGE`] and [`DISENGAGE`].
-pub(crate) fn encode(scope: Scope, fsync: Fsync) -> u32 {
-    let scope = match scope {
-        Scope::Thread => 0,
-        Scope::Process => 1,
+pub(crate) fn encode(covered: Covered, fsync: Fsync) -> u32 {
+    let covered = match covered {
+        Covered::Scope(Scope::Thread) => 0,
+        Covered::Scope(Scope::Process) => 1,
+        Covered::OpenFile => 2,
     };
     let fsync = match fsync {
         Fsync::Wait => 0,
         Fsync::Barrier => BARRIER_BIT,
         Fsync::Within(ms) => BARRIER_BIT | u32::from(ms.get()) << WITHIN_SHIFT,
     };
-    scope | fsync
+    covered | fsync
 }
 
 /// Returns the meaning of such a value, if it has one.
-pub(crate) fn decode(value: u32) -> Option<(Scope, Fsync)> {
+pub(crate) fn decode(value: u32) -> Option<(Covered, Fsync)> {
     let within = NonZeroU16::new(u16::try_from(value >> WITHIN_SHIFT).ok()?);
     let fsync = match (value & BARRIER_BIT != 0, within) {
         (false, None) => Fsync::Wait,
@@ -176,8 +198,9 @@ pub(crate) fn decode(value: u32) -> Option<(Scope, Fsync)> {
         (false, Some(_)) => return None,
     };
     match value & ((1 << WITHIN_SHIFT) - 1) & !BARRIER_BIT {
-        0 => Some((Scope::Thread, fsync)),
-        1 => Some((Scope::Process, fsync)),
+        0 => Some((Covered::Scope(Scope::Thread), fsync)),
+        1 => Some((Covered::Scope(Scope::Process), fsync)),
+        2 => Some((Covered::OpenFile, fsync)),
         _ => None,
     }
 }
@@ -190,6 +213,7 @@ pub(crate) enum Refused {
     NoSuchProcess,
     TooMany,
     Meaningless,
+    NoOpenFiles,
 }
 
 /// The errno of a command that failed, or that it would wait.
@@ -213,6 +237,7 @@ impl From<Refused> for Failed {
             Refused::NoSuchProcess => Errno::SRCH,
             Refused::TooMany => Errno::MFILE,
             Refused::Meaningless => Errno::INVAL,
+            Refused::NoOpenFiles => Errno::OPNOTSUPP,
         }
         .into()
     }
@@ -251,13 +276,15 @@ mod tests {
     #[test]
     fn numbers_are_as_documented() {
         assert_eq!((CREATE, CLOSE), (0xC008_57D0, 0xC008_57D8));
-        for scope in [Scope::Thread, Scope::Process] {
+        assert_eq!((LABEL, NEXT), (0xC048_57DD, 0xC094_57DE));
+        let scopes = [Scope::Thread, Scope::Process].map(Covered::Scope);
+        for covered in scopes.into_iter().chain([Covered::OpenFile]) {
             let within = Fsync::Within(NonZeroU16::MAX);
             for fsync in [Fsync::Wait, Fsync::Barrier, within] {
-                assert_eq!(decode(encode(scope, fsync)), Some((scope, fsync)));
+                assert_eq!(decode(encode(covered, fsync)), Some((covered, fsync)));
             }
         }
-        assert_eq!(decode(2), None);
+        assert_eq!(decode(3), None);
         assert_eq!(decode(1 << 9), None);
         assert_eq!(decode(1 << 16), None, "a limit without a barrier");
     }

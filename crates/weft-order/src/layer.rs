@@ -15,8 +15,10 @@ use weft_vfs::{
 use crate::abort::Abortables;
 use crate::atomic_file::{self, AtomicFiles};
 use crate::background::Background;
-use crate::commands::{self, Failed, Fsync, Kind, Refused, decode};
+use crate::commands::{self, Covered, Failed, Fsync, Kind, Refused, decode};
 use crate::engagement::OrderedEngagement;
+use crate::listing::{LISTED_BYTES, decode_label};
+use crate::open_file::OpenFiles;
 use crate::pipe::Pipes;
 use crate::recording::Recording;
 use crate::table::{Engagements, Table};
@@ -34,6 +36,8 @@ pub struct OrderedFs {
     pipes: Pipes,
     background: Background,
     table: Mutex<Table>,
+    /// The open files, if this layer is told of them.
+    open_files: Option<OpenFiles>,
     /// The number of engagements in the table.
     engaged: AtomicUsize,
     /// Files with pages of mappings that the kernel has written since their last fsync: it names no
@@ -65,6 +69,7 @@ impl OrderedFs {
             abortables,
             pipes: Pipes::default(),
             table: Mutex::default(),
+            open_files: None,
             engaged: AtomicUsize::new(0),
             mapped: Mutex::default(),
         }
@@ -80,9 +85,18 @@ impl OrderedFs {
         layer
     }
 
+    /// Makes callers tell of files being opened and closed, which costs them a request each: single open
+    /// files can be engaged then.
+    #[must_use]
+    pub fn with_open_files(self) -> Self {
+        Self { open_files: Some(OpenFiles::new()), ..self }
+    }
+
+    /// Returns the engagements of the caller: those of the open file go before its own.
     fn engagements_of(&self, caller: &Caller) -> Engagements {
-        let mut found = Engagements::new();
-        if self.engaged.load(Ordering::Relaxed) > 0 {
+        let of_file = self.open_files.as_ref().map(|files| files.of_file(caller.handle));
+        let mut found = of_file.unwrap_or_default();
+        if found.is_empty() && self.engaged.load(Ordering::Relaxed) > 0 {
             let mut table = locked(&self.table);
             found = table.of_thread(caller.pid);
             // The table has dropped the engagements of processes that have ended.
@@ -132,7 +146,9 @@ impl OrderedFs {
             return Err(Error::Busy);
         }
         let ordered = !engaged.is_empty() && engaged.iter().all(|e| e.orders());
-        let mapped = || locked(&self.mapped).contains(&ino);
+        // Pages of mappings are in the groups of open files, and of nobody else.
+        let by_file = self.everyone.is_none() && self.is_engaged_itself(caller.handle);
+        let mapped = || !by_file && locked(&self.mapped).contains(&ino);
         if ordered && !mapped() {
             engaged.iter().for_each(|e| e.order(&self.background));
             return Ok(());
@@ -146,13 +162,27 @@ impl OrderedFs {
         Ok(())
     }
 
-    /// Executes a command on a group. Returns the value of the answer.
-    fn execute(&self, caller: &Caller, request: u32, group: &mut u32, value: u32) -> Done<u32> {
+    /// Returns true if an open file is engaged, not only the caller.
+    fn is_engaged_itself(&self, handle: Handle) -> bool {
+        self.open_files.as_ref().is_some_and(|files| !files.of_file(handle).is_empty())
+    }
+
+    /// Executes a command on a group, by an open file. Returns the value of the answer.
+    fn execute(
+        &self,
+        caller: &Caller,
+        file: (Ino, Handle),
+        request: u32,
+        group: &mut u32,
+        value: u32,
+    ) -> Done<u32> {
         let thread = caller.pid;
+        let open_files = || self.open_files.as_ref().ok_or(Refused::NoOpenFiles);
         let find = |number| locked(&self.table).group(thread, number);
         match request {
             commands::CREATE => {
-                let made = match Kind::decode(value).ok_or(Refused::Meaningless)? {
+                let kind = Kind::decode(value).ok_or(Refused::Meaningless)?;
+                let made = match kind {
                     Kind::Ordinary => self.groups.create(),
                     Kind::Linear => self.groups.create_linear(),
                     Kind::Atomic | Kind::Abortable if !may_hold_others_up(caller) => {
@@ -164,23 +194,40 @@ impl OrderedFs {
                         return Ok(value);
                     }
                 };
-                *group = locked(&self.table).add(thread, made)?;
+                *group = locked(&self.table).add(thread, made, kind)?;
             }
             commands::DEPEND => {
                 let (after, before) = (find(*group)?, find(value)?);
                 self.end_abortable(value)?;
                 after.depend(&before)?;
+                locked(&self.table).depends(*group, value);
             }
-            commands::RELEASE => find(*group)?.release(),
+            commands::RELEASE => {
+                find(*group)?.release();
+                locked(&self.table).released(*group);
+            }
             commands::ENGAGE => {
-                let (scope, fsync) = decode(value).ok_or(Refused::Meaningless)?;
+                let (covered, fsync) = decode(value).ok_or(Refused::Meaningless)?;
                 let mut engagement = OrderedEngagement::new(find(*group)?, fsync)?;
                 engagement.abortable = self.abortables.get(*group);
-                self.in_table(|table| table.engage(thread, *group, scope, engagement))?;
+                locked(&self.table).released(*group);
+                self.in_table(|table| match covered {
+                    Covered::Scope(scope) => table.engage(thread, *group, scope, engagement),
+                    Covered::OpenFile => {
+                        table.group(thread, *group)?;
+                        open_files()?.engage(file, *group, engagement)
+                    }
+                })?;
             }
             commands::DISENGAGE => {
-                let (scope, _) = decode(value).ok_or(Refused::Meaningless)?;
-                self.in_table(|table| table.disengage(thread, *group, scope))?;
+                let (covered, _) = decode(value).ok_or(Refused::Meaningless)?;
+                self.in_table(|table| match covered {
+                    Covered::Scope(scope) => table.disengage(thread, *group, scope),
+                    Covered::OpenFile => {
+                        table.group(thread, *group)?;
+                        open_files()?.disengage(file, *group)
+                    }
+                })?;
             }
             commands::BARRIER => find(*group)?.barrier(),
             commands::SYNC | commands::COMMIT => {
@@ -202,6 +249,7 @@ impl OrderedFs {
                 find(*group)?;
                 self.in_table(|table| table.close(thread, *group))?;
                 self.abortables.keep(*group);
+                self.open_files.as_ref().inspect(|files| files.close_group(*group));
             }
         }
         Ok(value)
@@ -218,7 +266,7 @@ impl OrderedFs {
         }
         let (number, owner) = {
             let mut table = locked(&self.table);
-            (table.add(thread, made.clone())?, table.process_of(thread)?)
+            (table.add(thread, made.clone(), Kind::Abortable)?, table.process_of(thread)?)
         };
         let mut added = self.abortables.add(number, made, owner);
         if added.is_ok() && !self.background.watch_processes() {
@@ -236,7 +284,8 @@ impl OrderedFs {
         if self.abortables.get(number).is_none() {
             return Ok(());
         }
-        if locked(&self.table).is_engaged(number) {
+        let by_file = self.open_files.as_ref().is_some_and(|files| files.has_group(number));
+        if by_file || locked(&self.table).is_engaged(number) {
             return Err(Errno::BUSY.into());
         }
         self.abortables.keep(number);
@@ -250,8 +299,28 @@ impl OrderedFs {
             table.disengage_all(number);
             Ok(())
         })?;
+        self.open_files.as_ref().inspect(|files| files.close_group(number));
         self.abortables.announce(undone);
         Ok(())
+    }
+
+    /// Labels a group. Returns its argument.
+    fn label(&self, caller: &Caller, data: &[u8]) -> Done<Vec<u8>> {
+        let (group, label) = decode_label(data).ok_or(Refused::Meaningless)?;
+        locked(&self.table).label(caller.pid, group, label)?;
+        Ok(data.to_vec())
+    }
+
+    /// Returns the next group that a caller may see.
+    fn next(&self, caller: &Caller, data: &[u8]) -> Done<Vec<u8>> {
+        let last = data.first_chunk().filter(|_| data.len() == LISTED_BYTES);
+        let last = u32::from_ne_bytes(*last.ok_or(Refused::Meaningless)?);
+        let sees_all = may_hold_others_up(caller);
+        let (mut listed, group) = locked(&self.table).next(caller.pid, sees_all, last)?;
+        let by_file = self.open_files.as_ref().is_some_and(|files| files.has_group(listed.number));
+        listed.is_engaged |= by_file;
+        listed.is_durable = group.is_durable();
+        Ok(listed.encode().to_vec())
     }
 
     /// Executes a command of atomic writes of a file. Returns the errno and the data of the answer.
@@ -299,7 +368,7 @@ impl OrderedFs {
         let mut table = locked(&self.table);
         let result = change(&mut table);
         self.engaged.store(table.engagements(), Ordering::Relaxed);
-        if table.engagements() == 0 {
+        if table.engagements() == 0 && self.everyone.is_none() {
             locked(&self.mapped).clear();
         }
         result
@@ -341,6 +410,18 @@ impl Layer for OrderedFs {
         if atomic_file::COMMANDS.contains(&request) {
             return self.write_atomically(caller, ino, request);
         }
+        let done = match request {
+            commands::LABEL => Some(self.label(caller, data)),
+            commands::NEXT => Some(self.next(caller, data)),
+            _ => None,
+        };
+        if let Some(done) = done {
+            return match done {
+                Ok(data) => Ok(CommandAnswer { errno: 0, data }),
+                Err(Failed::Errno(errno)) => Ok(CommandAnswer { errno, data: data.to_vec() }),
+                Err(Failed::WouldWait) => Err(Error::WouldBlock),
+            };
+        }
         if !(commands::CREATE..=commands::TELL).contains(&request) {
             return self.change(caller, |fs| fs.command(caller, ino, handle, request, data));
         }
@@ -351,7 +432,7 @@ impl Layer for OrderedFs {
             return Err(Error::Invalid("the argument of a command on a group"));
         };
         let (mut group, value) = (u32::from_ne_bytes(*group), u32::from_ne_bytes(value));
-        let (errno, value) = match self.execute(caller, request, &mut group, value) {
+        let (errno, value) = match self.execute(caller, (ino, handle), request, &mut group, value) {
             Ok(value) => (0, value),
             Err(Failed::WouldWait) => return Err(Error::WouldBlock),
             Err(Failed::Errno(errno)) => (errno, value),
@@ -379,7 +460,9 @@ impl Layer for OrderedFs {
         if self.engaged.load(Ordering::Relaxed) > 0 || self.everyone.is_some() {
             locked(&self.mapped).insert(ino);
         }
-        self.change_in(&Engagements::new(), |fs| fs.write_cached(caller, ino, handle, offset, data))
+        let engaged = self.open_files.as_ref().map(|files| files.of_inode(ino));
+        let engaged = engaged.unwrap_or_default();
+        self.change_in(&engaged, |fs| fs.write_cached(caller, ino, handle, offset, data))
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<weft_vfs::Attr> {
@@ -438,7 +521,9 @@ impl Layer for OrderedFs {
     }
 
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        self.change(caller, |fs| fs.open(caller, ino, flags))
+        let opened = self.change(caller, |fs| fs.open(caller, ino, flags))?;
+        self.open_files.as_ref().inspect(|files| files.opened(opened.handle, ino));
+        Ok(opened)
     }
 
     fn create(
@@ -449,7 +534,19 @@ impl Layer for OrderedFs {
         perm: u16,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
-        self.change(caller, |fs| fs.create(caller, parent, name, perm, flags))
+        let made = self.change(caller, |fs| fs.create(caller, parent, name, perm, flags))?;
+        let (entry, opened) = &made;
+        self.open_files.as_ref().inspect(|files| files.opened(opened.handle, entry.attr.ino));
+        Ok(made)
+    }
+
+    fn is_stateful(&self) -> bool {
+        self.open_files.is_some() || self.below.is_stateful()
+    }
+
+    fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        self.open_files.as_ref().inspect(|files| files.released(handle));
+        self.below.release(ino, handle)
     }
 
     fn write(
@@ -460,6 +557,9 @@ impl Layer for OrderedFs {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
+        // A caller that names no open file else names it here.
+        let by_file = (caller.handle == Handle::NONE).then(|| caller.by(handle));
+        let caller = by_file.as_ref().unwrap_or(caller);
         self.files.write(ino, offset, data.len() as u64, || {
             self.change(caller, |fs| fs.write(caller, ino, handle, offset, data))
         })
@@ -513,6 +613,7 @@ impl Layer for OrderedFs {
         // Whoever could commit them can no longer.
         self.files.undo_all();
         self.abortables.undo_all();
+        self.open_files.as_ref().inspect(|files| files.clear());
         self.below.unmount()
     }
 }

@@ -10,9 +10,18 @@
 //! # What belongs to a group
 //!
 //! All changes that the [engaged](Scope) threads and processes make by system calls: of data, lengths,
-//! names, attributes, extended attributes, flags. Not in any group:
+//! names, attributes, extended attributes, flags.
 //!
-//! - pages written through a mapping: the kernel writes them for no process in particular;
+//! Or all changes that are made by one [open file](MountedGroup::engage_file), whoever makes them: data,
+//! length (`ftruncate(2)`), allocation, flags. These belong to the groups of the file, and not to those
+//! of the thread and the process. The kernel writes pages that were changed through a mapping at
+//! `msync(2)`, `fsync(2)`, `munmap(2)` and whenever it likes, and names no open file that is sure to be
+//! the right one: they belong to the groups of all open files of the inode that are engaged then.
+//!
+//! Not in any group:
+//!
+//! - pages written through a mapping of a file that is not engaged itself: the kernel writes them for no
+//!   process in particular;
 //! - what the file system does later on its own account, such as freeing the blocks of a file whose
 //!   last name was removed before.
 //!
@@ -29,6 +38,8 @@
 //! | [`commands`] | the numbers of the commands, and their argument |
 //! | `layer` | the layer, which puts calls into groups |
 //! | `table` | groups and engagements of a mount, with their owners |
+//! | `listing` | groups as they are listed, and labels |
+//! | `open_file` | the open files of a mount, and the engagements of single ones |
 //! | `engagement` | what fsync means to those who are engaged |
 //! | `atomic_file` | atomic writes of one file, by the commands of F2FS, which SQLite uses |
 //! | `abort` | atomic groups that can be aborted, and what others change of what they changed |
@@ -47,12 +58,15 @@ mod client;
 pub mod commands;
 mod engagement;
 mod layer;
+mod listing;
+mod open_file;
 mod pipe;
 mod process;
 mod recording;
 mod table;
 mod undo;
 
-pub use client::{Error, MountedGroup, Result};
+pub use client::{Error, MountedGroup, Result, list};
 pub use commands::{Fsync, Kind, Scope};
 pub use layer::OrderedFs;
+pub use listing::{BEFORES_LISTED_MAX, LABEL_BYTES_MAX, ListedGroup};

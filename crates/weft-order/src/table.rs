@@ -1,5 +1,7 @@
 //! The groups of a mount with their owners, and the engagements of threads and processes.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,8 +9,9 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use weft_patch::PatchGroup;
 
-use crate::commands::{Refused, Scope};
+use crate::commands::{Kind, Refused, Scope};
 use crate::engagement::OrderedEngagement;
+use crate::listing::{BEFORES_LISTED_MAX, ListedGroup};
 use crate::process::{Process, ancestors};
 
 /// The most groups of one process, and of one mount, at a time.
@@ -59,11 +62,19 @@ pub(crate) type Engagements = SmallVec<[Arc<OrderedEngagement>; 1]>;
 struct Owned {
     patchgroup: PatchGroup,
     owner: Process,
+    kind: Kind,
+    label: Box<str>,
+    /// What the engine does not tell of a group.
+    is_released: bool,
+    is_depended_on: bool,
+    /// The first groups that it depends on, and how many there are.
+    befores: SmallVec<[u32; 2]>,
+    befores_count: u32,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    groups: HashMap<u32, Owned>,
+    groups: BTreeMap<u32, Owned>,
     last: u32,
     engaged: Vec<Engaged>,
     answers: HashMap<u32, (Instant, Engagements)>,
@@ -73,7 +84,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// Adds a group that belongs to the process of a thread. Returns its number.
-    pub fn add(&mut self, thread: u32, patchgroup: PatchGroup) -> Result<u32, Refused> {
+    pub fn add(&mut self, thread: u32, patchgroup: PatchGroup, kind: Kind) -> Result<u32, Refused> {
         self.sweep(true);
         let owner = self.process_of(thread)?;
         let of_process =
@@ -90,8 +101,77 @@ impl Table {
                 break;
             }
         }
-        self.groups.insert(self.last, Owned { patchgroup, owner });
+        let owned = Owned {
+            patchgroup,
+            owner,
+            kind,
+            label: Box::default(),
+            is_released: false,
+            is_depended_on: false,
+            befores: SmallVec::new(),
+            befores_count: 0,
+        };
+        self.groups.insert(self.last, owned);
         Ok(self.last)
+    }
+
+    /// Labels a group.
+    pub fn label(&mut self, thread: u32, number: u32, label: &str) -> Result<(), Refused> {
+        self.group(thread, number)?;
+        let group = self.groups.get_mut(&number).ok_or(Refused::NoSuchGroup)?;
+        group.label = label.into();
+        Ok(())
+    }
+
+    /// Notes that a group takes no more dependencies.
+    pub fn released(&mut self, number: u32) {
+        if let Some(group) = self.groups.get_mut(&number) {
+            group.is_released = true;
+        }
+    }
+
+    /// Notes that a group depends on another.
+    pub fn depends(&mut self, number: u32, before: u32) {
+        if let Some(group) = self.groups.get_mut(&before) {
+            group.is_depended_on = true;
+        }
+        if let Some(group) = self.groups.get_mut(&number) {
+            if group.befores.contains(&before) {
+                return;
+            }
+            group.befores_count = group.befores_count.saturating_add(1);
+            if group.befores.len() < BEFORES_LISTED_MAX {
+                group.befores.push(before);
+            }
+        }
+    }
+
+    /// Returns the group with the next number after `last` that a thread may see, and the group itself to
+    /// ask whether it is durable.
+    pub fn next(
+        &mut self,
+        thread: u32,
+        sees_all: bool,
+        last: u32,
+    ) -> Result<(ListedGroup, PatchGroup), Refused> {
+        self.sweep(true);
+        let own = if sees_all { Vec::new() } else { ancestors(thread) };
+        let mut later = self.groups.range((Bound::Excluded(last), Bound::Unbounded));
+        let next = later.find(|(_, group)| sees_all || own.contains(&group.owner.pid));
+        let (&number, group) = next.ok_or(Refused::NoSuchGroup)?;
+        let listed = ListedGroup {
+            number,
+            label: group.label.to_string(),
+            kind: group.kind,
+            pid: group.owner.pid,
+            is_released: group.is_released,
+            is_engaged: self.engaged.iter().any(|engaged| engaged.group == number),
+            is_depended_on: group.is_depended_on,
+            is_durable: false,
+            befores: group.befores.to_vec(),
+            befores_count: group.befores_count,
+        };
+        Ok((listed, group.patchgroup.clone()))
     }
 
     /// Returns a group that the process of a thread, or one from which it descends, has made.

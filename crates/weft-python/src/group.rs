@@ -1,14 +1,35 @@
-//! Patchgroups.
+//! Patchgroups. `unsafe` for a descriptor of the program, which is a number.
 
 use crate::error::{raised, without_lock};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use weft::patchgroups::{Fsync, Scope};
 
 /// `EBADF`, as Linux numbers it.
 const CLOSED: i32 = 9;
+
+fn scope(process: bool) -> Scope {
+    if process { Scope::Process } else { Scope::Thread }
+}
+
+/// Runs a call with a descriptor of the program.
+fn with_descriptor(
+    fd: i32,
+    call: impl FnOnce(BorrowedFd<'_>) -> weft::Result<()>,
+) -> weft::Result<()> {
+    if fd < 0 {
+        let closed = std::io::Error::from_raw_os_error(CLOSED);
+        return Err(weft::Error::host("use", format!("the descriptor {fd}"), closed));
+    }
+    // SAFETY: it is used for calls of the system alone, to which a number that is not open, or is by now
+    // that of another file, is an argument like any other.
+    call(unsafe { BorrowedFd::borrow_raw(fd) })
+}
 
 /// A patchgroup of a volume or of a mount.
 #[pyclass(frozen, module = "weft._weft")]
@@ -49,16 +70,34 @@ impl Group {
         self.call(py, |group| group.depend(&before))
     }
 
+    fn set_label(&self, py: Python<'_>, label: &str) -> PyResult<()> {
+        self.call(py, |group| group.set_label(label))
+    }
+
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, weft::Group::release)
     }
 
-    fn engage(&self, py: Python<'_>) -> PyResult<()> {
-        self.call(py, weft::Group::engage)
+    /// Engages an open file, or else the process or the thread.
+    fn engage(
+        &self,
+        py: Python<'_>,
+        process: bool,
+        file: Option<i32>,
+        fsync: &str,
+    ) -> PyResult<()> {
+        let fsync: Fsync = fsync.parse().map_err(PyValueError::new_err)?;
+        self.call(py, |group| match file {
+            Some(fd) => with_descriptor(fd, |fd| group.engage_file(fd, fsync)),
+            None => group.engage_scope(scope(process), fsync),
+        })
     }
 
-    fn disengage(&self, py: Python<'_>) -> PyResult<()> {
-        self.call(py, weft::Group::disengage)
+    fn disengage(&self, py: Python<'_>, process: bool, file: Option<i32>) -> PyResult<()> {
+        self.call(py, |group| match file {
+            Some(fd) => with_descriptor(fd, |fd| group.disengage_file(fd)),
+            None => group.disengage_scope(scope(process)),
+        })
     }
 
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {

@@ -35,6 +35,8 @@ impl Mount {
             let opening = Options {
                 read_only: !write || how.read_only,
                 order: how.order,
+                fsync: how.fsync,
+                open_files: how.open_files,
                 no_atime: how.kernel.iter().any(|option| option == "noatime"),
                 mount_point: directory.to_str().map(str::to_owned),
                 forks: how.forks.unwrap_or_default(),

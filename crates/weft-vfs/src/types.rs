@@ -256,11 +256,22 @@ pub struct Caller {
     /// default ACL. For file systems that [have ACLs](crate::FileSystem::has_acls); for others the
     /// front has already applied it to the mode.
     pub umask: u16,
+    /// The open file by which the call is made (`ftruncate(2)`, `fsync(2)`, ...), as the called file
+    /// system numbered it; [`Handle::NONE`] when there is none, or none is known. A file system that
+    /// numbers handles itself translates it for the one below ([`by`](Self::by)).
+    pub handle: Handle,
 }
 
 impl Caller {
     /// The superuser, of no known process: for what a program does on its own account.
-    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), pid: 0, umask: 0 };
+    pub const ROOT: Self =
+        Self { uid: 0, gid: 0, groups: Vec::new(), pid: 0, umask: 0, handle: Handle::NONE };
+
+    /// Returns the same caller by another open file.
+    #[must_use]
+    pub fn by(&self, handle: Handle) -> Self {
+        Self { handle, ..self.clone() }
+    }
 }
 
 bitflags! {

@@ -64,6 +64,12 @@ pub enum Error {
     /// A handle was used whose volume is closed, or that is closed itself.
     #[error("{0} is closed")]
     Closed(&'static str),
+    /// A patchgroup of a volume in process was asked for what only one of a mount has.
+    #[error(
+        "only on a mount: a group of a volume in process takes the changes of threads, has no label, \
+         and fsync waits"
+    )]
+    NeedsMount,
     /// A patchgroup refused a call, or its changes could not be made durable.
     #[error(transparent)]
     Group(#[from] weft_patch::Error),
@@ -93,6 +99,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
+            Self::NeedsMount => rustix::io::Errno::OPNOTSUPP.raw_os_error(),
             Self::Block(e) => e.errno(),
             Self::File { source, .. } => source.errno(),
             Self::Host { source, .. } => {

@@ -14,6 +14,9 @@ pub struct MountOptions {
     pub order: Option<Order>,
     /// `fsync=MEANING`: the meaning of fsync to all programs.
     pub fsync: Fsync,
+    /// `open_files`: the mount is told of files being opened and closed, a request each, so that single
+    /// open files can be engaged in patchgroups.
+    pub open_files: bool,
     /// `allow_other`: other users have access, as the permissions allow.
     pub allow_other: bool,
     /// `nodev`, `nosuid`, `noexec`, `noatime`, ...: options that the kernel applies to any mount.
@@ -110,6 +113,7 @@ impl MountOptions {
                 ("rw", None) => self.read_only = false,
                 ("order", Some(order)) => self.order = Some(order.parse()?),
                 ("fsync", Some(meaning)) => self.fsync = meaning.parse().map_err(Error::Usage)?,
+                ("open_files", None) => self.open_files = true,
                 ("allow_other", None) => self.allow_other = true,
                 ("noallow_other", None) => self.allow_other = false,
                 ("noxattr", None) => self.no_xattr = true,
@@ -167,8 +171,8 @@ impl MountOptions {
                 _ => {
                     return Err(Error::Usage(format!(
                         "unknown mount option '{option}': expected ro, order=ORDER, \
-                         fsync=MEANING, allow_other, noxattr, writeback, nopassthrough, io_uring=WHEN, threads=N, cache=PATH, \
-                         cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, gid=N, \
+                         fsync=MEANING, open_files, allow_other, noxattr, writeback, nopassthrough, \
+                         io_uring=WHEN, threads=N, cache=PATH, cache_mode=MODE, transform=RULES, key=NAME=PLACE, forks=HOW, uid=N, gid=N, \
                          umask=OCTAL, fmask=OCTAL, dmask=OCTAL, and the kernel's own (nodev, \
                          nosuid, noexec, noatime, ...)"
                     )));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weft_block::{BlockDevice, OpenMode};
 use weft_hfs::streams::MacVolume;
 use weft_hfs::view::{ForkView, Forks};
-use weft_order::{Fsync, OrderedFs};
+use weft_order::OrderedFs;
 use weft_vfs::FileSystem;
 
 /// An opened volume.
@@ -37,12 +37,11 @@ impl std::fmt::Debug for Stack {
 fn in_groups(
     front: Arc<dyn FileSystem>,
     volume: &Arc<dyn Volume>,
-    fsync: Fsync,
+    options: &Options,
 ) -> Arc<dyn FileSystem> {
-    match volume.engine() {
-        Some(engine) => Arc::new(OrderedFs::with_fsync(front, engine.patchgroups(), fsync)),
-        None => front,
-    }
+    let Some(engine) = volume.engine() else { return front };
+    let ordered = OrderedFs::with_fsync(front, engine.patchgroups(), options.fsync);
+    Arc::new(if options.open_files { ordered.with_open_files() } else { ordered })
 }
 
 impl Stack {
@@ -78,8 +77,7 @@ impl Stack {
             }
             _ => Arc::clone(&volume) as _,
         };
-        let front =
-            if volume.is_read_only() { front } else { in_groups(front, &volume, options.fsync) };
+        let front = if volume.is_read_only() { front } else { in_groups(front, &volume, &options) };
         let companions = matches!(options.forks, Forks::AppleDouble | Forks::Suffix);
         Ok(Self { source: source.to_owned(), order, volume, front, why_read_only, companions })
     }

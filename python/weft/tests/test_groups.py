@@ -1,6 +1,9 @@
 import errno
 import gc
+import mmap
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -137,3 +140,74 @@ def test_a_mount_without_write_is_read_only(image, directory):
         refused(errno.ENOTTY, weft.group, directory)
     with pytest.raises(weft.Error, match="sideways"):
         weft.mount(image, directory, options="sideways")
+
+
+def took(group):
+    """Whether the group has changes that are not durable; they are after this."""
+    took = not group.durable
+    group.sync()
+    return took
+
+
+def test_a_group_takes_the_changes_of_a_process_or_of_an_open_file(image, directory):
+    other = "import sys; open(sys.argv[1], 'w').write('changed')"
+    command = [sys.executable, "-c", other, directory / "f"]
+    with weft.mount(image, directory, order="soft", options="open_files") as mounted:
+        group = weft.group(mounted)
+        group.set_label("of Python")
+        for bad in ["x" * 64, "two\nlines"]:
+            refused(errno.EINVAL, group.set_label, bad)
+        with group.engaged(process=True, fsync="group:60000") as same:
+            assert same is group
+            subprocess.run(command, check=True)
+            assert took(group)
+            with open(directory / "f", "r+b", buffering=0) as file:
+                file.write(b"mine")
+                os.fsync(file)
+                assert took(group), "fsync does not wait"
+        subprocess.run(command, check=True)
+        assert not took(group)
+
+        with open(directory / "f", "r+b", buffering=0) as file:
+            with group.engaged(file=file, fsync="barrier"):
+                subprocess.run(command, check=True)
+                assert not took(group)
+                echo = [sys.executable, "-c", "print('passed on')"]
+                subprocess.run(echo, stdout=file, check=True)
+                assert took(group)
+                file.write(b"mine")
+                os.fsync(file)
+                assert took(group)
+                with mmap.mmap(file.fileno(), 0) as mapped:
+                    mapped[:4] = b"Mine"
+                    mapped.flush()
+                assert took(group)
+            file.write(b"more")
+            assert not took(group)
+            group.engage(file=file.fileno())
+            group.disengage(file=file)
+
+            with pytest.raises(ValueError):
+                group.engage(file=file, process=True)
+            with pytest.raises(ValueError):
+                group.engage(fsync="sometimes")
+        refused(errno.EBADF, group.engage, file=-1)
+        with open(image, "rb") as elsewhere:
+            refused(errno.EXDEV, group.engage, file=elsewhere)
+    with weft.Volume(image, write=True) as volume:
+        group = weft.group(volume)
+        group.engage()
+        group.disengage()
+        for how in [{"process": True}, {"file": 0}, {"fsync": "barrier"}]:
+            refused(errno.EOPNOTSUPP, group.engage, **how)
+
+
+def test_a_mount_may_make_every_fsync_a_barrier(image, directory):
+    with weft.mount(image, directory, order="soft", options="fsync=barrier"):
+        group = weft.group(directory)
+        with open(directory / "f", "w") as file:
+            with group:
+                file.write("content")
+                file.flush()
+            os.fsync(file)
+            assert took(group)

@@ -22,19 +22,73 @@ def test_the_examples_of_the_readme_run(readme, directory):
         assert volume.read("/state") == b"42" and volume.read("/mail/new") == b"The mail.\n"
 
 
-def test_the_stubs_name_what_there_is():
+def functions(thing):
+    """The functions of a module or class, but for inherited ones."""
+    for name, member in vars(thing).items():
+        member = member.fget if isinstance(member, property) else member
+        member = inspect.unwrap(getattr(member, "__func__", member))
+        if inspect.isfunction(member) and member.__module__ == thing_module(thing):
+            yield name, member
+
+
+def thing_module(thing):
+    return thing.__module__ if inspect.isclass(thing) else thing.__name__
+
+
+def test_type_checkers_know_what_there_is():
     package = pathlib.Path(weft.__file__).parent
     assert (package / "py.typed").exists()
-    stubs = (package / "__init__.pyi").read_text()
-    for name in weft.__all__:
-        thing = getattr(weft, name)
+    classes = [thing for thing in vars(weft).values() if inspect.isclass(thing)]
+    seen = 0
+    for thing in [weft, *(c for c in classes if c.__module__ == "weft")]:
+        for name, function in functions(thing):
+            if function.__code__.co_filename != weft.__file__:
+                continue  # made by NamedTuple
+            seen += 1
+            names = [n for n in inspect.signature(function).parameters if n != "self"]
+            untyped = {*names, "return"} - set(function.__annotations__)
+            assert not untyped, f"{thing.__name__}.{name}: {untyped}"
+    assert seen > 40
+    # Of the native module there is no source in Python.
+    stubs = (package / "_weft.pyi").read_text()
+    for name, thing in vars(weft._weft).items():
+        if name.startswith("__"):
+            continue
         assert re.search(rf"^(class|def) {name}\b", stubs, re.MULTILINE), name
-        if not inspect.isclass(thing) or name == "Error":
+        if not inspect.isclass(thing):
             continue
         of_class = re.search(rf"^class {name}\b.*?(?=^\S|\Z)", stubs, re.MULTILINE | re.DOTALL)[0]
-        for member in vars(thing):
-            if not member.startswith("_"):
-                assert re.search(rf"\b{member}\b", of_class), f"{name}.{member}"
+        members = {member for member in vars(thing) if not member.startswith("_")}
+        assert members == set(re.findall(r"def ([a-z]\w*)", of_class)), name
+
+
+def test_a_wheel_would_be_of_this_package():
+    """What maturin reads, which is not here: the names, versions and paths agree with the workspace's."""
+    tomllib = pytest.importorskip("tomllib", reason="not here: tomllib, of Python 3.11")
+    here = pathlib.Path(__file__).parent.parent
+    described = tomllib.loads((here / "pyproject.toml").read_text())
+    project, maturin = described["project"], described["tool"]["maturin"]
+    workspace = tomllib.loads((here / "../../Cargo.toml").read_text())["workspace"]
+    assert project["name"] == weft.__name__
+    assert project["version"] == weft.__version__ == workspace["package"]["version"]
+    assert project["license"]["text"] == workspace["package"]["license"]
+    assert (here / project["readme"]).exists()
+
+    manifest = here / maturin["manifest-path"]
+    crate = tomllib.loads(manifest.read_text())
+    assert crate["package"]["name"] == "weft-python" and "cdylib" in crate["lib"]["crate-type"]
+    assert maturin["module-name"] == weft._weft.__name__
+    assert maturin["locked"]
+    # One wheel for all versions of Python from the first on.
+    (abi,) = [f for f in workspace["dependencies"]["pyo3"]["features"] if f.startswith("abi3-py")]
+    first = re.fullmatch(r"abi3-py(\d)(\d+)", abi)
+    assert project["requires-python"] == f">={first[1]}.{first[2]}"
+    # The tests run with all files of the package, and no others.
+    sources = here / maturin["python-source"] / "weft"
+    named = {path.name for path in sources.iterdir() if path.is_file()}
+    installed = pathlib.Path(weft.__file__).parent
+    there = {path.name for path in installed.iterdir() if path.is_file()}
+    assert there - named == {"_weft.abi3.so"} and named <= there
 
 
 def test_a_process_that_ends_leaves_a_whole_volume(image, directory):

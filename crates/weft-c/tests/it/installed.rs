@@ -129,18 +129,37 @@ fn the_example_orders_system_calls_on_a_mount() {
         return;
     }
     let scratch = tempfile::tempdir().expect("a temporary directory");
-    let (image, at) = (scratch.path().join("v.img"), scratch.path().join("m"));
+    let session = mounted(scratch.path(), &weft::Options::default());
+    let mut example = compiled(destination, "examples/order.c", "order-on-mount", &[]);
+    let output = example.arg("--on").arg(scratch.path().join("m")).output().expect("it runs");
+    session.unmount().expect("it is unmounted");
+    assert_eq!(text(&output), "durable: yes\n");
+}
+
+/// A new volume, mounted on `m` in a directory.
+fn mounted(directory: &Path, options: &weft::Options) -> weft::Session {
+    let (image, at) = (directory.join("v.img"), directory.join("m"));
     std::fs::create_dir(&at).expect("a directory");
     let image = image.to_str().expect("UTF-8");
     weft::mkfs::make_named(image, "ext2", Some(16 << 20), "", false).expect("a volume");
-    let stack = weft::Stack::open(image, &weft::Options::default()).expect("it opens");
-    let options = MountOptions { leave_signals: true, ..MountOptions::default() };
-    let mounted = stack.mount(&at, &options);
-    let session = mounted.expect("it is mounted");
-    let mut example = compiled(destination, "examples/order.c", "order-on-mount", &[]);
-    let output = example.arg("--on").arg(&at).output().expect("it runs");
+    let stack = weft::Stack::open(image, options).expect("it opens");
+    let how = MountOptions { leave_signals: true, ..MountOptions::default() };
+    stack.mount(&at, &how).expect("it is mounted")
+}
+
+#[test]
+fn a_group_takes_the_changes_of_a_thread_a_process_or_an_open_file() {
+    let Some(destination) = installed() else { return };
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let options = weft::Options { open_files: true, ..weft::Options::default() };
+    let session = mounted(scratch.path(), &options);
+    let mut scopes = compiled(destination, "tests/c/scopes.c", "scopes", &[]);
+    let output = scopes.arg(scratch.path()).output().expect("it runs");
     session.unmount().expect("it is unmounted");
-    assert_eq!(text(&output), "durable: yes\n");
+    assert_eq!(text(&output), "all as expected\n");
 }
 
 #[test]

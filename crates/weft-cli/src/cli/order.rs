@@ -10,7 +10,8 @@ use weft::patchgroups::Fsync;
 #[command(after_help = "Examples:\n  \
     weft order 'sort <in >out' then 'rm in'   in is never gone before out is there\n  \
     weft order --fsync=barrier svn update     svn's fsyncs order, and do not wait\n  \
-    weft order --atomic 'mv a b; mv c a'      both are renamed, or neither\n\n\
+    weft order --atomic 'mv a b; mv c a'      both are renamed, or neither\n  \
+    weft order --list --on /mnt               the groups of programs there\n\n\
     What belongs to a command: all that it and the processes that it starts change on the mount by \
     system calls. Its exit code is that of the last command that ran.")]
 pub struct Ordered {
@@ -36,10 +37,17 @@ pub struct Ordered {
     /// Wait at the end until all that was changed is durable
     #[arg(long)]
     pub sync: bool,
+    /// List the groups of programs on the mount, in place of running commands: your own, and all for
+    /// root and the user who runs the mount
+    #[arg(long, conflicts_with_all = ["fsync", "atomic", "linear", "sync", "commands"])]
+    pub list: bool,
+    /// The most groups that --list lists
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub limit: usize,
     /// Commands, with the word `then` between those of which the changes of the second must not be
     /// durable before those of the first; a command of one word is a line for the shell
     #[arg(
-        required = true,
+        required_unless_present = "list",
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "COMMAND"

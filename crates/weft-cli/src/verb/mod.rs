@@ -59,7 +59,7 @@ pub fn run(cli: Cli) -> Outcome {
         #[cfg(feature = "ringer")]
         Verb::Top(args) if ringer::top::is_mount(&args.cache) => ringer::top::of_mount(out, &args),
         Verb::Top(args) => cache::top::run(out, &args),
-        Verb::Order(args) => order::run(&args),
+        Verb::Order(args) => order::run(out, &args),
         Verb::Umount(args) => umount::run(out, &args),
         Verb::Info(args) => info::run(out, &args),
         Verb::Ls(args) => list::ls(out, &args),

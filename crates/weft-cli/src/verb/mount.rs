@@ -78,6 +78,7 @@ fn open(
         read_only: options.read_only,
         order: options.order,
         fsync: options.fsync,
+        open_files: options.open_files,
         no_atime: options.kernel.iter().any(|o| o == "noatime"),
         journal: args.opening.journal.clone(),
         mount_point: std::path::absolute(&args.mountpoint)?.to_str().map(str::to_owned),

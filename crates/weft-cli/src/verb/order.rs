@@ -2,18 +2,126 @@
 
 use crate::cli;
 use crate::failure::{DONE, Failure, Outcome};
+use crate::output::Output;
+use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use weft::patchgroups::{Error, Kind, MountedGroup, Scope};
+use weft::patchgroups::{Error, Kind, LABEL_BYTES_MAX, ListedGroup, MountedGroup, Scope};
 
 /// The word between commands.
 const THEN: &str = "then";
 /// The exit code of a shell for a command that a signal has ended is this and the signal's number.
 const SIGNALLED: i32 = 128;
 
+/// A listed group.
+#[derive(Serialize)]
+struct Row {
+    group: u32,
+    label: String,
+    kind: &'static str,
+    process: u32,
+    state: &'static str,
+    released: bool,
+    engaged: bool,
+    depended_on: bool,
+    durable: bool,
+    depends_on: Vec<u32>,
+    depends_on_count: u32,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    groups: Vec<Row>,
+    more: bool,
+}
+
+impl From<ListedGroup> for Row {
+    fn from(group: ListedGroup) -> Self {
+        Self {
+            group: group.number,
+            label: group.label,
+            kind: match group.kind {
+                Kind::Ordinary => "ordinary",
+                Kind::Linear => "linear",
+                Kind::Atomic => "atomic",
+            },
+            process: group.pid,
+            state: match (group.is_engaged, group.is_depended_on, group.is_released) {
+                (true, ..) => "engaged",
+                (_, true, _) => "closed",
+                (.., true) => "released",
+                _ => "open",
+            },
+            released: group.is_released,
+            engaged: group.is_engaged,
+            depended_on: group.is_depended_on,
+            durable: group.is_durable,
+            depends_on: group.befores,
+            depends_on_count: group.befores_count,
+        }
+    }
+}
+
+impl Row {
+    fn depends_on(&self) -> String {
+        let numbers: Vec<String> = self.depends_on.iter().map(ToString::to_string).collect();
+        let listed = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        match self.depends_on_count.saturating_sub(listed) {
+            0 if numbers.is_empty() => "-".into(),
+            0 => numbers.join(","),
+            more => format!("{},+{more}", numbers.join(",")),
+        }
+    }
+}
+
+/// `order --list`.
+fn list(out: Output, args: &cli::Ordered) -> Outcome {
+    let listed = weft::patchgroups::list(&args.on, args.limit);
+    let (groups, more) = listed.map_err(|e| failure(args, e))?;
+    let listing = Listing { groups: groups.into_iter().map(Row::from).collect(), more };
+    out.report(&listing, |w| {
+        if listing.groups.is_empty() {
+            return writeln!(w, "no groups");
+        }
+        writeln!(w, "   group  kind      process  state     durable  depends on        label")?;
+        for row in &listing.groups {
+            let (durable, before) = (if row.durable { "yes" } else { "no" }, row.depends_on());
+            let Row { group, kind, process, state, label, .. } = row;
+            writeln!(
+                w,
+                "{group:>8}  {kind:<8} {process:>8}  {state:<8}  {durable:<7}  {before:<16}  {label}"
+            )?;
+        }
+        if listing.more { writeln!(w, "and more: --limit") } else { Ok(()) }
+    })?;
+    Ok(DONE)
+}
+
+fn failure(args: &cli::Ordered, e: Error) -> Failure {
+    let shown = args.on.display();
+    match e {
+        Error::NoGroups => {
+            Failure::new(format!("{shown} is not on a volume that weft has mounted for writing"))
+        }
+        e => Failure::new(format!("{shown}: {e}")),
+    }
+}
+
+/// Returns a label for the group of a command: as much of it as there is room for.
+fn label(words: &[OsString]) -> String {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let mut label = words.join(" ").replace(char::is_control, " ");
+    let whole = (0..=LABEL_BYTES_MAX.min(label.len())).rev().find(|at| label.is_char_boundary(*at));
+    label.truncate(whole.unwrap_or(0));
+    label
+}
+
 /// `order`.
-pub fn run(args: &cli::Ordered) -> Outcome {
+pub fn run(out: Output, args: &cli::Ordered) -> Outcome {
+    if args.list {
+        return list(out, args);
+    }
     let commands: Vec<&[OsString]> = args.commands.split(|word| word == THEN).collect();
     if commands.iter().any(|words| words.is_empty()) {
         return Err(Failure::usage("a command is missing before or after 'then'"));
@@ -26,13 +134,7 @@ pub fn run(args: &cli::Ordered) -> Outcome {
     if args.atomic && commands.len() > 1 {
         return Err(Failure::usage("with --atomic there is one command, and no 'then'"));
     }
-    let shown = args.on.display();
-    let failed = |e: Error| match e {
-        Error::NoGroups => {
-            Failure::new(format!("{shown} is not on a volume that weft has mounted for writing"))
-        }
-        e => Failure::new(format!("{shown}: {e}")),
-    };
+    let failed = |e| failure(args, e);
     // A process whose parent has ended must still descend from this one.
     if let Err(e) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         return Err(Failure::new(format!("cannot become a subreaper: {e}")));
@@ -50,6 +152,7 @@ pub fn run(args: &cli::Ordered) -> Outcome {
             next.depend(&group).map_err(failed)?;
             group = next;
         }
+        group.set_label(&label(words)).map_err(failed)?;
         group.engage(Scope::Process, args.fsync).map_err(failed)?;
         let status = command(words).status();
         group.disengage(Scope::Process).map_err(failed)?;
@@ -88,4 +191,19 @@ fn command(words: &[OsString]) -> Command {
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_its_own_label() {
+        let label =
+            |words: &[&str]| super::label(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(label(&["cp", "a b", "c"]), "cp a b c");
+        assert_eq!(label(&["one\ntwo\u{1b}"]), "one two ");
+        assert_eq!(label(&[&"\u{e4}".repeat(40)]), "\u{e4}".repeat(31));
+        assert_eq!(label(&[&"x".repeat(63)]), "x".repeat(63));
+    }
 }

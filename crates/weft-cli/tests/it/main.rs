@@ -22,6 +22,7 @@ mod mkfs;
 mod mount;
 mod nbd;
 mod order;
+mod order_files;
 mod past;
 mod programs;
 mod proxy;

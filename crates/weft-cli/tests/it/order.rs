@@ -250,3 +250,47 @@ fn the_code_is_that_of_the_last_command_and_errors_are_named() {
     assert!(bench.fails(1, &["order", "--on", "m", "true"]).contains("m is not on a volume that"));
     bench.ok(&["umount", "m"]);
 }
+
+#[test]
+fn the_groups_of_a_mount_are_listed() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    std::fs::create_dir(bench.path("m")).unwrap();
+    assert!(
+        bench.fails(1, &["order", "--list", "--on", "m"]).contains("m is not on a volume that")
+    );
+    assert!(!bench.fails(2, &["order", "--list", "--on", "m", "true"]).is_empty());
+    bench.ok(&["mount", "v.img", "m", "--background", "-o", "order=soft"]);
+    assert_eq!(bench.ok(&["order", "--list", "--on", "m"]), "no groups\n");
+    let weft = env!("CARGO_BIN_EXE_weft");
+    let list = |more: &str| format!("{weft} order --list --on m {more}");
+    let first = "echo 1 >m/a";
+    let run = ["order", "--linear", "--on", "m", first, "then", &list("--json")];
+    let listed: serde_json::Value = serde_json::from_str(&bench.ok(&run)).unwrap();
+    assert_eq!(listed["more"], false);
+    let [before, after] = &listed["groups"].as_array().unwrap()[..] else { panic!("{listed}") };
+    assert_eq!(
+        (&before["label"], &before["kind"], &before["state"], &before["durable"]),
+        (&first.into(), &"linear".into(), &"closed".into(), &false.into())
+    );
+    assert_eq!((&after["state"], &after["engaged"]), (&"engaged".into(), &true.into()));
+    assert_eq!(after["depends_on"], serde_json::json!([before["group"]]));
+    assert!(list("--json").starts_with(after["label"].as_str().unwrap()));
+    assert_eq!(before["process"], after["process"]);
+
+    let text = bench.ok(&["order", "--on", "m", first, "then", &list("--limit 1")]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(
+        lines[1].contains("ordinary")
+            && lines[1].ends_with(&format!("  -                 {first}"))
+    );
+    assert_eq!(lines[2], "and more: --limit");
+    // Groups end with their process.
+    weft_testing::yield_until("they end", || {
+        bench.ok(&["order", "--list", "--on", "m"]) == "no groups\n"
+    });
+    bench.ok(&["umount", "m"]);
+}

@@ -83,11 +83,12 @@ impl Front {
             GET_FLAGS => done(self.fs.file_flags(ino)?.bits().to_ne_bytes().to_vec()),
             GET_FSXATTR => done(fsxattr(self.fs.file_flags(ino)?)),
             SET_FLAGS => {
-                self.set_flags(head, ino, FileFlags::from_bits_retain(body.u32()?))?;
+                self.set_flags(head, ino, handle, FileFlags::from_bits_retain(body.u32()?))?;
                 done(Vec::new())
             }
             SET_FSXATTR => {
-                self.set_flags(head, ino, flags_of_fsxattr(body, self.fs.file_flags(ino)?)?)?;
+                let flags = flags_of_fsxattr(body, self.fs.file_flags(ino)?)?;
+                self.set_flags(head, ino, handle, flags)?;
                 done(Vec::new())
             }
             TRIM => {
@@ -102,7 +103,8 @@ impl Front {
             }
             _ => {
                 let data = body.bytes(in_bytes as usize)?;
-                let answer = self.fs.command(&Self::caller(head), ino, handle, request, data)?;
+                let answer =
+                    self.fs.command(&Self::caller_by(head, handle), ino, handle, request, data)?;
                 reply.commanded(&answer, out_bytes as usize);
                 Ok(())
             }
@@ -119,7 +121,7 @@ impl Front {
 
     /// Sets flags, for the owner and root; immutable and append-only, for root. Linux checks that
     /// itself since 5.13, and before that forwards the requests of any user.
-    fn set_flags(&self, head: &Header, ino: Ino, flags: FileFlags) -> Answered {
+    fn set_flags(&self, head: &Header, ino: Ino, handle: Handle, flags: FileFlags) -> Answered {
         if head.uid != 0 {
             let guarded = FileFlags::IMMUTABLE | FileFlags::APPEND;
             let guarded_change = (self.fs.file_flags(ino)? ^ flags).intersects(guarded);
@@ -127,7 +129,7 @@ impl Front {
                 return Err(Refusal::Protocol(errno::EPERM));
             }
         }
-        self.fs.set_file_flags(&Self::caller(head), ino, flags)?;
+        self.fs.set_file_flags(&Self::caller_by(head, handle), ino, flags)?;
         // The kernel does not know the new change time.
         self.announce_attributes(head.node);
         Ok(())

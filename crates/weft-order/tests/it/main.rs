@@ -2,6 +2,8 @@
 
 mod abort;
 mod atomic_file;
+mod listing;
+mod open_file;
 
 use std::io::Read as _;
 use std::os::fd::AsRawFd;

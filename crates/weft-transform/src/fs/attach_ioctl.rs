@@ -40,7 +40,8 @@ impl TransformFs {
                 return Err(Error::UnknownCommand);
             }
             let (below, handle) = (inode.below(), self.below_handle(handle));
-            return self.mount.below.command(caller, below, handle, request, data);
+            let caller = self.caller_below(caller);
+            return self.mount.below.command(&caller, below, handle, request, data);
         }
         if inode.kind != FileKind::Regular {
             return Err(Error::UnknownCommand);

@@ -90,6 +90,7 @@ impl TransformFs {
         let open = self.open_flags(handle);
         if inode.is_plain() {
             let (below, fs) = (self.below_handle(handle), &self.mount.below);
+            let caller = &self.caller_below(caller);
             return if cached {
                 fs.write_cached(caller, inode.below(), below, offset, data)
             } else {
@@ -183,7 +184,7 @@ impl FileSystem for TransformFs {
             Self::permissions_change(&inode);
         }
         let mut attr = if inode.is_plain() {
-            self.mount.below.setattr(caller, inode.below(), set)?
+            self.mount.below.setattr(&self.caller_below(caller), inode.below(), set)?
         } else {
             self.mount.file(&inode).setattr(set)?.0
         };
@@ -357,7 +358,7 @@ impl FileSystem for TransformFs {
             return Ok(());
         }
         self.mount.commit(&inode)?;
-        self.mount.below.fsync(caller, inode.below(), data_only)
+        self.mount.below.fsync(&self.caller_below(caller), inode.below(), data_only)
     }
 
     fn fsync_dir(&self, caller: &Caller, ino: Ino) -> Result<()> {
@@ -455,7 +456,8 @@ impl FileSystem for TransformFs {
         let inode = self.inode(ino)?;
         self.touched(&inode);
         if inode.is_plain() {
-            return self.mount.below.fallocate(caller, inode.below(), mode, offset, len_bytes);
+            let caller = self.caller_below(caller);
+            return self.mount.below.fallocate(&caller, inode.below(), mode, offset, len_bytes);
         }
         let end = offset.checked_add(len_bytes).ok_or(Error::TooLarge)?;
         if len_bytes == 0 {
@@ -488,7 +490,7 @@ impl FileSystem for TransformFs {
             if source.is_plain() {
                 let (from, to) = (source.below(), target.below());
                 return self.mount.below.copy_range(
-                    caller,
+                    &self.caller_below(caller),
                     from,
                     from_offset,
                     to,
@@ -509,7 +511,7 @@ impl FileSystem for TransformFs {
     }
 
     fn set_file_flags(&self, caller: &Caller, ino: Ino, flags: FileFlags) -> Result<()> {
-        self.mount.below.set_file_flags(caller, self.flagged(ino)?, flags)
+        self.mount.below.set_file_flags(&self.caller_below(caller), self.flagged(ino)?, flags)
     }
 
     fn command(

@@ -29,6 +29,11 @@ impl TransformFs {
         below.map_or(Handle::NONE, |(_, handle)| handle)
     }
 
+    /// Returns a caller as the file system below knows the open file by which it calls.
+    pub(super) fn caller_below(&self, caller: &Caller) -> Caller {
+        caller.by(self.below_handle(caller.handle))
+    }
+
     pub(super) fn open_file(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         if is_synthetic(ino) {
             return self.synthetic_open(ino, flags);

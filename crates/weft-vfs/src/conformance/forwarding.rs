@@ -169,7 +169,8 @@ impl Invalidate for NoSink {
 const LOCK: FileLock =
     FileLock { style: LockStyle::Posix, owner: 1, exclusive: true, first: 0, last: 9, pid: 1 };
 /// Whom the calls are for. Without a process, which would be asked for its groups.
-const CALLER: Caller = Caller { uid: 1000, gid: 1001, groups: Vec::new(), pid: 0, umask: 0o022 };
+const CALLER: Caller =
+    Caller { uid: 1000, gid: 1001, groups: Vec::new(), pid: 0, umask: 0o022, handle: Handle::NONE };
 const XATTR: &[u8] = b"user.weft";
 const TRIM: TrimRange = TrimRange { start: 0, len_bytes: u64::MAX, min_len_bytes: 0 };
 const SETATTR: SetAttr = SetAttr {

@@ -7,6 +7,7 @@ use super::Volume;
 use super::volume::Opened;
 use crate::{Error, Result};
 use std::cell::RefCell;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -172,6 +173,70 @@ impl Group {
                 Ok(())
             }
             Kind::Mounted(group) => Ok(group.disengage(Scope::Thread)?),
+        }
+    }
+
+    /// Gives the group a label, for people: `weft order --list` shows it for a mount. At most
+    /// [`LABEL_BYTES_MAX`](weft_order::LABEL_BYTES_MAX) bytes without control characters.
+    ///
+    /// # Errors
+    /// `EINVAL` for another text; [`Error::NeedsMount`] on a volume in process, whose groups nobody lists;
+    /// [`Error::MountedGroup`].
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(_) => Err(Error::NeedsMount),
+            Kind::Mounted(group) => Ok(group.set_label(label)?),
+        }
+    }
+
+    /// Adds the changes of a scope to the group, until [`disengage_scope`](Self::disengage_scope):
+    /// [`engage`](Self::engage) is this with [`Scope::Thread`] and [`Fsync::Wait`]. `fsync` is the meaning
+    /// of `fsync(2)` to the engaged.
+    ///
+    /// # Errors
+    /// Those of [`engage`](Self::engage); [`Error::NeedsMount`] on a volume in process, which has no
+    /// other scope and no other meaning.
+    pub fn engage_scope(&self, scope: Scope, fsync: Fsync) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(_) if (scope, fsync) == (Scope::Thread, Fsync::Wait) => self.engage(),
+            Kind::InProcess(_) => Err(Error::NeedsMount),
+            Kind::Mounted(group) => Ok(group.engage(scope, fsync)?),
+        }
+    }
+
+    /// Ends what [`engage_scope`](Self::engage_scope) has begun in this thread or process, if it has.
+    ///
+    /// # Errors
+    /// As [`engage_scope`](Self::engage_scope).
+    pub fn disengage_scope(&self, scope: Scope) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(_) if scope == Scope::Thread => self.disengage(),
+            Kind::InProcess(_) => Err(Error::NeedsMount),
+            Kind::Mounted(group) => Ok(group.disengage(scope)?),
+        }
+    }
+
+    /// Adds the changes that are made by an open file of the mount to the group, by whichever process,
+    /// and no others, until [`disengage_file`](Self::disengage_file) or until the file is closed. The mount
+    /// needs the option `open_files`; see [`MountedGroup::engage_file`].
+    ///
+    /// # Errors
+    /// Those of [`MountedGroup::engage_file`]; [`Error::NeedsMount`] on a volume in process.
+    pub fn engage_file(&self, file: impl AsFd, fsync: Fsync) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(_) => Err(Error::NeedsMount),
+            Kind::Mounted(group) => Ok(group.engage_file(file, fsync)?),
+        }
+    }
+
+    /// Ends the engagement of an open file.
+    ///
+    /// # Errors
+    /// As [`engage_file`](Self::engage_file).
+    pub fn disengage_file(&self, file: impl AsFd) -> Result<()> {
+        match &self.0 {
+            Kind::InProcess(_) => Err(Error::NeedsMount),
+            Kind::Mounted(group) => Ok(group.disengage_file(file)?),
         }
     }
 

@@ -6,11 +6,16 @@ changes before those, without waiting for the disk.
             file.write("hello")
 """
 
+from __future__ import annotations
+
 import atexit
+import contextlib
 import os
 import stat as _stat
 import weakref
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Protocol, Union
 
 from . import _file
 from ._errors import Error
@@ -22,6 +27,13 @@ from ._weft import mkfs as _mkfs
 
 __all__ = ["Checked", "Error", "Group", "Mount", "Stat", "Volume", "check", "group", "mkfs", "mount"]
 __version__ = "0.1.0"
+
+_Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+_Source = Union[str, "os.PathLike[str]"]
+
+
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
 
 
 class Stat(NamedTuple):
@@ -39,11 +51,11 @@ class Stat(NamedTuple):
     st_blocks: int
     st_rdev: int
 
-    def is_dir(self):
+    def is_dir(self) -> bool:
         """Whether it is a directory."""
         return _stat.S_ISDIR(self.st_mode)
 
-    def is_file(self):
+    def is_file(self) -> bool:
         """Whether it is a regular file."""
         return _stat.S_ISREG(self.st_mode)
 
@@ -51,24 +63,31 @@ class Stat(NamedTuple):
 class Checked(NamedTuple):
     """The findings of a check."""
 
-    problems: list
+    problems: list[str]
     """The problems found, each a line."""
-    remaining: list
+    remaining: list[str]
     """Those that remain after a repair; all of them without one."""
 
     @property
-    def sound(self):
+    def sound(self) -> bool:
         """Whether no problem remains."""
         return not self.remaining
 
 
-def mkfs(image, format="ext2", size=None, *, label="", force=False):
+def mkfs(
+    image: _Source,
+    format: str = "ext2",
+    size: int | None = None,
+    *,
+    label: str = "",
+    force: bool = False,
+) -> None:
     """Makes a volume in an image file (which is made, too) or on a device, of size bytes or of all of
     it. The formats are ext2, ext3, hfs and mfs."""
     _mkfs(os.fspath(image), format, size, label, force)
 
 
-def check(source, *, repair=False):
+def check(source: _Source, *, repair: bool = False) -> Checked:
     """Checks a volume that is not in use, and repairs it if told so. Returns a Checked."""
     return Checked(*_check(os.fspath(source), repair))
 
@@ -77,82 +96,102 @@ class Volume:
     """An opened volume: an image file, a device, a partition ("disk.img?partition=2") or a network
     disk. Paths start at its root. Any thread may use it."""
 
-    def __init__(self, source, *, write=False, order=None, atime=True):
+    def __init__(
+        self,
+        source: _Source,
+        *,
+        write: bool = False,
+        order: str | None = None,
+        atime: bool = True,
+    ) -> None:
         """order is the order of writes: "soft", "journal", "journal=ordered", "journal=full", "async";
         None is the default of the volume."""
-        self._native = _Volume(os.fspath(source), write, order, atime)
+        self._native: _Volume | None = _Volume(os.fspath(source), write, order, atime)
         self.source = os.fspath(source)
 
-    def __enter__(self):
+    def __enter__(self) -> Volume:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<weft.Volume {self.source!r}{' (closed)' if self.closed else ''}>"
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         """Whether the volume is closed."""
         return self._native is None
 
     @property
-    def _open(self):
+    def _open(self) -> _Volume:
         if self._native is None:
             raise ValueError("the volume is closed")
         return self._native
 
     @property
-    def read_only(self):
+    def read_only(self) -> bool:
         """Whether the volume refuses changes."""
         return self._open.read_only()
 
     @property
-    def order(self):
+    def order(self) -> str:
         """The order of writes."""
         return self._open.order()
 
-    def close(self):
+    def close(self) -> None:
         """Makes everything durable, marks the volume clean and closes it, its files and its groups."""
         native, self._native = self._native, None
         if native is not None:
             native.close()
 
-    def sync(self):
+    def sync(self) -> None:
         """Makes everything durable."""
         self._open.sync()
 
-    def open(self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None):
+    def open(
+        self,
+        path: _Path,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]:
         """Opens a file as open() does: the result is a file of Python. Its raw file has sync()."""
         return _file.opened(
             self._open, os.fsencode(path), mode, buffering, encoding, errors, newline
         )
 
-    def read(self, path):
+    def read(self, path: _Path) -> bytes:
         """Returns the content of a file."""
         with self.open(path, "rb") as file:
             return file.read()
 
-    def write(self, path, data):
+    def write(self, path: _Path, data: bytes | bytearray | memoryview) -> None:
         """Makes a file, or replaces the content of one."""
         with self.open(path, "wb") as file:
             file.write(data)
 
-    def listdir(self, path="/"):
+    def listdir(self, path: _Path = "/") -> list[Any]:
         """Returns the names of a directory, in no particular order; bytes if the path is."""
         names = self._open.list(os.fsencode(path))
         return names if isinstance(path, bytes) else [os.fsdecode(name) for name in names]
 
-    def stat(self, path, *, follow_symlinks=True):
+    def stat(self, path: _Path, *, follow_symlinks: bool = True) -> Stat:
         """Returns the Stat of a file."""
         mode, ino, nlink, uid, gid, size, times, blocks, rdev = self._open.stat(
             os.fsencode(path), follow_symlinks
         )
-        nanos = [seconds * 1_000_000_000 + nanos for seconds, nanos in times]
-        return Stat(mode, ino, nlink, uid, gid, size, *nanos, blocks, rdev)
+        atime, mtime, ctime = (seconds * 1_000_000_000 + nanos for seconds, nanos in times)
+        return Stat(mode, ino, nlink, uid, gid, size, atime, mtime, ctime, blocks, rdev)
 
-    def exists(self, path):
+    def exists(self, path: _Path) -> bool:
         """Whether there is something at the path."""
         try:
             self.stat(path)
@@ -160,23 +199,23 @@ class Volume:
             return False
         return True
 
-    def mkdir(self, path, mode=0o755):
+    def mkdir(self, path: _Path, mode: int = 0o755) -> None:
         """Makes a directory."""
         self._open.mkdir(os.fsencode(path), mode)
 
-    def unlink(self, path):
+    def unlink(self, path: _Path) -> None:
         """Removes a name that is not that of a directory."""
         self._open.unlink(os.fsencode(path))
 
-    def rmdir(self, path):
+    def rmdir(self, path: _Path) -> None:
         """Removes an empty directory."""
         self._open.rmdir(os.fsencode(path))
 
-    def rename(self, path, new_path):
+    def rename(self, path: _Path, new_path: _Path) -> None:
         """Renames, and replaces what new_path named."""
         self._open.rename(os.fsencode(path), os.fsencode(new_path))
 
-    def group(self, after=None):
+    def group(self, after: Group | Iterable[Group] | None = None) -> Group:
         """Makes a group, as weft.group() does."""
         return group(self, after)
 
@@ -185,35 +224,85 @@ class Group:
     """A patchgroup: a set of changes that are ordered as a whole. As a context manager it takes the
     changes of the thread that enters it, which must be the one that leaves it."""
 
-    def __init__(self, native):
+    def __init__(self, native: _Group) -> None:
         self._native = native
 
-    def __enter__(self):
-        self._native.engage()
+    def set_label(self, label: str) -> None:
+        """Gives a group of a mount a label, for people, which weft order --list shows: at most 63 bytes
+        of UTF-8."""
+        self._native.set_label(label)
+
+    def __enter__(self) -> Group:
+        self.engage()
         return self
 
-    def __exit__(self, *_):
-        self._native.disengage()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.disengage()
 
-    def barrier(self):
+    def engage(
+        self,
+        *,
+        process: bool = False,
+        file: int | _HasFileno | None = None,
+        fsync: str = "wait",
+    ) -> None:
+        """Adds changes to the group from now on: of this thread; or of this process and all that it
+        starts; or those made by an open file or descriptor, whoever makes them. fsync is the meaning
+        of fsync to these: "wait", "barrier" (it orders, and does not wait), or "group:MS" (the same,
+        and durable within MS milliseconds). On a volume: this thread, and "wait"."""
+        self._native.engage(process, _descriptor(process, file), fsync)
+
+    def disengage(self, *, process: bool = False, file: int | _HasFileno | None = None) -> None:
+        """Ends an engagement of this thread, of this process, or of an open file."""
+        self._native.disengage(process, _descriptor(process, file))
+
+    @contextlib.contextmanager
+    def engaged(
+        self,
+        *,
+        process: bool = False,
+        file: int | _HasFileno | None = None,
+        fsync: str = "wait",
+    ) -> Iterator[Group]:
+        """As engage(), until the context is left."""
+        self.engage(process=process, file=file, fsync=fsync)
+        try:
+            yield self
+        finally:
+            self.disengage(process=process, file=file)
+
+    def barrier(self) -> None:
         """Orders the changes of the group from now on after those until now."""
         self._native.barrier()
 
-    def sync(self):
+    def sync(self) -> None:
         """Waits until the changes of the group are durable, and what they depend on."""
         self._native.sync()
 
     @property
-    def durable(self):
+    def durable(self) -> bool:
         """Whether they are."""
         return self._native.is_durable()
 
-    def close(self):
+    def close(self) -> None:
         """Ends the group; the order of its changes stays. A group that is forgotten is closed."""
         self._native.close()
 
 
-def group(where, after=None):
+def _descriptor(process: bool, file: int | _HasFileno | None) -> int | None:
+    if file is None:
+        return None
+    if process:
+        raise ValueError("either the process or an open file")
+    return file if isinstance(file, int) else file.fileno()
+
+
+def group(where: Volume | Mount | _Path, after: Group | Iterable[Group] | None = None) -> Group:
     """Makes a patchgroup of a Volume, or of the mount that a path is on. after is the group, or the
     groups, whose changes must all be durable before any of this one; they take no more changes."""
     if isinstance(where, Volume):
@@ -237,34 +326,47 @@ def group(where, after=None):
     return made
 
 
-_mounts = weakref.WeakSet()
+_mounts: weakref.WeakSet[Mount] = weakref.WeakSet()
 
 
-class Mount:
+class Mount(os.PathLike[str]):
     """A mounted volume, which threads of this process serve. As a context manager it unmounts."""
 
-    def __init__(self, source, directory, *, write=True, order=None, options=""):
-        self.path = os.path.realpath(directory)
-        self._groups = weakref.WeakSet()
+    def __init__(
+        self,
+        source: _Source,
+        directory: _Source,
+        *,
+        write: bool = True,
+        order: str | None = None,
+        options: str = "",
+    ) -> None:
+        self.path: str = os.path.realpath(directory)
+        self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
         self._native = _Mount(os.fspath(source), os.fsencode(self.path), write, order, options)
         self._device = os.stat(self.path).st_dev
         _mounts.add(self)
 
-    def __enter__(self):
+    def __enter__(self) -> Mount:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.unmount()
 
-    def __fspath__(self):
+    def __fspath__(self) -> str:
         return self.path
 
     @property
-    def mounted(self):
+    def mounted(self) -> bool:
         """Whether it has not been unmounted by this object."""
         return self._native.mounted()
 
-    def unmount(self):
+    def unmount(self) -> None:
         """Makes everything durable and unmounts. The groups on it are closed. EBUSY: it is in use, and
         stays mounted."""
         for group in list(self._groups):
@@ -272,14 +374,21 @@ class Mount:
         self._native.unmount()
 
 
-def mount(image, directory, *, write=True, order=None, options=""):
+def mount(
+    image: _Source,
+    directory: _Source,
+    *,
+    write: bool = True,
+    order: str | None = None,
+    options: str = "",
+) -> Mount:
     """Mounts a volume on a directory; options are those of weft mount -o, separated by commas. The
     mount ends with this process: unmount it before, or use it as a context manager."""
     return Mount(image, directory, write=write, order=order, options=options)
 
 
 @atexit.register
-def _unmount_all():
+def _unmount_all() -> None:
     # The mounts that the program has left. A mount in use is made durable at least.
     for mounted in list(_mounts):
         try:
