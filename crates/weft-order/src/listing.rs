@@ -166,7 +166,7 @@ mod tests {
             assert_eq!(ListedGroup::decode(&group.encode()).as_ref(), Some(&group));
         }
         let bytes = group.encode();
-        for (at, value) in [(4, 3), (LABEL_LEN_AT, 64), (LABEL_LEN_AT, 61), (12, 3)] {
+        for (at, value) in [(4, 4), (LABEL_LEN_AT, 64), (LABEL_LEN_AT, 61), (12, 3)] {
             let mut bytes = bytes;
             put(&mut bytes, at, value);
             let decoded = ListedGroup::decode(&bytes);
