@@ -118,6 +118,9 @@ fn label(words: &[OsString]) -> String {
     label
 }
 
+/// Why changes of a command that failed are kept.
+const CANNOT_UNDO: &str = "the volume cannot undo them, as its journal is small, or it is of HFS";
+
 /// `order`.
 pub fn run(out: Output, args: &cli::Ordered) -> Outcome {
     if args.list {
@@ -140,9 +143,12 @@ pub fn run(out: Output, args: &cli::Ordered) -> Outcome {
     if let Err(e) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
         return Err(Failure::new(format!("cannot become a subreaper: {e}")));
     }
+    let mut can_undo = args.atomic;
     let mut group = match MountedGroup::of_kind(&args.on, kind) {
-        // On this volume nothing can be undone: HFS, or an ext3 volume with a small journal.
-        Err(Error::NotAtomic) if args.atomic => MountedGroup::of_kind(&args.on, Kind::Atomic),
+        Err(Error::NotAtomic) if args.atomic => {
+            can_undo = false;
+            MountedGroup::of_kind(&args.on, Kind::Atomic)
+        }
         made => made,
     }
     .map_err(failed)?;
@@ -165,9 +171,14 @@ pub fn run(out: Output, args: &cli::Ordered) -> Outcome {
         }
     }
     if args.atomic && code != DONE {
-        match group.abort() {
+        let undone = if can_undo {
+            group.abort().map_err(|e| e.to_string())
+        } else {
+            Err(CANNOT_UNDO.into())
+        };
+        match undone {
             Ok(()) => return Ok(code),
-            Err(e) => eprintln!("weft: the command failed, and its changes are kept: {e}"),
+            Err(why) => eprintln!("weft: the command failed, and its changes are kept: {why}"),
         }
     }
     group.commit().map_err(failed)?;
