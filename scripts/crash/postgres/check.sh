@@ -7,7 +7,10 @@ rows=$(echo "select string_agg(a || (b = repeat(chr(48 + a), 6000))::text, chr(3
 promised=$(tail -n 1 "${WEFT_PROMISES:-/dev/null}")
 # Of no promise the first row.
 last=${promised#done }
-case "1true 2true 3true 4true " in "$rows "*) case " $rows" in *" ${last:-1}true"*) exit 0 ;; esac ;; esac
+case "1true 2true 3true 4true " in "$rows "*)
+    case " $rows" in *" ${last:-1}true"*) rm "$TMPDIR/log$$" && exit 0 ;; esac ;;
+esac
 echo "promised: $promised; found: $rows"
 tail -n 5 "$TMPDIR/log$$"
+rm "$TMPDIR/log$$"
 exit 1
