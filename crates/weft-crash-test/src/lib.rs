@@ -52,6 +52,6 @@ pub use shrink::{Cause, shrink};
 pub use states::{Bounds, Epoch, Kept, State, Torn, epochs};
 pub use subject::{Cursor, Edit, Subject};
 pub use verdict::{Case, Judge, Outcome, Verdict};
-pub use volume::{Volume, VolumeFormat, VolumeKind, VolumeOptions};
+pub use volume::{BlockText, Volume, VolumeFormat, VolumeKind, VolumeOptions};
 pub use words::{CallText, Paths, describe};
 pub use worker::{WorkerCommand, worker_main};

@@ -102,6 +102,46 @@ fn programs_run_on_volumes_of_weft() {
 }
 
 #[test]
+fn a_finding_on_a_volume_names_the_file_and_the_offset() {
+    let bench = Bench::new();
+    let setup = "head -c 3000 /dev/zero >records; echo no >valid";
+    // Without an fsync in between, on a volume without any order of writes.
+    let run = "dd() { command dd conv=notrunc status=none \"$@\"; }; \
+               printf new | dd of=records bs=3 seek=600; echo ok | dd of=valid; \
+               printf x | dd of=records bs=1 seek=5000";
+    let check = r#"grep -qx no valid || test "$(tail -c +1801 records | head -c 3)" = new"#;
+    for (format, more) in
+        [("ext2", &["--order", "async"][..]), ("HFS", &["--hfs", "--order", "async"])]
+    {
+        let mut args =
+            vec!["crash", "run", "--setup", setup, "--run", run, "--check", check, "--no-torn"];
+        args.extend_from_slice(more);
+        args.extend(["--junit", "junit.xml", "--json"]);
+        let ran = bench.run(&args);
+        assert_eq!(ran.code, 3, "{format}: {}{}", ran.out, ran.err);
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        let finding = &report["models"][0]["findings"][0];
+        let block = &finding["lost"][0]["blocks"][0];
+        let (from, to) = if format == "HFS" { (1536, 2048) } else { (0, 4096) };
+        let text = format!("bytes {from} to {to} of \"records\"");
+        assert_eq!(block["text"], text, "{format}: {finding:#}");
+        assert_eq!(block["path"], "records");
+        assert_eq!(block["bytes"], serde_json::json!([from, to]));
+        assert_eq!(block["cause"]["text"], r#"write("records", bytes 1800 to 1803)"#);
+        let kept = finding["kept_blocks"].as_array().unwrap();
+        assert!(kept.iter().any(|block| block["path"] == "valid"), "{format}: {finding:#}");
+        assert_eq!(finding["nature"], "reordered");
+        let said = format!("the block with {text} is lost, but the ");
+        assert!(finding["headline"].as_str().unwrap().starts_with(&said), "{finding:#}");
+        let junit = std::fs::read_to_string(bench.path("junit.xml")).unwrap();
+        for told in [report["text"].as_str().unwrap(), &junit.replace("&quot;", "\"")] {
+            let line = format!("{text}, from call ");
+            assert!(told.contains(&line) && told.contains(&said), "{told}");
+        }
+    }
+}
+
+#[test]
 fn programs_run_on_hfs_volumes() {
     let bench = Bench::new();
     let check = r#"test ! -s "$WEFT_PROMISES" || grep -qx new g"#;
