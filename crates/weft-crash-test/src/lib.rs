@@ -22,6 +22,7 @@ mod recording;
 mod report;
 mod run;
 pub mod sandbox;
+mod scratch;
 mod search;
 mod shrink;
 mod states;

@@ -513,3 +513,46 @@ fn a_check_that_serves_is_started_once_for_each_job() {
     }
     assert_eq!(mounts_left(&bench), "");
 }
+
+#[test]
+fn a_run_removes_what_killed_runs_have_left_and_nothing_else() {
+    let bench = Bench::new();
+    let tmp = bench.path("tmp");
+    std::fs::create_dir_all(&tmp).unwrap();
+    let directories = || {
+        let named = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        let all = std::fs::read_dir(&tmp).unwrap().map(named);
+        let mut all: Vec<_> = all.map(|name| name.into_string().unwrap()).collect();
+        all.sort();
+        all
+    };
+    let start = |mark: &str| {
+        let before = directories();
+        let line = format!("touch f; touch '{}'; sleep 1000", bench.path(mark).display());
+        let run = ["crash", "run", "--run", &line, "--check", "true"];
+        let child = bench.command(&run).env("TMPDIR", &tmp).spawn().unwrap();
+        let began = std::time::Instant::now();
+        while !bench.path(mark).exists() {
+            assert!(began.elapsed().as_secs() < 60, "it does not start");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let new = directories().into_iter().find(|name| !before.contains(name)).unwrap();
+        (child, new)
+    };
+    let (mut alive, its) = start("one");
+    let (mut killed, left) = start("two");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(directories().len(), 2);
+    let ran = weft(&bench, &args("echo new >t; sync t; mv t f", CHECK, &[]));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert_eq!(directories(), [its], "{left} was left by a run that was killed");
+    assert_eq!(mounts_left(&bench), "");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&alive),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    alive.wait().unwrap();
+    assert_eq!(directories(), [""; 0]);
+}
