@@ -14,6 +14,7 @@ mod inode_log;
 pub mod live;
 mod load;
 mod log_writes;
+mod mapped;
 mod mend;
 mod model;
 mod mutex;

@@ -74,7 +74,7 @@ pub struct CheckOptions {
 pub fn record_program(worker: &WorkerCommand, options: &RecordOptions) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let said = record(worker, &scratch, options)?;
-    let recording = Recording::load(&scratch.recording())?;
+    let recording = Recording::share(&scratch.recording())?;
     if !options.any_exit && recording.header.exit != Some(0) {
         let how = match recording.header.exit {
             Some(status) => format!("exit status {status}"),

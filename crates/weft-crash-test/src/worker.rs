@@ -263,7 +263,7 @@ fn serve(mut seat: Seat) -> Result<()> {
             Ok(seat.channel.send(&answer)?)
         }
         Request::Check { recording, promises, check, serves, time_limit, size_bytes } => {
-            let recording = match Recording::load(&recording) {
+            let recording = match Recording::share(&recording) {
                 Ok(recording) => recording,
                 Err(e) => return Ok(seat.channel.send(&Answer::NotTested(e.to_string()))?),
             };
