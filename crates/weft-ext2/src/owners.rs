@@ -251,7 +251,7 @@ mod tests {
                 }
                 Some(Content::Pointers { ino: of, .. }) if of == ino => pointers += 1,
                 Some(Content::InodeTable { first_ino, group: 0 }) => {
-                    let per_block = 1024 / owners.superblock().inode_size as u32;
+                    let per_block = 1024 / u32::from(owners.superblock().inode_size);
                     tables += u32::from((first_ino..first_ino + per_block).contains(&ino));
                 }
                 _ => {}
