@@ -17,26 +17,37 @@ const STATES: usize = 8;
 
 pub fn recordings(data: &[u8]) {
     static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
-    let mut bytes = GOOD.get_or_init(|| good().unwrap_or_default()).clone();
+    let bytes = changed(GOOD.get_or_init(|| good().unwrap_or_default()), data);
+    let _ = String::from_utf8_lossy(data).parse::<State>();
+    let Ok(recording) = Recording::from_bytes(&bytes) else { return };
+    for model in Model::ALL {
+        search(&recording, model, data.is_empty());
+    }
+}
+
+/// Bytes with the changes of an input.
+fn changed(good: &[u8], data: &[u8]) -> Vec<u8> {
+    let mut bytes = good.to_vec();
     for change in data.chunks_exact(3) {
         let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % bytes.len();
         bytes[at] = change[2];
     }
-    let _ = String::from_utf8_lossy(data).parse::<State>();
-    let Ok(recording) = Recording::from_bytes(&bytes) else { return };
-    for model in Model::ALL {
-        let subject = Subject::new(&recording, model, &[]);
-        let mut cursor = Cursor::new(&subject);
-        for epoch in subject.epochs() {
-            let bounds = Bounds { all: STATES, states: STATES, ..Bounds::default() };
-            epoch.each_state(&subject.units, bounds, &mut |state| {
-                assert!(epoch.is_legal(&state), "{state} is a state of its epoch");
-                // A tree that cannot be built is an error, of a damaged recording alone.
-                let built = cursor.tree(&state).map(|tree| tree.hash());
-                assert!(built.is_ok() || !data.is_empty(), "{built:?}");
-                true
-            });
-        }
+    bytes
+}
+
+/// Builds some states. What cannot be built is an error, of a damaged recording alone: a tree, or the
+/// mount of a volume.
+fn search(recording: &Recording, model: Model, is_good: bool) {
+    let subject = Subject::new(recording, model, &[]);
+    let mut cursor = Cursor::new(&subject);
+    for epoch in subject.epochs() {
+        let bounds = Bounds { all: STATES, states: STATES, ..Bounds::default() };
+        epoch.each_state(&subject.units, bounds, &mut |state| {
+            assert!(epoch.is_legal(&state), "{state} is a state of its epoch");
+            let built = cursor.tree(&state).map(|tree| tree.hash());
+            assert!(built.is_ok() || !is_good, "{built:?}");
+            true
+        });
     }
 }
 
@@ -83,11 +94,7 @@ fn good() -> weft_vfs::Result<Vec<u8>> {
 /// recording; what can still be read is searched a little.
 pub fn logs(data: &[u8]) {
     static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
-    let mut bytes = GOOD.get_or_init(|| good_log().unwrap_or_default()).clone();
-    for change in data.chunks_exact(3) {
-        let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % bytes.len();
-        bytes[at] = change[2];
-    }
+    let bytes = changed(GOOD.get_or_init(|| good_log().unwrap_or_default()), data);
     let options = LogOptions { after_mark: Some("made".into()), ..LogOptions::default() };
     let read = |bytes: &[u8], options: &LogOptions| {
         Recording::read_log("log".as_ref(), std::io::Cursor::new(bytes), options)
@@ -97,18 +104,7 @@ pub fn logs(data: &[u8]) {
         assert!(!data.is_empty(), "a good log is read");
         return;
     };
-    let subject = Subject::new(&recording, Model::Volume, &[]);
-    let mut cursor = Cursor::new(&subject);
-    for epoch in subject.epochs() {
-        let bounds = Bounds { all: STATES, states: STATES, ..Bounds::default() };
-        epoch.each_state(&subject.units, bounds, &mut |state| {
-            assert!(epoch.is_legal(&state), "{state} is a state of its epoch");
-            // A volume that cannot be mounted is an error, of a damaged log alone.
-            let built = cursor.tree(&state).map(|tree| tree.hash());
-            assert!(built.is_ok() || !data.is_empty(), "{built:?}");
-            true
-        });
-    }
+    search(&recording, Model::Volume, data.is_empty());
 }
 
 /// A log with every kind of entry. Those that are searched are within reach of the changes.

@@ -7,12 +7,7 @@
 # NBD client, the server is killed with SIGKILL and started again.
 #
 # Prints a line "dm-cache NAME VALUE" or "weft NAME VALUE" for each count, then the checks.
-set -uo pipefail
-here=$(dirname "$(realpath "$0")")
-. "$here/rig.sh"
-. "$here/checks.sh"
-find_weft "${1:-}"
-guest_ready || exit 0
+. "$(dirname "$(realpath "$0")")/scenario.sh"
 
 # 16 MiB of cached data in blocks of 32 KiB, as users of dm-cache have them.
 blocks=512 block_sectors=64

@@ -7,12 +7,7 @@
 #
 # MAKER=hfsutils makes and fills the volume with hformat and hcopy in weft's place, to tell the
 # driver's faults from weft's.
-set -uo pipefail
-here=$(dirname "$(realpath "$0")")
-. "$here/rig.sh"
-. "$here/checks.sh"
-find_weft "${1:-}"
-guest_ready || exit 0
+. "$(dirname "$(realpath "$0")")/scenario.sh"
 maker=${MAKER:-weft}
 if [ "$maker" = hfsutils ] && ! command -v hformat >/dev/null; then
   echo "skipped: no hfsutils"

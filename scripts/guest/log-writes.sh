@@ -4,12 +4,7 @@
 # program that syncs passes; one that promises without is found. Run by scripts/guest.sh log-writes.
 #
 # With REPLAY_LOG, the replay-log of xfstests (src/log-writes), it must see the same entries.
-set -uo pipefail
-here=$(dirname "$(realpath "$0")")
-. "$here/rig.sh"
-. "$here/checks.sh"
-find_weft "${1:-}"
-guest_ready || exit 0
+. "$(dirname "$(realpath "$0")")/scenario.sh"
 
 volume=$scenario_dir/volume.img log=$scenario_dir/writes.log
 cat >"$scenario_dir/logged" <<'END'

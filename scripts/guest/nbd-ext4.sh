@@ -5,12 +5,7 @@
 #
 # SERVER=nbdkit serves the image with nbdkit in weft's place, to tell the rig's faults from weft's.
 # CACHE=SIZE puts weft's cache of that size (as 64M) in front of the served image, MODE=... its mode.
-set -uo pipefail
-here=$(dirname "$(realpath "$0")")
-. "$here/rig.sh"
-. "$here/checks.sh"
-find_weft "${1:-}"
-guest_ready || exit 0
+. "$(dirname "$(realpath "$0")")/scenario.sh"
 
 image=$scenario_dir/origin.img
 port=$(free_port)

@@ -138,25 +138,9 @@ POSTGRES_RUN = """socket=$(mktemp -d) && chmod 777 $socket
         [ $a != 3 ] || psql -qc checkpoint; done
     kill -INT $server; wait $server; rm -rf $socket $socket.log"""
 subject("PostgreSQL", {"psql": "postgresql-client"},
-        setup="""mkdir data && { [ -z "$AS" ] || chown nobody:nogroup data; }
-            $AS $PGBIN/initdb -D data -U crash -A trust -E UTF8 --no-sync --wal-segsize=1 >/dev/null || exit 1
-            $AS sh -c "cat >>data/postgresql.conf" <<END
-autovacuum = off
-shared_buffers = 1MB
-min_wal_size = 2MB
-max_wal_size = 8MB
-max_worker_processes = 0
-max_logical_replication_workers = 0
-bgwriter_lru_maxpages = 0
-END
-            echo "create table t (a int primary key, b text); insert into t values (1, repeat(chr(49), 6000));" |
-                tr "\\n" " " | $AS $PGBIN/postgres --single -D data postgres >/dev/null 2>&1""",
+        setup='as=$AS bin=$PGBIN; . "$ORDER/../crash/postgres/setup.sh"',
         run=POSTGRES_RUN % "on", off=POSTGRES_RUN % "off",
-        check="""rm -f data/postmaster.pid
-            rows=$(echo "select string_agg(a || (b = repeat(chr(48 + a), 6000))::text, chr(32) order by a) as r from t" |
-                $AS $PGBIN/postgres --single -D data postgres 2>$TMPDIR/log$$ | sed -n 's/.*r = "\\(.*\\)".*typeid.*/\\1/p')
-            case $rows in 1true | "1true 2true" | "1true 2true 3true" | "1true 2true 3true 4true") ;;
-            *) echo "found: $rows"; tail -n 5 $TMPDIR/log$$; exit 1 ;; esac""",
+        check='as=$AS bin=$PGBIN; . "$ORDER/../crash/postgres/check.sh"',
         options=["--size", "192M"])
 
 

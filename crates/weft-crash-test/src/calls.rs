@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use weft_vfs::FileKind;
 
@@ -229,7 +230,7 @@ pub struct Call {
     /// Time since the program was started, in nanoseconds.
     pub at_nanos: u64,
     /// The bytes that were written, or the value of an extended attribute.
-    pub data: std::sync::Arc<[u8]>,
+    pub data: Bytes,
 }
 
 impl Action {

@@ -5,8 +5,7 @@
 //! parts stay together, and in which order they reach the disk, is the matter of a
 //! [`Model`](crate::Model).
 
-use std::sync::Arc;
-
+use bytes::Bytes;
 use weft_vfs::FileKind;
 
 use crate::calls::{Action, Call, CallNr, NewNode, NodeNr, Span};
@@ -35,7 +34,7 @@ pub struct PageBytes {
     /// The number of bytes.
     pub len: usize,
     /// The data of the call, and the place in it; `None` for zeroes.
-    source: Option<(Arc<[u8]>, usize)>,
+    source: Option<(Bytes, usize)>,
 }
 
 impl PageBytes {
@@ -97,7 +96,7 @@ pub enum Change {
         /// Its name.
         name: Vec<u8>,
         /// Its value; `None` if it is removed.
-        value: Option<Arc<[u8]>>,
+        value: Option<Bytes>,
     },
     /// Bytes of a volume: one block of a write, or a range that is discarded.
     Block {
@@ -106,7 +105,7 @@ pub enum Change {
         /// The number of bytes.
         len_bytes: u64,
         /// The data of the call, and the place in it; `None` for zeroes.
-        source: Option<(Arc<[u8]>, usize)>,
+        source: Option<(Bytes, usize)>,
     },
 }
 
@@ -147,7 +146,7 @@ pub fn changes_of(call: &Call) -> Vec<Change> {
             vec![Change::Attributes { node: *node, perm: *perm, uid: *uid, gid: *gid }]
         }
         Action::Xattr { node, name, removed } => {
-            let value = (!removed).then(|| Arc::clone(&call.data));
+            let value = (!removed).then(|| call.data.clone());
             vec![Change::Xattr { node: *node, name: name.clone(), value }]
         }
         Action::BlockWrite { offset, block_bytes, .. } => {
@@ -192,13 +191,13 @@ pub(crate) fn zeroes(span: &Span) -> Span {
 }
 
 /// The blocks of a write to a volume.
-fn blocks(offset: u64, block_bytes: u64, data: &Arc<[u8]>) -> Vec<Change> {
+fn blocks(offset: u64, block_bytes: u64, data: &Bytes) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut at = 0;
     while at < data.len() as u64 {
         let within = (offset + at) % block_bytes;
         let len_bytes = (block_bytes - within).min(data.len() as u64 - at);
-        let source = Some((Arc::clone(data), at as usize));
+        let source = Some((data.clone(), at as usize));
         changes.push(Change::Block { offset: offset + at, len_bytes, source });
         at += len_bytes;
     }
@@ -206,7 +205,7 @@ fn blocks(offset: u64, block_bytes: u64, data: &Arc<[u8]>) -> Vec<Change> {
 }
 
 /// Each page of a span, followed by the size that the file grows to with it.
-fn pages(span: &Span, data: Option<&Arc<[u8]>>) -> Vec<Change> {
+fn pages(span: &Span, data: Option<&Bytes>) -> Vec<Change> {
     let mut changes = Vec::new();
     let (mut at, end) = (span.offset, span.offset + span.len_bytes);
     let mut size = span.size_before;
@@ -215,7 +214,7 @@ fn pages(span: &Span, data: Option<&Arc<[u8]>>) -> Vec<Change> {
         let len = (PAGE_BYTES - start).min(end - at);
         // Both are at most the size of a page, and `at - offset` is within the data of a call.
         let (start, len) = (start as usize, len as usize);
-        let source = data.map(|data| (Arc::clone(data), (at - span.offset) as usize));
+        let source = data.map(|data| (data.clone(), (at - span.offset) as usize));
         let bytes = PageBytes { page, start, len, source };
         changes.push(Change::Page { node: span.node, bytes });
         at += len as u64;

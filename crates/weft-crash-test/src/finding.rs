@@ -11,6 +11,7 @@ use crate::model::{Model, UnitNr};
 use crate::shrink::Cause;
 use crate::subject::Subject;
 use crate::verdict::{Outcome, Verdict};
+use crate::volume::{BlockText, Explainer};
 use crate::words::{CallText, Paths, describe, kind_of_path, part};
 
 /// Failures of one kind have the same calls on the same paths, but for numbers in these.
@@ -45,6 +46,9 @@ pub struct LostCall {
     pub call: CallText,
     /// The parts that are lost, such as `data`; empty if it is lost as a whole.
     pub parts: Vec<&'static str>,
+    /// For a write to a volume, the blocks of it that are lost, as far as they can be explained.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<BlockText>,
 }
 
 /// A kind of failure, with its smallest example.
@@ -63,6 +67,9 @@ pub struct Finding {
     pub dependent: usize,
     /// The call that makes the loss matter: it is on the disk, or it is a promise.
     pub kept: Option<CallText>,
+    /// The blocks that it wrote, if it is a write to a volume, as far as they can be explained.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept_blocks: Vec<BlockText>,
     /// The state, for `--state`.
     pub state: String,
     /// The shell line that judges the state again, if the recording was kept.
@@ -126,23 +133,41 @@ impl Finding {
             match lost.iter_mut().find(|known| known.call.nr == call.nr) {
                 Some(known) if !known.parts.contains(&part) => known.parts.push(part),
                 Some(_) => {}
-                None => lost.push(LostCall { call, parts: vec![part] }),
+                None => lost.push(LostCall { call, parts: vec![part], blocks: Vec::new() }),
+            }
+        }
+        let mut explainer = Explainer::new(subject);
+        if let Some(explainer) = &mut explainer {
+            for call in &mut lost {
+                let units = cause.torn.iter().chain(&roots).copied();
+                let is_its = |unit: &UnitNr| call_of(subject, *unit).0 + 1 == call.call.nr;
+                call.blocks = explainer.explain(units.filter(is_its));
             }
         }
         for call in &mut lost {
             call.parts.retain(|part| !part.is_empty());
         }
         let kept = cause.trigger.map(|call| describe(&subject.base, &subject.calls, call));
-        let nature = nature(subject, cause);
+        let kept_units = (0..subject.units.units.len() as u32).map(UnitNr).filter(|unit| {
+            Some(call_of(subject, *unit)) == cause.trigger && !cause.lost.contains(unit)
+        });
+        let kept_blocks = explainer.map_or_else(Vec::new, |mut it| it.explain(kept_units));
+        let nature = match nature(subject, cause) {
+            Nature::Partial if cause.torn.is_none() && are_apart(&lost, &kept_blocks) => {
+                Nature::Reordered
+            }
+            nature => nature,
+        };
         let trigger = cause.trigger.and_then(|call| subject.calls.get(call.index()));
         let is_mark = trigger.is_some_and(|call| matches!(call.action, Action::Mark { .. }));
         Self {
             kind,
             nature,
-            headline: headline(nature, &lost, kept.as_ref(), is_mark),
+            headline: headline(nature, &lost, kept.as_ref(), &kept_blocks, is_mark),
             lost,
             dependent: cause.lost.len() - roots.len(),
             kept,
+            kept_blocks,
             state: cause.state.to_string(),
             replay: None,
             states: 0,
@@ -155,23 +180,57 @@ impl Finding {
 }
 
 /// Says in one sentence what happened.
-fn headline(nature: Nature, lost: &[LostCall], kept: Option<&CallText>, is_mark: bool) -> String {
-    let lost: Vec<&str> = lost.iter().map(|lost| lost.call.text.as_str()).collect();
+fn headline(
+    nature: Nature,
+    lost: &[LostCall],
+    kept: Option<&CallText>,
+    kept_blocks: &[BlockText],
+    is_mark: bool,
+) -> String {
+    // Of a write to a volume: of a call of a program, what is lost of it alone is a part.
+    let is_same_write = lost.iter().all(|lost| Some(lost.call.nr) == kept.map(|kept| kept.nr));
+    let lost: Vec<String> = lost.iter().map(|lost| name(&lost.call, &lost.blocks)).collect();
     let lost = match lost.as_slice() {
         [] => "what is not written yet".into(),
-        [one] => (*one).to_owned(),
+        [one] => one.clone(),
         [first, second] => format!("{first} and {second}"),
         [first, rest @ ..] => format!("{first} and {} more calls", rest.len()),
     };
-    let Some(kept) = kept.map(|call| call.text.as_str()) else {
+    let Some(kept) = kept.map(|call| name(call, kept_blocks)) else {
         return "the check fails on what was there before the program began".into();
     };
     match nature {
-        Nature::Reordered => format!("{lost} is lost, but the later {kept} is on the disk"),
+        Nature::Reordered if is_same_write => {
+            format!("{lost} is lost, but {kept}, written with it, is on the disk")
+        }
+        Nature::Reordered => {
+            let kept = kept.strip_prefix("the ").unwrap_or(&kept);
+            format!("{lost} is lost, but the later {kept} is on the disk")
+        }
         Nature::NotDurable if is_mark => format!("{lost} is lost, though {kept} was reached"),
         Nature::NotDurable => format!("{lost} is lost, though {kept}"),
         Nature::Partial => format!("only a part of {kept} is on the disk"),
         Nature::Interrupted => format!("the power was cut right after {kept}"),
+    }
+}
+
+/// Returns true if blocks that are lost come from other calls than those that are kept, as far as it is
+/// known: a volume may write them at once.
+fn are_apart(lost: &[LostCall], kept: &[BlockText]) -> bool {
+    let cause = |block: &BlockText| block.cause.as_ref().map(|call| call.nr);
+    let lost: Vec<_> = lost.iter().flat_map(|call| &call.blocks).map(cause).collect();
+    let is_apart = |kept| lost.iter().any(|lost| kept != *lost);
+    kept.iter().map(cause).any(|kept| kept.is_none() || is_apart(kept))
+}
+
+/// A call in a sentence; a write to a volume by what its blocks hold.
+fn name(call: &CallText, blocks: &[BlockText]) -> String {
+    match blocks {
+        [] => call.text.clone(),
+        [one] => format!("the block with {}", one.text),
+        [first, rest @ ..] => {
+            format!("the block with {} (and {} more)", first.text, rest.len())
+        }
     }
 }
 

@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use weft_block::{Event, Image, LogReader};
 use weft_vfs::memfs::Snapshot;
@@ -77,7 +76,7 @@ impl Recording {
             action: Action::End,
             process: Process::default(),
             at_nanos: 0,
-            data: Arc::default(),
+            data: bytes::Bytes::new(),
         };
         let calls = merge(vec![end], &[events.len()], &events, kind.block_bytes);
         let run = format!("the log {}", path.display());

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use bytes::Bytes;
 use weft_vfs::memfs::MemFs;
 use weft_vfs::{
     Attr, Caller, Entry, FallocateMode, FileKind, FileSystem, Handle, Ino, Layer, OpenFlags,
@@ -176,7 +177,7 @@ impl Recorder {
             state.line.push(b'\n');
             self.read_printed(&mut state);
         }
-        self.push(&mut state, Action::End, Process::default(), Arc::default());
+        self.push(&mut state, Action::End, Process::default(), Bytes::new());
         state.recording = false;
         state.printed = None;
         state.volume = None;
@@ -241,10 +242,10 @@ impl Recorder {
             state.calls = Vec::new();
             return;
         }
-        self.push(state, action, process(caller), data.into());
+        self.push(state, action, process(caller), Bytes::copy_from_slice(data));
     }
 
-    fn push(&self, state: &mut State, action: Action, process: Process, data: Arc<[u8]>) {
+    fn push(&self, state: &mut State, action: Action, process: Process, data: Bytes) {
         let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let at_nanos = self.start_nanos.saturating_add(elapsed);
         state.calls.push(Call { action, process, at_nanos, data });
@@ -267,7 +268,7 @@ impl Recorder {
             let line: Vec<u8> = state.line.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line[..end]).into_owned();
             if state.promise.as_ref().is_some_and(|pattern| pattern.matches(&line)) {
-                self.push(state, Action::Promise { line }, Process::default(), Arc::default());
+                self.push(state, Action::Promise { line }, Process::default(), Bytes::new());
             }
         }
     }

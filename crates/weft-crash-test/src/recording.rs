@@ -12,6 +12,7 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use weft_block::Image;
 use weft_vfs::memfs::{Snapshot, SnapshotAttr, SnapshotNode};
@@ -19,6 +20,7 @@ use weft_vfs::{FileKind, Time};
 
 use crate::calls::{Action, Call, NodeNr, Process, Span};
 use crate::effects::{PAGE_BYTES, ZEROES_MAX, zeroes};
+use crate::mapped::map;
 use crate::volume::{Volume, VolumeKind};
 use crate::{Error, Result};
 
@@ -156,12 +158,18 @@ impl Recording {
     /// [`Error::Io`]; [`Error::Recording`] if the file is damaged, or something else.
     pub fn load(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::io(format!("opening {}", path.display())))?;
-        Self::read(&mut BufReader::new(file)).map_err(|problem| match problem {
-            Problem::Io(source) if source.kind() != std::io::ErrorKind::UnexpectedEof => {
-                Error::Io { what: format!("reading {}", path.display()), source }
-            }
-            problem => Error::Recording { path: path.into(), problem: problem.to_string() },
-        })
+        Self::read(&mut BufReader::new(file)).map_err(|problem| problem.of(path))
+    }
+
+    /// Reads a recording in the directory of a test, whose data stay in the file: all processes of the
+    /// test share them. Nothing may change the file from here on; it can be removed.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn share(path: &Path) -> Result<Self> {
+        let failed = || Error::io(format!("opening {}", path.display()));
+        let mut bytes = map(&File::open(path).map_err(failed())?).map_err(failed())?;
+        Self::read(&mut bytes).map_err(|problem| problem.of(path))
     }
 
     /// Reads a recording from bytes.
@@ -170,7 +178,7 @@ impl Recording {
     /// [`Error::Recording`] if the bytes are no recording.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let failed = |p: Problem| Error::Recording { path: "-".into(), problem: p.to_string() };
-        Self::read(&mut &*bytes).map_err(failed)
+        Self::read(&mut Bytes::copy_from_slice(bytes)).map_err(failed)
     }
 
     /// Returns the recording as bytes.
@@ -199,10 +207,8 @@ impl Recording {
         put(to, &Frame::End { calls: self.calls.len() as u64 }, &[])
     }
 
-    fn read(from: &mut dyn Read) -> std::result::Result<Self, Problem> {
-        let mut magic = [0; MAGIC.len()];
-        from.read_exact(&mut magic)?;
-        if magic != MAGIC {
+    fn read(from: &mut dyn Source) -> std::result::Result<Self, Problem> {
+        if from.take(MAGIC.len() as u32)? != MAGIC {
             return Err(Problem::Format("it does not begin as one"));
         }
         let Frame::Header(header) = get(from)?.0 else {
@@ -213,7 +219,6 @@ impl Recording {
             match get(from)? {
                 (Frame::Call { at, by, action }, data) => {
                     check(&action, data.len())?;
-                    let data = data.into();
                     recording.calls.push(Call { action, process: by, at_nanos: at, data });
                 }
                 (Frame::End { calls }, _) if calls == recording.calls.len() as u64 => {
@@ -253,6 +258,18 @@ enum Problem {
     Fs(#[from] weft_vfs::Error),
     #[error("{0}")]
     Volume(#[from] weft_block::Error),
+}
+
+impl Problem {
+    /// The error of a file.
+    fn of(self, path: &Path) -> Error {
+        match self {
+            Self::Io(source) if source.kind() != std::io::ErrorKind::UnexpectedEof => {
+                Error::Io { what: format!("reading {}", path.display()), source }
+            }
+            problem => Error::Recording { path: path.into(), problem: problem.to_string() },
+        }
+    }
 }
 
 /// Checks what the code behind relies on: spans within their data and their sizes.
@@ -332,25 +349,44 @@ fn put(to: &mut dyn Write, frame: &Frame, data: &[u8]) -> std::io::Result<()> {
     to.write_all(data)
 }
 
-fn get(from: &mut dyn Read) -> std::result::Result<(Frame, Vec<u8>), Problem> {
-    let mut number = || {
-        let mut bytes = [0; 4];
-        from.read_exact(&mut bytes).map(|()| u32::from_le_bytes(bytes))
+/// The bytes of a recording, in their order.
+trait Source {
+    /// The next bytes; an error if there are fewer.
+    fn take(&mut self, len: u32) -> std::io::Result<Bytes>;
+}
+
+impl Source for BufReader<File> {
+    fn take(&mut self, len: u32) -> std::io::Result<Bytes> {
+        // Read as it comes: the lengths of a damaged file allocate nothing.
+        let mut bytes = Vec::new();
+        Read::take(self, u64::from(len)).read_to_end(&mut bytes)?;
+        if bytes.len() < len as usize {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(bytes.into_boxed_slice().into())
+    }
+}
+
+/// Parts of what is in memory share it.
+impl Source for Bytes {
+    fn take(&mut self, len: u32) -> std::io::Result<Bytes> {
+        if self.len() < len as usize {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(self.split_to(len as usize))
+    }
+}
+
+fn get(from: &mut dyn Source) -> std::result::Result<(Frame, Bytes), Problem> {
+    let mut number = || -> std::io::Result<u32> {
+        let bytes = from.take(4)?;
+        Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte)))
     };
     let (text_len, data_len) = (number()?, number()?);
     if text_len > TEXT_MAX || data_len > DATA_MAX {
         return Err(Problem::Format("a frame is too long"));
     }
-    // Read as it comes: the lengths of a damaged file allocate nothing.
-    let mut part = |len: u32| {
-        let mut bytes = Vec::new();
-        from.take(u64::from(len)).read_to_end(&mut bytes)?;
-        if bytes.len() < len as usize {
-            return Err(Problem::Io(std::io::ErrorKind::UnexpectedEof.into()));
-        }
-        Ok(bytes)
-    };
-    let (text, data) = (part(text_len)?, part(data_len)?);
+    let (text, data) = (from.take(text_len)?, from.take(data_len)?);
     Ok((serde_json::from_slice(&text)?, data))
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::finding::{Finding, Nature};
 use crate::search::Found;
+use crate::volume::BlockText;
 use crate::words::CallText;
 use crate::{Header, Model};
 
@@ -259,6 +260,19 @@ impl fmt::Display for ModelReport {
     }
 }
 
+/// What the blocks of a write to a volume hold, and the calls that they come from.
+fn write_blocks(f: &mut fmt::Formatter<'_>, blocks: &[BlockText]) -> fmt::Result {
+    for block in blocks {
+        write!(f, "                 {}", block.text)?;
+        if let Some(CallText { nr, by, text, .. }) = &block.cause {
+            let by = if by.is_empty() { String::new() } else { format!("  by {by}") };
+            write!(f, ", from call {nr} {text}{by}")?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
 fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
     let line = |f: &mut fmt::Formatter<'_>, call: &CallText, fate: &str| {
         let by = if call.by.is_empty() { String::new() } else { format!("  by {}", call.by) };
@@ -272,6 +286,7 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
             (parts, _) => format!("LOST: its {parts}"),
         };
         line(f, &lost.call, &fate)?;
+        write_blocks(f, &lost.blocks)?;
     }
     if finding.dependent > 0 {
         let more = count(finding.dependent as u64, "change");
@@ -285,6 +300,10 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
             _ => "on the disk",
         };
         line(f, kept, fate)?;
+        write_blocks(f, &finding.kept_blocks)?;
+    } else if !finding.kept_blocks.is_empty() && !finding.lost.is_empty() {
+        writeln!(f, "                 and of the same write on the disk:")?;
+        write_blocks(f, &finding.kept_blocks)?;
     }
     match (&finding.mend, finding.nature) {
         (Some(mend), _) => {

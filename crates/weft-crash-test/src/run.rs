@@ -15,13 +15,14 @@ use crate::finding::Finding;
 use crate::model::Unit;
 use crate::report::{EachSync, ModelReport, Report, SyncReport};
 
+use crate::scratch::Scratch;
 use crate::search::{Limits, Progress, search};
 use crate::states::State;
 use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge, Verdict, VolumeJudge};
 use crate::volume::VolumeOptions;
 use crate::words::describe;
-use crate::worker::{RemoteJudge, Scratch, WorkerCommand, record};
+use crate::worker::{RemoteJudge, WorkerCommand, record};
 use crate::{Error, Model, Pattern, Recording, Result, mend};
 
 /// How a program is recorded.
@@ -73,7 +74,7 @@ pub struct CheckOptions {
 pub fn record_program(worker: &WorkerCommand, options: &RecordOptions) -> Result<Recording> {
     let scratch = Scratch::new()?;
     let said = record(worker, &scratch, options)?;
-    let recording = Recording::load(&scratch.recording())?;
+    let recording = Recording::share(&scratch.recording())?;
     if !options.any_exit && recording.header.exit != Some(0) {
         let how = match recording.header.exit {
             Some(status) => format!("exit status {status}"),

@@ -74,7 +74,7 @@ impl Subject {
                         action: action.clone(),
                         process: Process::default(),
                         at_nanos: call.at_nanos,
-                        data: [].into(),
+                        data: bytes::Bytes::new(),
                     }),
                     Edit::Remove(removed) if *removed == nr => call.action = Action::Nothing,
                     _ => {}
@@ -136,18 +136,21 @@ impl<'a> Trees<'a> {
 }
 
 /// The trees of states, built one after the other. States in the order of their epochs are cheap.
+/// It holds a copy of all that is durable in the epoch of the last tree, from the first tree on.
 pub struct Cursor<'a> {
     subject: &'a Subject,
     epochs: Box<dyn Iterator<Item = Epoch> + 'a>,
     trees: Trees<'a>,
-    current: Option<(Epoch, EpochTrees<'a>)>,
+    current: Option<Epoch>,
+    /// The trees of the current epoch, once one was built.
+    current_trees: Option<EpochTrees<'a>>,
     /// The end of the epoch before the current one.
     former_end: Option<CallNr>,
 }
 
 impl std::fmt::Debug for Cursor<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let epoch = self.current.as_ref().map(|(epoch, _)| epoch.nr);
+        let epoch = self.current.as_ref().map(|epoch| epoch.nr);
         f.debug_struct("Cursor").field("epoch", &epoch).finish_non_exhaustive()
     }
 }
@@ -161,6 +164,7 @@ impl<'a> Cursor<'a> {
             epochs: Box::new(subject.epochs()),
             trees: Trees::new(subject),
             current: None,
+            current_trees: None,
             former_end: None,
         }
     }
@@ -170,19 +174,16 @@ impl<'a> Cursor<'a> {
     /// # Errors
     /// [`Error::State`] if there is none with this number.
     pub fn epoch(&mut self, nr: u32) -> Result<&Epoch> {
-        if self.current.as_ref().is_none_or(|(epoch, _)| epoch.nr > nr) {
+        if self.current.as_ref().is_some_and(|epoch| epoch.nr > nr) {
             *self = Self::new(self.subject);
         }
-        while self.current.as_ref().is_none_or(|(epoch, _)| epoch.nr < nr) {
+        while self.current.as_ref().is_none_or(|epoch| epoch.nr < nr) {
             let epoch = self.epochs.next().ok_or_else(|| Error::State(format!("{nr}:")))?;
-            let trees = self.trees.epoch(&epoch)?;
-            self.former_end = self.current.as_ref().map(|(former, _)| former.end);
-            self.current = Some((epoch, trees));
+            self.former_end = self.current.as_ref().map(|former| former.end);
+            self.current = Some(epoch);
+            self.current_trees = None;
         }
-        match &self.current {
-            Some((epoch, _)) => Ok(epoch),
-            None => Err(Error::State(format!("{nr}:"))),
-        }
+        self.current.as_ref().ok_or_else(|| Error::State(format!("{nr}:")))
     }
 
     /// Goes to the epoch of a power cut before a call.
@@ -193,7 +194,7 @@ impl<'a> Cursor<'a> {
         if self.former_end.is_some_and(|end| end >= cut) {
             *self = Self::new(self.subject);
         }
-        let mut nr = self.current.as_ref().map_or(0, |(epoch, _)| epoch.nr);
+        let mut nr = self.current.as_ref().map_or(0, |epoch| epoch.nr);
         while self.epoch(nr)?.end < cut {
             nr += 1;
         }
@@ -218,10 +219,17 @@ impl<'a> Cursor<'a> {
     /// Builds the tree of a state, or finds its volume damaged.
     pub(crate) fn built(&mut self, state: &State) -> Result<Built> {
         self.epoch(state.epoch)?;
-        match &self.current {
-            Some((_, EpochTrees::Calls(images))) => Ok(Built::whole(images.tree(state)?)),
-            Some((_, EpochTrees::Volume(images))) => images.built(state),
-            None => Err(Error::State(state.to_string())),
-        }
+        let unknown = || Error::State(state.to_string());
+        let epoch = self.current.as_ref().ok_or_else(unknown)?;
+        let trees = match self.current_trees.take() {
+            Some(trees) => trees,
+            None => self.trees.epoch(epoch)?,
+        };
+        let built = match &trees {
+            EpochTrees::Calls(images) => images.tree(state).map(Built::whole),
+            EpochTrees::Volume(images) => images.built(state),
+        };
+        self.current_trees = Some(trees);
+        built
     }
 }

@@ -64,6 +64,11 @@ impl Paths {
         self.names.insert(node, (dir, name.to_vec()));
     }
 
+    /// Returns true if an inode has a name.
+    pub(crate) fn knows(&self, node: NodeNr) -> bool {
+        self.names.contains_key(&node)
+    }
+
     /// The path of an inode, `.` for the root.
     #[must_use]
     pub fn of(&self, node: NodeNr) -> String {

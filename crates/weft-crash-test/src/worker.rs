@@ -21,6 +21,7 @@ use crate::sandbox::{
     Channel, CheckServer, Ended, READY_MAX, Seat, Served, ShellCommand, TestMount, Worker,
     WorkerOptions,
 };
+use crate::scratch::Scratch;
 use crate::states::State;
 use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge, Outcome, Verdict};
@@ -52,30 +53,6 @@ impl WorkerCommand {
         let mut options = WorkerOptions::new(&self.arguments, scratch.path());
         options.number = number;
         Ok(Worker::start(&options)?)
-    }
-}
-
-/// A directory for the files of a test.
-#[derive(Debug)]
-pub(crate) struct Scratch(tempfile::TempDir);
-
-impl Scratch {
-    pub(crate) fn new() -> Result<Self> {
-        let made = tempfile::Builder::new().prefix("weft-crash-").tempdir();
-        made.map(Self).map_err(Error::io("making a directory for temporary files"))
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// The recording.
-    pub(crate) fn recording(&self) -> PathBuf {
-        self.path().join("recording")
-    }
-
-    fn promises(&self, worker: u32) -> PathBuf {
-        self.path().join(format!("promises-{worker}"))
     }
 }
 
@@ -286,7 +263,7 @@ fn serve(mut seat: Seat) -> Result<()> {
             Ok(seat.channel.send(&answer)?)
         }
         Request::Check { recording, promises, check, serves, time_limit, size_bytes } => {
-            let recording = match Recording::load(&recording) {
+            let recording = match Recording::share(&recording) {
                 Ok(recording) => recording,
                 Err(e) => return Ok(seat.channel.send(&Answer::NotTested(e.to_string()))?),
             };

@@ -34,6 +34,7 @@ mod journal;
 pub mod layout;
 pub mod mkfs;
 mod mount;
+pub mod owners;
 mod superblock;
 mod volume;
 

@@ -74,6 +74,8 @@ pub mod macroman;
 pub mod mfs;
 pub mod mkfs;
 #[cfg(feature = "std")]
+pub mod owners;
+#[cfg(feature = "std")]
 mod permissions;
 pub mod relstring;
 pub mod store;

@@ -102,6 +102,46 @@ fn programs_run_on_volumes_of_weft() {
 }
 
 #[test]
+fn a_finding_on_a_volume_names_the_file_and_the_offset() {
+    let bench = Bench::new();
+    let setup = "head -c 3000 /dev/zero >records; echo no >valid";
+    // Without an fsync in between, on a volume without any order of writes.
+    let run = "dd() { command dd conv=notrunc status=none \"$@\"; }; \
+               printf new | dd of=records bs=3 seek=600; echo ok | dd of=valid; \
+               printf x | dd of=records bs=1 seek=5000";
+    let check = r#"grep -qx no valid || test "$(tail -c +1801 records | head -c 3)" = new"#;
+    for (format, more) in
+        [("ext2", &["--order", "async"][..]), ("HFS", &["--hfs", "--order", "async"])]
+    {
+        let mut args =
+            vec!["crash", "run", "--setup", setup, "--run", run, "--check", check, "--no-torn"];
+        args.extend_from_slice(more);
+        args.extend(["--junit", "junit.xml", "--json"]);
+        let ran = bench.run(&args);
+        assert_eq!(ran.code, 3, "{format}: {}{}", ran.out, ran.err);
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        let finding = &report["models"][0]["findings"][0];
+        let block = &finding["lost"][0]["blocks"][0];
+        let (from, to) = if format == "HFS" { (1536, 2048) } else { (0, 4096) };
+        let text = format!("bytes {from} to {to} of \"records\"");
+        assert_eq!(block["text"], text, "{format}: {finding:#}");
+        assert_eq!(block["path"], "records");
+        assert_eq!(block["bytes"], serde_json::json!([from, to]));
+        assert_eq!(block["cause"]["text"], r#"write("records", bytes 1800 to 1803)"#);
+        let kept = finding["kept_blocks"].as_array().unwrap();
+        assert!(kept.iter().any(|block| block["path"] == "valid"), "{format}: {finding:#}");
+        assert_eq!(finding["nature"], "reordered");
+        let said = format!("the block with {text} is lost, but the ");
+        assert!(finding["headline"].as_str().unwrap().starts_with(&said), "{finding:#}");
+        let junit = std::fs::read_to_string(bench.path("junit.xml")).unwrap();
+        for told in [report["text"].as_str().unwrap(), &junit.replace("&quot;", "\"")] {
+            let line = format!("{text}, from call ");
+            assert!(told.contains(&line) && told.contains(&said), "{told}");
+        }
+    }
+}
+
+#[test]
 fn programs_run_on_hfs_volumes() {
     let bench = Bench::new();
     let check = r#"test ! -s "$WEFT_PROMISES" || grep -qx new g"#;
@@ -472,4 +512,47 @@ fn a_check_that_serves_is_started_once_for_each_job() {
         assert!(ran.err.contains(says), "{check}: {}", ran.err);
     }
     assert_eq!(mounts_left(&bench), "");
+}
+
+#[test]
+fn a_run_removes_what_killed_runs_have_left_and_nothing_else() {
+    let bench = Bench::new();
+    let tmp = bench.path("tmp");
+    std::fs::create_dir_all(&tmp).unwrap();
+    let directories = || {
+        let named = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        let all = std::fs::read_dir(&tmp).unwrap().map(named);
+        let mut all: Vec<_> = all.map(|name| name.into_string().unwrap()).collect();
+        all.sort();
+        all
+    };
+    let start = |mark: &str| {
+        let before = directories();
+        let line = format!("touch f; touch '{}'; sleep 1000", bench.path(mark).display());
+        let run = ["crash", "run", "--run", &line, "--check", "true"];
+        let child = bench.command(&run).env("TMPDIR", &tmp).spawn().unwrap();
+        let began = std::time::Instant::now();
+        while !bench.path(mark).exists() {
+            assert!(began.elapsed().as_secs() < 60, "it does not start");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let new = directories().into_iter().find(|name| !before.contains(name)).unwrap();
+        (child, new)
+    };
+    let (mut alive, its) = start("one");
+    let (mut killed, left) = start("two");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(directories().len(), 2);
+    let ran = weft(&bench, &args("echo new >t; sync t; mv t f", CHECK, &[]));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert_eq!(directories(), [its], "{left} was left by a run that was killed");
+    assert_eq!(mounts_left(&bench), "");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&alive),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    alive.wait().unwrap();
+    assert_eq!(directories(), [""; 0]);
 }

@@ -69,7 +69,12 @@ impl VolumeEpoch<'_> {
 }
 
 /// Writes the blocks of a unit, or the sectors that are left of a torn one.
-fn write(image: &mut Image, units: &Units, unit: UnitNr, torn: Option<Torn>) -> Result<()> {
+pub(super) fn write(
+    image: &mut Image,
+    units: &Units,
+    unit: UnitNr,
+    torn: Option<Torn>,
+) -> Result<()> {
     const SECTOR: u64 = weft_block::SECTOR_BYTES as u64;
     for change in units.changes(unit) {
         let Change::Block { offset, len_bytes, source } = change else { continue };

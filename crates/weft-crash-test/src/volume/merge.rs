@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use weft_block::Event;
 
 use crate::calls::{Action, Call, CallNr, Process};
@@ -21,21 +22,24 @@ pub(crate) fn merge(
     let mut put = |merged: &mut Vec<Call>, upto: usize, at_nanos: u64| {
         while next < upto.min(events.len()) {
             places.push(CallNr(merged.len() as u32));
-            let (action, data): (_, Arc<[u8]>) = match &events[next] {
+            let (action, data): (_, Bytes) = match &events[next] {
                 Event::Write { offset, data, fua } => {
                     let (offset, durable) = (*offset, *fua);
-                    (Action::BlockWrite { offset, block_bytes, durable }, Arc::clone(data))
+                    (
+                        Action::BlockWrite { offset, block_bytes, durable },
+                        Bytes::from_owner(Arc::clone(data)),
+                    )
                 }
                 Event::Discard { offset, len_bytes } => {
                     let (offset, len_bytes) = (*offset, *len_bytes);
-                    (Action::BlockDiscard { offset, len_bytes }, Arc::default())
+                    (Action::BlockDiscard { offset, len_bytes }, Bytes::new())
                 }
                 Event::Flush { covers } => {
                     let here = CallNr(merged.len() as u32);
                     let covers = places.get(*covers).copied().unwrap_or(here);
-                    (Action::BlockFlush { covers }, Arc::default())
+                    (Action::BlockFlush { covers }, Bytes::new())
                 }
-                Event::Mark(text) => (Action::Mark { text: text.clone() }, Arc::default()),
+                Event::Mark(text) => (Action::Mark { text: text.clone() }, Bytes::new()),
             };
             merged.push(Call { action, process: Process::default(), at_nanos, data });
             next += 1;
@@ -63,7 +67,7 @@ mod tests {
     }
 
     fn call(action: Action) -> Call {
-        Call { action, process: Process::default(), at_nanos: 0, data: Arc::default() }
+        Call { action, process: Process::default(), at_nanos: 0, data: Bytes::new() }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! [`Model::Volume`](crate::Model::Volume) these are the units; the tree of a state is read from the
 //! volume, which is mounted for that as after a power cut ([`recover`]).
 
+mod explain;
 mod images;
 mod merge;
 mod recover;
@@ -20,6 +21,8 @@ use weft_hfs::layout::Name;
 use weft_hfs::mkfs::MkfsOptions as HfsOptions;
 use weft_patch::Policy;
 
+pub use explain::BlockText;
+pub(crate) use explain::Explainer;
 pub(crate) use images::{VolumeEpoch, VolumeImages};
 pub(crate) use merge::merge;
 pub(crate) use recover::{Built, Mounted, number, read_tree};

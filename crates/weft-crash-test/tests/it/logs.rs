@@ -14,7 +14,7 @@ use weft_crash_test::{
 use weft_ext2::mkfs::{MkfsOptions, mkfs};
 use weft_ext2::{Ext2, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
-use weft_vfs::{FileSystem, RenameFlags, Walker};
+use weft_vfs::{Caller, FileSystem, Handle, RenameFlags, Walker};
 
 const VOLUME_BYTES: u64 = 4 << 20;
 
@@ -27,10 +27,17 @@ struct Logged {
 impl Logged {
     /// Runs calls on an ext3 volume; they get a way to put marks into the log.
     fn new(calls: impl FnOnce(&dyn FileSystem, &dyn Fn(&str))) -> Self {
+        Self::of(&MkfsOptions::ext3(), Policy::Journal(JournalMode::Ordered), calls)
+    }
+
+    fn of(
+        made: &MkfsOptions,
+        policy: Policy,
+        calls: impl FnOnce(&dyn FileSystem, &dyn Fn(&str)),
+    ) -> Self {
         let device = Arc::new(MemoryDevice::new(VOLUME_BYTES));
-        mkfs(&*device, &MkfsOptions::ext3()).unwrap();
+        mkfs(&*device, made).unwrap();
         let recorder = Arc::new(weft_block::Recorder::new(Arc::clone(&device)));
-        let policy = Policy::Journal(JournalMode::Ordered);
         let engine = Options { policy, background: false, ..Options::default() };
         let options = OpenOptions { engine, ..OpenOptions::default() };
         let mount =
@@ -138,6 +145,62 @@ fn what_was_synced_before_a_mark_is_there_and_what_was_not_is_told() {
     // All entries before a mark can be taken to be durable.
     let after = LogOptions { after_mark: Some("begin".into()), ..synced.options() };
     assert!(synced.recording(&after).unwrap().calls.len() < recording.calls.len() + 1);
+}
+
+#[test]
+fn a_block_is_told_by_its_file_and_offset_also_without_calls() {
+    // A record in one file, and then in another that it is valid, without an `fsync` in between.
+    let logged = Logged::of(&MkfsOptions::ext2(), Policy::Async, |fs, mark| {
+        let walker = Walker::new(fs);
+        walker.mkdir(b"/d", 0o755).unwrap();
+        walker.write_file(b"/d/records", &[b'o'; 3000], 0o644).unwrap();
+        fs.sync().unwrap();
+        walker.write_file(b"/d/valid", b"no!", 0o644).unwrap();
+        fs.sync().unwrap();
+        mark("begin");
+        let records = walker.resolve(b"/d/records").unwrap().ino();
+        let valid = walker.resolve(b"/d/valid").unwrap().ino();
+        fs.write(&Caller::ROOT, records, Handle::NONE, 2048, &[b'n'; 952]).unwrap();
+        fs.write(&Caller::ROOT, valid, Handle::NONE, 0, b"yes").unwrap();
+    });
+    let options = LogOptions { after_mark: Some("begin".into()), ..logged.options() };
+    let recording = logged.recording(&options).unwrap();
+    let subject = Subject::new(&recording, Model::Volume, &[]);
+    let check = Check(|tree: &_, _: &[&str]| {
+        let content = |path| crate::program::content(tree, path).unwrap_or_default();
+        content("d/valid") != b"yes" || content("d/records").ends_with(&[b'n'; 952])
+    });
+    let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(check)];
+    let found = search(&subject, &mut judges, Limits::default(), &|_| {}).unwrap().findings;
+    assert_eq!(found[0].nature, Nature::Reordered, "{found:#?}");
+    let records = &found[0].lost[0].blocks[0];
+    assert_eq!(records.text, r#"bytes 2048 to 3000 of "d/records""#, "{found:#?}");
+    assert_eq!(records.path.as_deref(), Some("d/records"));
+    assert_eq!(records.bytes, Some((2048, 3000)));
+    assert_eq!(records.cause, None);
+    assert_eq!(found[0].kept_blocks[0].text, r#"bytes 0 to 3 of "d/valid""#);
+    // The later one, or written with it.
+    let said = r#"the block with bytes 2048 to 3000 of "d/records" is lost, but the "#;
+    assert!(found[0].headline.starts_with(said), "{}", found[0].headline);
+}
+
+#[test]
+fn a_block_of_a_journal_is_told_by_what_it_is_a_copy_of() {
+    let logged = Logged::new(|fs, mark| {
+        let walker = Walker::new(fs);
+        walker.write_file(b"/t", b"new", 0o644).unwrap();
+        walker.rename(b"/t", b"/f", RenameFlags::empty()).unwrap();
+        fs.sync().unwrap();
+        mark("end");
+    });
+    let recording = logged.recording(&logged.options()).unwrap();
+    // What makes the new file be there is the commit.
+    let found = findings(&recording, |f, marks| f == Some(b"old") || marks.contains(&"end"));
+    let commit = &found[0].kept_blocks[0];
+    assert!(commit.text.starts_with("commit of transaction "), "{found:#?}");
+    assert!(commit.text.contains(r#"directory "." (changes "f")"#), "{found:#?}");
+    assert!(commit.text.contains("inode table of group 0 (inode "), "{found:#?}");
+    assert_eq!((commit.structure, commit.in_journal), ("journal", true));
 }
 
 fn nr(index: usize) -> weft_crash_test::CallNr {

@@ -37,7 +37,7 @@ mod scan;
 mod start;
 mod superblock;
 mod tree;
-mod volume;
+pub(crate) mod volume;
 
 pub use check::check;
 pub use leaks::{Leaks, find_leaks};

@@ -9,21 +9,21 @@ use weft_block::BlockDevice;
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The volume as the check sees it.
-pub(super) struct Volume<'a> {
-    pub(super) device: &'a dyn BlockDevice,
-    pub(super) geometry: Geometry,
+pub(crate) struct Volume<'a> {
+    pub(crate) device: &'a dyn BlockDevice,
+    pub(crate) geometry: Geometry,
     /// Blocks that the journal holds newer than their places; empty once it has been replayed.
-    pub(super) overlay: HashMap<u64, Box<[u8]>>,
+    pub(crate) overlay: HashMap<u64, Box<[u8]>>,
 }
 
 impl Volume<'_> {
     /// Bytes of a block.
-    pub(super) fn block_len(&self) -> usize {
+    pub(crate) fn block_len(&self) -> usize {
         self.geometry.block_bytes as usize
     }
 
     /// Reads a block into `buf`, whose length is set.
-    pub(super) fn read(&self, block: u64, buf: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn read(&self, block: u64, buf: &mut Vec<u8>) -> Result<()> {
         buf.resize(self.block_len(), 0);
         self.read_run(block, buf)
     }
@@ -82,7 +82,7 @@ impl Volume<'_> {
     }
 
     /// Reads the descriptors.
-    pub(super) fn descriptors(&self) -> Result<Vec<GroupDesc>> {
+    pub(crate) fn descriptors(&self) -> Result<Vec<GroupDesc>> {
         Ok(self
             .descriptor_table()?
             .chunks_exact(crate::layout::GROUP_DESC_BYTES)
@@ -93,7 +93,7 @@ impl Volume<'_> {
 
     /// Calls `each` with every inode's number and slot, of the groups whose tables are `tables`
     /// (none for a group that cannot be read).
-    pub(super) fn for_each_inode(
+    pub(crate) fn for_each_inode(
         &self,
         tables: &[Option<u32>],
         mut each: impl FnMut(u32, &[u8]) -> Result<()>,
