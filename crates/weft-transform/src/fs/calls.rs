@@ -280,6 +280,11 @@ impl FileSystem for TransformFs {
         Err(Error::Unsupported("files without a name"))
     }
 
+    // A file of which the last name was removed is forgotten here, with its rules.
+    fn restore_name(&self, _: &Caller, _: Ino, _: Ino, _: &[u8]) -> Result<()> {
+        Err(Error::Unsupported("names that come back"))
+    }
+
     fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
         self.file_below(ino, handle)
     }
