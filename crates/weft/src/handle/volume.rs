@@ -6,6 +6,7 @@ use super::group::Member;
 use super::{File, Group};
 use crate::{Error, Options, Order, Result, Stack};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use weft_order::Kind;
 use weft_vfs::path::Listed;
 use weft_vfs::{Attr, Caller, OpenFlags, RenameFlags, Walker};
 
@@ -228,6 +229,14 @@ impl Volume {
     /// Those of [`Group::on_volume`].
     pub fn group(&self) -> Result<Group> {
         Group::on_volume(self)
+    }
+
+    /// Makes a patchgroup of a kind, as [`Group::on_volume_of_kind`] does.
+    ///
+    /// # Errors
+    /// Those of [`Group::on_volume_of_kind`].
+    pub fn group_of_kind(&self, kind: Kind) -> Result<Group> {
+        Group::on_volume_of_kind(self, kind)
     }
 }
 
