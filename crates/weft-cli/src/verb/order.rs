@@ -45,6 +45,7 @@ impl From<ListedGroup> for Row {
                 Kind::Ordinary => "ordinary",
                 Kind::Linear => "linear",
                 Kind::Atomic => "atomic",
+                Kind::Abortable => "abortable",
             },
             process: group.pid,
             state: match (group.is_engaged, group.is_depended_on, group.is_released) {
