@@ -21,7 +21,7 @@ def refused(number, call, *arguments, **named):
 
 @pytest.fixture
 def journalled(tmp_path):
-    weft.mkfs(tmp_path / "j.img", "ext3", size=64 << 20)
+    weft.mkfs(tmp_path / "j.img", "ext3", size=256 << 20)
     return tmp_path / "j.img"
 
 
@@ -221,3 +221,36 @@ def test_a_program_is_told_that_a_group_of_a_mount_is_durable(image, directory):
             (directory / "f").write_text("3")
         durable = group.when_durable()
     assert durable.wait(60)
+
+
+@pytest.mark.parametrize("then_changes", [True, False])
+def test_a_context_that_takes_too_long_ends_with_a_timeout(journalled, directory, then_changes):
+    with weft.mount(journalled, directory), open(directory / "other", "w") as other:
+        other.write("of another")
+        other.flush()
+        before = prepare(directory)
+        changed = ({**CHANGED[0], "other": "of another"}, True)
+        with pytest.raises(TimeoutError) as caught:
+            with weft.atomic(directory):
+                change(directory)
+                waits = threading.Thread(target=os.fsync, args=[other.fileno()])
+                waits.start()
+                waits.join()  # for 5 seconds
+                if then_changes:
+                    (directory / "f").write_text("too late")
+        # What has failed in the context is undone, and what fails at its end is not.
+        assert contents(directory) == (before if then_changes else changed)
+        assert bool(notes(caught.value)) != then_changes
+
+
+def test_a_context_that_changes_too_much_is_undone(journalled, directory):
+    with weft.mount(journalled, directory):
+        (directory / "f").write_bytes(b"1" * (8 << 20))
+        with open(directory / "f", "r+b", buffering=0) as file:
+            os.fsync(file)
+            with pytest.raises(OSError) as caught:
+                with weft.atomic(directory):
+                    while True:
+                        file.write(b"2" * (1 << 20))
+        assert caught.value.errno == errno.EFBIG and not notes(caught.value)
+        assert (directory / "f").read_bytes() == b"1" * (8 << 20)

@@ -141,7 +141,7 @@ fn mounted(directory: &Path, format: &str, options: &weft::Options) -> weft::Ses
     let (image, at) = (directory.join("v.img"), directory.join("m"));
     std::fs::create_dir(&at).expect("a directory");
     let image = image.to_str().expect("UTF-8");
-    weft::mkfs::make_named(image, format, Some(64 << 20), "", false).expect("a volume");
+    weft::mkfs::make_named(image, format, Some(256 << 20), "", false).expect("a volume");
     let stack = weft::Stack::open(image, options).expect("it opens");
     let how = MountOptions { leave_signals: true, ..MountOptions::default() };
     stack.mount(&at, &how).expect("it is mounted")
