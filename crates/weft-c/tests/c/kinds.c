@@ -1,4 +1,4 @@
-/* Kinds of groups, on a mount and in process: all or nothing, undone, and being told when they are durable. */
+/* Kinds of groups, on a mount and in process: all or nothing, undone; and being told that one is durable. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -145,7 +145,7 @@ static void in_process(void) {
     EXPECT(weft_group_on_volume_of_kind(volume, WEFT_GROUP_ATOMIC, &group), 0);
     EXPECT(weft_group_engage(group), 0);
     EXPECT(weft_file_open(volume, "/f", WEFT_FILE_WRITE | WEFT_FILE_CREATE, 0644, &file), 0);
-    EXPECT(weft_file_write(file, "42\n", 3, 0), 3);
+    EXPECT(weft_file_write(file, "42\n", 3, 0), 0);
     EXPECT(weft_file_close(file), 0);
     EXPECT(weft_group_disengage(group), 0);
     EXPECT(weft_group_abort(group), -EOPNOTSUPP);
