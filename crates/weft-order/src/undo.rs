@@ -6,6 +6,7 @@
 //! order. An inode that lost its last name lives on, as the log has a reference on it, until the
 //! group ends.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::hash_map::Entry as Slot;
@@ -193,9 +194,8 @@ impl UndoLog {
         while at < end {
             let len = PIECE_BYTES.min(old_len_bytes - at);
             let Some(old) = self.old(below, ino)? else { break };
-            if !old.content.contains_key(&at) {
-                let piece = read_piece(below, ino, at, len)?;
-                old.content.insert(at, piece);
+            if let Entry::Vacant(unknown) = old.content.entry(at) {
+                unknown.insert(read_piece(below, ino, at, len)?);
                 self.count_content(len)?;
             }
             at += PIECE_BYTES;
