@@ -59,6 +59,27 @@
 #define WEFT_FILE_TRUNCATE 16
 
 /*
+ The changes of the group are in no order among themselves.
+ */
+#define WEFT_GROUP_ORDINARY 0
+
+/*
+ Each change of the group is ordered after the one before it.
+ */
+#define WEFT_GROUP_LINEAR 1
+
+/*
+ After a power cut all changes of the group are there, or none: see weft_group_commit(). Needs a volume
+ with a journal; on a mount, root or the user who runs it.
+ */
+#define WEFT_GROUP_ATOMIC 2
+
+/*
+ An atomic group of a mount whose changes can be undone: see weft_group_abort().
+ */
+#define WEFT_GROUP_ABORTABLE 3
+
+/*
  The changes of the calling thread.
  */
 #define WEFT_SCOPE_THREAD 0
@@ -287,12 +308,33 @@ int weft_file_close(weft_file *file);
 int weft_group_on_volume(const weft_volume *volume, weft_group **group);
 
 /*
+ As weft_group_on_volume(), of a kind (WEFT_GROUP_...). While an atomic group has changes and has not
+ ended, syncs by others wait for that, up to 5 seconds; let no thread that is in one sync.
+ -EOPNOTSUPP: WEFT_GROUP_ATOMIC, and the volume has no journal, or too small a one;
+ WEFT_GROUP_ABORTABLE, as a volume in process keeps nothing by which to undo. -EINVAL: an unknown kind.
+ */
+int weft_group_on_volume_of_kind(const weft_volume *volume,
+                                 uint32_t kind,
+                                 weft_group **group);
+
+/*
  Makes a group of the mount that the file or directory `path` of the host is on. It takes changes
  that threads make by system calls: write(2), rename(2) and the like, but not through mmap(2). Until
  it is closed it holds `path` open: the mount is in use.
  -ENOTTY: this is no volume that weft has mounted for writing.
  */
 int weft_group_on_mount(const char *path, weft_group **group);
+
+/*
+ As weft_group_on_mount(), of a kind (WEFT_GROUP_...). fsync(2) of those who are in an atomic group does
+ not wait: nothing is durable before its end.
+ -EOPNOTSUPP: the volume has no journal, or too small a one, or (WEFT_GROUP_ABORTABLE) nothing can be
+ undone on it; -EPERM: an atomic group, by neither root nor the user who runs the mount; -EINVAL: an
+ unknown kind.
+ */
+int weft_group_on_mount_of_kind(const char *path,
+                                uint32_t kind,
+                                weft_group **group);
 
 /*
  Makes `group` depend on `before`: no change of `group` is durable before all changes of `before` are.
@@ -364,8 +406,45 @@ int weft_group_disengage_file(const weft_group *group, int fd);
 int weft_group_barrier(const weft_group *group);
 
 /*
+ Ends an atomic group: from now on a power cut leaves all of its changes, or none. Nothing is written,
+ and it takes no more changes. Does nothing to other groups. In an atomic group a call that could change
+ more blocks than it may fails with EFBIG, before it has changed anything.
+ -EBUSY: it is engaged; -ETIMEDOUT: it was open for longer than 5 seconds while others waited for its end.
+ Its changes are kept, but a power cut may have left a part of them; further calls of those who were in
+ it failed with ETIMEDOUT.
+ */
+int weft_group_commit(const weft_group *group);
+
+/*
+ Undoes all changes of a group of WEFT_GROUP_ABORTABLE, and ends it and its engagements. The end of its
+ process without weft_group_commit() does that, too; weft_group_close() keeps the changes.
+ -EBUSY: others have changed what was changed here, too. Nothing is undone, and the group can still be
+ committed. -EINVAL: the group has ended, or is of another kind. -EOPNOTSUPP: it is one of a volume. With
+ another error a part could not be undone, and is kept.
+ */
+int weft_group_abort(const weft_group *group);
+
+/*
+ Returns the most blocks that an atomic group may still change: 0 if it has ended, took too long
+ (ETIMEDOUT), or is not atomic.
+ */
+int64_t weft_group_blocks_left(const weft_group *group);
+
+/*
+ Stores at `fd` a new descriptor that polls readable (poll(2), epoll(7)) once the changes made in the
+ group until now are durable, and what they depend on. Four bytes can be read then, whose values have no
+ meaning. Nothing is written to the disk for it: that happens by age, or by a sync. It is at its end of
+ file, with nothing to read, if the volume or the mount ends before. The caller closes it, by close(2);
+ it is not inherited through execve(2). -1 is stored if the call fails.
+ -EACCES: the mount is of another user, who is not root; -EMFILE: there are too many of them, 512 of a
+ mount.
+ */
+int weft_group_tell_durable(const weft_group *group,
+                            int *fd);
+
+/*
  Waits until the changes of the group are durable, and what they depend on. Nothing else is written
- for it. The error of the disk, if it failed.
+ for it. An atomic group ends first, as by weft_group_commit(). The error of the disk, if it failed.
  */
 int weft_group_sync(const weft_group *group);
 
@@ -375,8 +454,8 @@ int weft_group_sync(const weft_group *group);
 int weft_group_is_durable(const weft_group *group);
 
 /*
- Closes the group and frees `group`. The order of its changes stays. All threads that are engaged
- are disengaged.
+ Closes the group and frees `group`. The order of its changes stays, and an atomic one ends and keeps its
+ changes. All threads that are engaged are disengaged.
  */
 void weft_group_close(weft_group *group);
 

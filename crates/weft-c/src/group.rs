@@ -1,15 +1,25 @@
 //! Patchgroups. `unsafe` as all functions for C.
 
-use crate::argument::{path, reference, store, take, text};
-use crate::error::{done, status, Failure, Result};
+use crate::argument::{path, place, reference, store, take, text};
+use crate::error::{answer, done, status, Failure, Result};
 use crate::volume::weft_volume;
 use std::ffi::{c_char, c_int, OsStr};
 use std::num::NonZeroU16;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use weft::patchgroups::{Fsync, Scope};
+use weft::patchgroups::{Fsync, Kind, Scope};
 use weft::Group;
+
+/// The changes of the group are in no order among themselves.
+pub const WEFT_GROUP_ORDINARY: u32 = 0;
+/// Each change of the group is ordered after the one before it.
+pub const WEFT_GROUP_LINEAR: u32 = 1;
+/// After a power cut all changes of the group are there, or none: see weft_group_commit(). Needs a volume
+/// with a journal; on a mount, root or the user who runs it.
+pub const WEFT_GROUP_ATOMIC: u32 = 2;
+/// An atomic group of a mount whose changes can be undone: see weft_group_abort().
+pub const WEFT_GROUP_ABORTABLE: u32 = 3;
 
 /// The changes of the calling thread.
 pub const WEFT_SCOPE_THREAD: u32 = 0;
@@ -43,10 +53,27 @@ pub unsafe extern "C" fn weft_group_on_volume(
     volume: *const weft_volume,
     group: *mut *mut weft_group,
 ) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { weft_group_on_volume_of_kind(volume, WEFT_GROUP_ORDINARY, group) }
+}
+
+/// As weft_group_on_volume(), of a kind (WEFT_GROUP_...). While an atomic group has changes and has not
+/// ended, syncs by others wait for that, up to 5 seconds; let no thread that is in one sync.
+/// -EOPNOTSUPP: WEFT_GROUP_ATOMIC, and the volume has no journal, or too small a one;
+/// WEFT_GROUP_ABORTABLE, as a volume in process keeps nothing by which to undo. -EINVAL: an unknown kind.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_on_volume_of_kind(
+    volume: *const weft_volume,
+    kind: u32,
+    group: *mut *mut weft_group,
+) -> c_int {
     done(|| {
         // SAFETY: the caller's.
         unsafe {
-            store(group, "group", || Ok(weft_group(reference(volume, "the volume")?.0.group()?)))
+            store(group, "group", || {
+                let volume = &reference(volume, "the volume")?.0;
+                Ok(weft_group(volume.group_of_kind(kind_of(kind)?)?))
+            })
         }
     })
 }
@@ -61,13 +88,38 @@ pub unsafe extern "C" fn weft_group_on_mount(
     group: *mut *mut weft_group,
 ) -> c_int {
     // SAFETY: the caller's.
-    done(|| unsafe { store(group, "group", || on_mount(path)) })
+    unsafe { weft_group_on_mount_of_kind(path, WEFT_GROUP_ORDINARY, group) }
 }
 
-unsafe fn on_mount(at: *const c_char) -> Result<weft_group> {
+/// As weft_group_on_mount(), of a kind (WEFT_GROUP_...). fsync(2) of those who are in an atomic group does
+/// not wait: nothing is durable before its end.
+/// -EOPNOTSUPP: the volume has no journal, or too small a one, or (WEFT_GROUP_ABORTABLE) nothing can be
+/// undone on it; -EPERM: an atomic group, by neither root nor the user who runs the mount; -EINVAL: an
+/// unknown kind.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_on_mount_of_kind(
+    path: *const c_char,
+    kind: u32,
+    group: *mut *mut weft_group,
+) -> c_int {
+    // SAFETY: the caller's.
+    done(|| unsafe { store(group, "group", || on_mount(path, kind)) })
+}
+
+unsafe fn on_mount(at: *const c_char, kind: u32) -> Result<weft_group> {
     // SAFETY: the caller's.
     let at = Path::new(OsStr::from_bytes(unsafe { path(at, "path") }?));
-    Ok(weft_group(Group::on_mount(at)?))
+    Ok(weft_group(Group::on_mount_of_kind(at, kind_of(kind)?)?))
+}
+
+fn kind_of(number: u32) -> Result<Kind> {
+    match number {
+        WEFT_GROUP_ORDINARY => Ok(Kind::Ordinary),
+        WEFT_GROUP_LINEAR => Ok(Kind::Linear),
+        WEFT_GROUP_ATOMIC => Ok(Kind::Atomic),
+        WEFT_GROUP_ABORTABLE => Ok(Kind::Abortable),
+        _ => Err(Failure::invalid(format!("unknown kind of group: {number}"))),
+    }
 }
 
 /// Makes `group` depend on `before`: no change of `group` is durable before all changes of `before` are.
@@ -195,8 +247,65 @@ pub unsafe extern "C" fn weft_group_barrier(group: *const weft_group) -> c_int {
     unsafe { on(group, |group| Ok(group.barrier()?)) }
 }
 
+/// Ends an atomic group: from now on a power cut leaves all of its changes, or none. Nothing is written,
+/// and it takes no more changes. Does nothing to other groups. In an atomic group a call that could change
+/// more blocks than it may fails with EFBIG, before it has changed anything.
+/// -EBUSY: it is engaged; -ETIMEDOUT: it was open for longer than 5 seconds while others waited for its end.
+/// Its changes are kept, but a power cut may have left a part of them; further calls of those who were in
+/// it failed with ETIMEDOUT.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_commit(group: *const weft_group) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { on(group, |group| Ok(group.commit()?)) }
+}
+
+/// Undoes all changes of a group of WEFT_GROUP_ABORTABLE, and ends it and its engagements. The end of its
+/// process without weft_group_commit() does that, too; weft_group_close() keeps the changes.
+/// -EBUSY: others have changed what was changed here, too. Nothing is undone, and the group can still be
+/// committed. -EINVAL: the group has ended, or is of another kind. -EOPNOTSUPP: it is one of a volume. With
+/// another error a part could not be undone, and is kept.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_abort(group: *const weft_group) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { on(group, |group| Ok(group.abort()?)) }
+}
+
+/// Returns the most blocks that an atomic group may still change: 0 if it has ended, took too long
+/// (ETIMEDOUT), or is not atomic.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_blocks_left(group: *const weft_group) -> i64 {
+    answer(|| {
+        // SAFETY: the caller's.
+        let group = unsafe { reference(group, "the group") }?;
+        Ok(group.0.blocks_left()?.into())
+    })
+}
+
+/// Stores at `fd` a new descriptor that polls readable (poll(2), epoll(7)) once the changes made in the
+/// group until now are durable, and what they depend on. Four bytes can be read then, whose values have no
+/// meaning. Nothing is written to the disk for it: that happens by age, or by a sync. It is at its end of
+/// file, with nothing to read, if the volume or the mount ends before. The caller closes it, by close(2);
+/// it is not inherited through execve(2). -1 is stored if the call fails.
+/// -EACCES: the mount is of another user, who is not root; -EMFILE: there are too many of them, 512 of a
+/// mount.
+#[no_mangle]
+pub unsafe extern "C" fn weft_group_tell_durable(
+    group: *const weft_group,
+    fd: *mut c_int,
+) -> c_int {
+    done(|| {
+        // SAFETY: the caller's.
+        let fd = unsafe { place(fd, "fd") }?;
+        *fd = -1;
+        // SAFETY: the caller's.
+        let group = unsafe { reference(group, "the group") }?;
+        *fd = group.0.tell_durable()?.into_raw_fd();
+        Ok(())
+    })
+}
+
 /// Waits until the changes of the group are durable, and what they depend on. Nothing else is written
-/// for it. The error of the disk, if it failed.
+/// for it. An atomic group ends first, as by weft_group_commit(). The error of the disk, if it failed.
 #[no_mangle]
 pub unsafe extern "C" fn weft_group_sync(group: *const weft_group) -> c_int {
     // SAFETY: the caller's.
@@ -213,8 +322,8 @@ pub unsafe extern "C" fn weft_group_is_durable(group: *const weft_group) -> c_in
     })
 }
 
-/// Closes the group and frees `group`. The order of its changes stays. All threads that are engaged
-/// are disengaged.
+/// Closes the group and frees `group`. The order of its changes stays, and an atomic one ends and keeps its
+/// changes. All threads that are engaged are disengaged.
 #[no_mangle]
 pub unsafe extern "C" fn weft_group_close(group: *mut weft_group) {
     // SAFETY: the caller's.

@@ -347,7 +347,8 @@ impl Abortables {
         *locked(&self.sink) = Some(sink);
     }
 
-    /// Announces what was undone to the caches above.
+    /// Announces what was undone to the caches above, and waits for that: who has aborted a group looks
+    /// at once.
     pub fn announce(&self, undone: Undone) {
         let Some(sink) = locked(&self.sink).clone() else { return };
         for (dir, name) in undone.names {
@@ -355,6 +356,7 @@ impl Abortables {
             sink.inode(dir, true);
         }
         undone.inodes.into_iter().for_each(|ino| sink.inode(ino, true));
+        sink.settle();
     }
 
     /// Undoes the changes of processes that have ended. Returns the other processes that have groups.

@@ -4,17 +4,30 @@ use crate::error::{raised, without_lock};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use weft::patchgroups::{Fsync, Scope};
+use weft::patchgroups::{Fsync, Kind, Scope};
 
 /// `EBADF`, as Linux numbers it.
 const CLOSED: i32 = 9;
 
 fn scope(process: bool) -> Scope {
     if process { Scope::Process } else { Scope::Thread }
+}
+
+/// Returns the kind of group with a name.
+pub(crate) fn kind(name: &str) -> PyResult<Kind> {
+    match name {
+        "ordinary" => Ok(Kind::Ordinary),
+        "linear" => Ok(Kind::Linear),
+        "atomic" => Ok(Kind::Atomic),
+        "abortable" => Ok(Kind::Abortable),
+        _ => Err(PyValueError::new_err(format!(
+            "kind={name}: expected ordinary, linear, atomic or abortable"
+        ))),
+    }
 }
 
 /// Runs a call with a descriptor of the program.
@@ -60,9 +73,9 @@ impl Group {
 impl Group {
     /// Makes a group of a mount.
     #[staticmethod]
-    fn on_mount(py: Python<'_>, path: &[u8]) -> PyResult<Self> {
-        let path = Path::new(OsStr::from_bytes(path));
-        without_lock(py, || weft::Group::on_mount(path)).map(Self::new)
+    fn on_mount(py: Python<'_>, path: &[u8], kind: &str) -> PyResult<Self> {
+        let (path, kind) = (Path::new(OsStr::from_bytes(path)), self::kind(kind)?);
+        without_lock(py, || weft::Group::on_mount_of_kind(path, kind)).map(Self::new)
     }
 
     fn depend(&self, py: Python<'_>, before: &Self) -> PyResult<()> {
@@ -102,6 +115,23 @@ impl Group {
 
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, weft::Group::barrier)
+    }
+
+    fn commit(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, weft::Group::commit)
+    }
+
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, weft::Group::abort)
+    }
+
+    fn blocks_left(&self, py: Python<'_>) -> PyResult<u32> {
+        self.call(py, weft::Group::blocks_left)
+    }
+
+    /// Returns a descriptor, which is the caller's.
+    fn tell_durable(&self, py: Python<'_>) -> PyResult<i32> {
+        self.call(py, weft::Group::tell_durable).map(IntoRawFd::into_raw_fd)
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {

@@ -88,8 +88,9 @@ impl Volume {
         without_lock(py, || self.0.rename(path, new_path))
     }
 
-    fn group(&self, py: Python<'_>) -> PyResult<Group> {
-        without_lock(py, || self.0.group()).map(Group::new)
+    fn group(&self, py: Python<'_>, kind: &str) -> PyResult<Group> {
+        let kind = crate::group::kind(kind)?;
+        without_lock(py, || self.0.group_of_kind(kind)).map(Group::new)
     }
 
     /// Opens a file; `mode` has the letters of Python's `open`, and is valid.

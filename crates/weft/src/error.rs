@@ -70,6 +70,9 @@ pub enum Error {
          and fsync waits"
     )]
     NeedsMount,
+    /// A patchgroup of a volume in process was to be one that can be aborted, or to be aborted.
+    #[error("only on a mount: changes of a volume in process cannot be undone")]
+    NoAbort,
     /// A patchgroup refused a call, or its changes could not be made durable.
     #[error(transparent)]
     Group(#[from] weft_patch::Error),
@@ -99,7 +102,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::NeedsMount => rustix::io::Errno::OPNOTSUPP.raw_os_error(),
+            Self::NeedsMount | Self::NoAbort => rustix::io::Errno::OPNOTSUPP.raw_os_error(),
             Self::Block(e) => e.errno(),
             Self::File { source, .. } => source.errno(),
             Self::Host { source, .. } => {

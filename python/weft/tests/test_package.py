@@ -15,11 +15,13 @@ import weft
 
 def test_the_examples_of_the_readme_run(readme, directory):
     examples = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     for example in examples:
         exec(compile(example, "README.md", "exec"), {})
     with weft.Volume("v.img") as volume:
         assert volume.read("/state") == b"42" and volume.read("/mail/new") == b"The mail.\n"
+    with weft.Volume("j.img") as volume:
+        assert volume.listdir("/site") == ["new"]
 
 
 def functions(thing):
@@ -126,9 +128,12 @@ def test_other_threads_run_while_a_call_waits():
     server.close()
 
 
-def test_the_example_of_the_documentation_runs():
+def test_the_examples_of_the_documentation_run(directory):
     page = pathlib.Path(os.environ["WEFT_DOCUMENTATION"], "library.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(example, "library.md", "exec"), {})
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 2
+    names = {}
+    for example in examples:
+        exec(compile(example, "library.md", "exec"), names)
     with weft.Volume("v.img") as volume:
         assert volume.read("/state") == b"42\n"

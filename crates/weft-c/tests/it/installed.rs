@@ -129,7 +129,7 @@ fn the_example_orders_system_calls_on_a_mount() {
         return;
     }
     let scratch = tempfile::tempdir().expect("a temporary directory");
-    let session = mounted(scratch.path(), &weft::Options::default());
+    let session = mounted(scratch.path(), "ext2", &weft::Options::default());
     let mut example = compiled(destination, "examples/order.c", "order-on-mount", &[]);
     let output = example.arg("--on").arg(scratch.path().join("m")).output().expect("it runs");
     session.unmount().expect("it is unmounted");
@@ -137,11 +137,11 @@ fn the_example_orders_system_calls_on_a_mount() {
 }
 
 /// A new volume, mounted on `m` in a directory.
-fn mounted(directory: &Path, options: &weft::Options) -> weft::Session {
+fn mounted(directory: &Path, format: &str, options: &weft::Options) -> weft::Session {
     let (image, at) = (directory.join("v.img"), directory.join("m"));
     std::fs::create_dir(&at).expect("a directory");
     let image = image.to_str().expect("UTF-8");
-    weft::mkfs::make_named(image, "ext2", Some(16 << 20), "", false).expect("a volume");
+    weft::mkfs::make_named(image, format, Some(256 << 20), "", false).expect("a volume");
     let stack = weft::Stack::open(image, options).expect("it opens");
     let how = MountOptions { leave_signals: true, ..MountOptions::default() };
     stack.mount(&at, &how).expect("it is mounted")
@@ -155,9 +155,23 @@ fn a_group_takes_the_changes_of_a_thread_a_process_or_an_open_file() {
     }
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let options = weft::Options { open_files: true, ..weft::Options::default() };
-    let session = mounted(scratch.path(), &options);
+    let session = mounted(scratch.path(), "ext2", &options);
     let mut scopes = compiled(destination, "tests/c/scopes.c", "scopes", &[]);
     let output = scopes.arg(scratch.path()).output().expect("it runs");
+    session.unmount().expect("it is unmounted");
+    assert_eq!(text(&output), "all as expected\n");
+}
+
+#[test]
+fn a_group_is_of_a_kind_and_tells_that_it_is_durable() {
+    let Some(destination) = installed() else { return };
+    if !can_mount() {
+        return;
+    }
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let session = mounted(scratch.path(), "ext3", &weft::Options::default());
+    let mut kinds = compiled(destination, "tests/c/kinds.c", "kinds", &[]);
+    let output = kinds.arg(scratch.path()).output().expect("it runs");
     session.unmount().expect("it is unmounted");
     assert_eq!(text(&output), "all as expected\n");
 }

@@ -1,7 +1,7 @@
 //! Atomic groups that are aborted: the volume is as it was before.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use weft_block::MemoryDevice;
@@ -12,7 +12,7 @@ use weft_patch::{JournalMode, Options, Policy};
 use weft_testing::yield_until;
 use weft_vfs::{
     Caller, DirCursor, Error, FallocateMode, FileFlags, FileKind, FileSystem, Handle, Ino,
-    OpenFlags, RenameFlags, Result, SetAttr, Time, XattrSet,
+    Invalidate, OpenFlags, RenameFlags, Result, SetAttr, Time, XattrSet,
 };
 
 const EPERM: i32 = 1;
@@ -323,6 +323,37 @@ fn what_others_have_changed_too_is_not_undone() {
         assert_eq!(tree(fs), now, "{what}");
         volume.check();
     }
+}
+
+/// The number of announcements, and whether all of them have been waited for.
+#[derive(Default)]
+struct Caches(Mutex<(usize, bool)>);
+
+impl Invalidate for Caches {
+    fn inode(&self, _: Ino, _: bool) {
+        let mut told = self.0.lock().unwrap();
+        *told = (told.0 + 1, false);
+    }
+
+    fn entry(&self, parent: Ino, _: &[u8]) {
+        self.inode(parent, true);
+    }
+
+    fn settle(&self) {
+        self.0.lock().unwrap().1 = true;
+    }
+}
+
+#[test]
+fn caches_know_of_it_when_an_abort_returns() {
+    let volume = Volume::ordered();
+    let caches = Arc::new(Caches::default());
+    volume.fs().set_invalidate(caches.clone());
+    let group = volume.begin();
+    volume.file(&own(), volume.fs().root(), "made", b"content");
+    volume.abort(group);
+    let (told, settled) = *caches.0.lock().unwrap();
+    assert!(told > 0 && settled, "{told} announcements, settled: {settled}");
 }
 
 #[test]

@@ -1,18 +1,22 @@
 //! A patchgroup as a handle: the same type for a volume that this process has opened, and for a mount.
 //!
+//! A volume in process has groups that are atomic, and none that can be aborted: what a group replaces is
+//! kept by the layer of a mount ([`weft_order`]), through which calls in process do not go.
+//!
 //! The groups that a thread is in are kept per thread: a caller that engages and disengages by two
 //! calls, in another language, has no place for a guard.
 
 use super::Volume;
 use super::volume::Opened;
 use crate::{Error, Result};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use std::cell::RefCell;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use weft_order::{Fsync, MountedGroup, Scope};
-use weft_patch::{EnteredAlone, PatchGroup, PatchGroupError};
+use weft_order::{Fsync, Kind, MountedGroup, Scope};
+use weft_patch::{AtomicLimits, EnteredAlone, PatchGroup, PatchGroupError};
 
 thread_local! {
     /// The groups of volumes in process that this thread is in. No volume is held open by it: a thread
@@ -20,6 +24,9 @@ thread_local! {
     static ENGAGED: RefCell<Vec<(Arc<Member>, EnteredAlone)>> =
         const { RefCell::new(Vec::new()) };
 }
+
+/// The bytes that can be read once a group is durable: as many as a mount writes.
+const TOLD_BYTES: usize = 4;
 
 /// Set once a group is closed, which some thread may be in.
 static CLOSED_ENGAGED: AtomicBool = AtomicBool::new(false);
@@ -29,10 +36,10 @@ static CLOSED_ENGAGED: AtomicBool = AtomicBool::new(false);
 ///
 /// Dropping a group closes it: it takes no more changes, and the order of its changes stays.
 #[derive(Debug)]
-pub struct Group(Kind);
+pub struct Group(Of);
 
 #[derive(Debug)]
-enum Kind {
+enum Of {
     InProcess(InProcess),
     Mounted(MountedGroup),
 }
@@ -52,11 +59,13 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Closes the group. Threads that are in it leave at their next call.
+    /// Closes the group. Threads that are in it leave at their next call; an atomic one ends at once, as
+    /// others would wait for that.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         CLOSED_ENGAGED.store(true, Ordering::Release);
-        self.group.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let group = self.group.lock().unwrap_or_else(PoisonError::into_inner).take();
+        group.inspect(PatchGroup::end);
     }
 }
 
@@ -86,29 +95,55 @@ impl From<PatchGroupError> for Error {
 }
 
 impl Group {
-    /// Makes a group of an opened volume. It takes the changes that engaged threads make through
+    /// Makes an ordinary group of an opened volume. It takes the changes that engaged threads make through
     /// [`Volume`] and [`File`](super::File).
     ///
     /// # Errors
     /// [`Error::Closed`]; [`Error::File`] with `EROFS` if the volume is not open for writing.
     pub fn on_volume(volume: &Volume) -> Result<Self> {
-        let group = volume.0.with(|stack| match stack.engine() {
-            Some(engine) if !stack.is_read_only() => Ok(PatchGroup::new(engine)),
-            _ => Err(Error::file("make a patchgroup of", b"/", weft_vfs::Error::ReadOnly)),
+        Self::on_volume_of_kind(volume, Kind::Ordinary)
+    }
+
+    /// Makes a group of a kind. While an atomic one has changes and has not ended, a sync by others waits
+    /// for its end, up to 5 seconds, and one by a thread in it so long, after which it is not atomic.
+    ///
+    /// # Errors
+    /// As [`on_volume`](Self::on_volume); `EOPNOTSUPP` for [`Kind::Atomic`] without a journal, or with one
+    /// that is too small, and for [`Kind::Abortable`] ([`Error::NoAbort`]).
+    pub fn on_volume_of_kind(volume: &Volume, kind: Kind) -> Result<Self> {
+        let group = volume.0.with(|stack| {
+            let engine = stack.engine().filter(|_| !stack.is_read_only());
+            let read_only = || Error::file("make a patchgroup of", b"/", weft_vfs::Error::ReadOnly);
+            let groups = engine.ok_or_else(read_only)?.patchgroups();
+            match kind {
+                Kind::Ordinary => Ok(groups.create()),
+                Kind::Linear => Ok(groups.create_linear()),
+                Kind::Atomic => Ok(groups.create_atomic(AtomicLimits::default())?),
+                Kind::Abortable => Err(Error::NoAbort),
+            }
         })?;
         let group = Mutex::new(Some(group));
         let member = Arc::new(Member { closed: AtomicBool::new(false), group });
         volume.0.add(&member)?;
-        Ok(Self(Kind::InProcess(InProcess { volume: Arc::clone(&volume.0), member })))
+        Ok(Self(Of::InProcess(InProcess { volume: Arc::clone(&volume.0), member })))
     }
 
-    /// Makes a group of the mount that `path` is on, a file or directory. It takes the changes that
-    /// engaged threads make by system calls.
+    /// Makes an ordinary group of the mount that `path` is on, a file or directory. It takes the changes
+    /// that engaged threads make by system calls.
     ///
     /// # Errors
     /// [`Error::MountedGroup`].
     pub fn on_mount(path: &Path) -> Result<Self> {
-        Ok(Self(Kind::Mounted(MountedGroup::new(path)?)))
+        Self::on_mount_of_kind(path, Kind::Ordinary)
+    }
+
+    /// Makes a group of a kind.
+    ///
+    /// # Errors
+    /// [`Error::MountedGroup`]: with `EOPNOTSUPP` the volume has no journal, or too small a one, or its
+    /// changes cannot be undone; with `EPERM` the caller may not make an atomic group.
+    pub fn on_mount_of_kind(path: &Path, kind: Kind) -> Result<Self> {
+        Ok(Self(Of::Mounted(MountedGroup::of_kind(path, kind)?)))
     }
 
     /// Makes this group depend on another of the same volume or mount: none of its changes is durable
@@ -119,10 +154,10 @@ impl Group {
     /// changes already or the other is engaged.
     pub fn depend(&self, before: &Self) -> Result<()> {
         match (&self.0, &before.0) {
-            (Kind::InProcess(after), Kind::InProcess(before)) => {
+            (Of::InProcess(after), Of::InProcess(before)) => {
                 after.with(|after| before.with(|before| Ok(after.depend(before)?)))
             }
-            (Kind::Mounted(after), Kind::Mounted(before)) => Ok(after.depend(before)?),
+            (Of::Mounted(after), Of::Mounted(before)) => Ok(after.depend(before)?),
             _ => Err(PatchGroupError::OtherVolume.into()),
         }
     }
@@ -133,11 +168,11 @@ impl Group {
     /// [`Error::Closed`], [`Error::MountedGroup`].
     pub fn release(&self) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(group) => group.with(|group| {
+            Of::InProcess(group) => group.with(|group| {
                 group.release();
                 Ok(())
             }),
-            Kind::Mounted(group) => Ok(group.release()?),
+            Of::Mounted(group) => Ok(group.release()?),
         }
     }
 
@@ -149,7 +184,7 @@ impl Group {
     /// `EBUSY` if another group depends on this one.
     pub fn engage(&self) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(group) => group.with(|patchgroup| {
+            Of::InProcess(group) => group.with(|patchgroup| {
                 ENGAGED.with_borrow_mut(|engaged| {
                     if !engaged.iter().any(|(known, _)| Arc::ptr_eq(known, &group.member)) {
                         let entered = patchgroup.engage()?.enter_owned();
@@ -158,7 +193,7 @@ impl Group {
                     Ok(())
                 })
             }),
-            Kind::Mounted(group) => Ok(group.engage(Scope::Thread, Fsync::Wait)?),
+            Of::Mounted(group) => Ok(group.engage(Scope::Thread, Fsync::Wait)?),
         }
     }
 
@@ -168,11 +203,11 @@ impl Group {
     /// [`Error::MountedGroup`].
     pub fn disengage(&self) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(group) => {
+            Of::InProcess(group) => {
                 leave(&group.member);
                 Ok(())
             }
-            Kind::Mounted(group) => Ok(group.disengage(Scope::Thread)?),
+            Of::Mounted(group) => Ok(group.disengage(Scope::Thread)?),
         }
     }
 
@@ -184,8 +219,8 @@ impl Group {
     /// [`Error::MountedGroup`].
     pub fn set_label(&self, label: &str) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(_) => Err(Error::NeedsMount),
-            Kind::Mounted(group) => Ok(group.set_label(label)?),
+            Of::InProcess(_) => Err(Error::NeedsMount),
+            Of::Mounted(group) => Ok(group.set_label(label)?),
         }
     }
 
@@ -198,9 +233,9 @@ impl Group {
     /// other scope and no other meaning.
     pub fn engage_scope(&self, scope: Scope, fsync: Fsync) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(_) if (scope, fsync) == (Scope::Thread, Fsync::Wait) => self.engage(),
-            Kind::InProcess(_) => Err(Error::NeedsMount),
-            Kind::Mounted(group) => Ok(group.engage(scope, fsync)?),
+            Of::InProcess(_) if (scope, fsync) == (Scope::Thread, Fsync::Wait) => self.engage(),
+            Of::InProcess(_) => Err(Error::NeedsMount),
+            Of::Mounted(group) => Ok(group.engage(scope, fsync)?),
         }
     }
 
@@ -210,9 +245,9 @@ impl Group {
     /// As [`engage_scope`](Self::engage_scope).
     pub fn disengage_scope(&self, scope: Scope) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(_) if scope == Scope::Thread => self.disengage(),
-            Kind::InProcess(_) => Err(Error::NeedsMount),
-            Kind::Mounted(group) => Ok(group.disengage(scope)?),
+            Of::InProcess(_) if scope == Scope::Thread => self.disengage(),
+            Of::InProcess(_) => Err(Error::NeedsMount),
+            Of::Mounted(group) => Ok(group.disengage(scope)?),
         }
     }
 
@@ -224,8 +259,8 @@ impl Group {
     /// Those of [`MountedGroup::engage_file`]; [`Error::NeedsMount`] on a volume in process.
     pub fn engage_file(&self, file: impl AsFd, fsync: Fsync) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(_) => Err(Error::NeedsMount),
-            Kind::Mounted(group) => Ok(group.engage_file(file, fsync)?),
+            Of::InProcess(_) => Err(Error::NeedsMount),
+            Of::Mounted(group) => Ok(group.engage_file(file, fsync)?),
         }
     }
 
@@ -235,8 +270,8 @@ impl Group {
     /// As [`engage_file`](Self::engage_file).
     pub fn disengage_file(&self, file: impl AsFd) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(_) => Err(Error::NeedsMount),
-            Kind::Mounted(group) => Ok(group.disengage_file(file)?),
+            Of::InProcess(_) => Err(Error::NeedsMount),
+            Of::Mounted(group) => Ok(group.disengage_file(file)?),
         }
     }
 
@@ -263,23 +298,88 @@ impl Group {
     /// [`Error::Closed`], [`Error::MountedGroup`].
     pub fn barrier(&self) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(group) => group.with(|group| {
+            Of::InProcess(group) => group.with(|group| {
                 group.barrier();
                 Ok(())
             }),
-            Kind::Mounted(group) => Ok(group.barrier()?),
+            Of::Mounted(group) => Ok(group.barrier()?),
+        }
+    }
+
+    /// Ends an atomic group: from now on a crash leaves all of its changes, or none. Nothing is written, and
+    /// it takes no more changes. One that could be aborted is kept. Does nothing to other groups.
+    ///
+    /// # Errors
+    /// `EBUSY` if it is engaged; `ETIMEDOUT` if it was open for longer than 5 seconds while others waited:
+    /// its changes are kept, and a crash may have left a part of them. [`Error::Closed`].
+    pub fn commit(&self) -> Result<()> {
+        match &self.0 {
+            Of::InProcess(group) => group.with(|group| Ok(group.commit()?)),
+            Of::Mounted(group) => Ok(group.commit()?),
+        }
+    }
+
+    /// Undoes all changes of a group of [`Kind::Abortable`], and ends it and its engagements.
+    ///
+    /// # Errors
+    /// [`Error::NoAbort`] for a volume in process. `EBUSY` if others have changed what the group has
+    /// changed: nothing is undone, and it can still be committed. `EINVAL` for a group of another kind, and
+    /// one that has ended. With another error a part could not be undone, and is kept.
+    pub fn abort(&self) -> Result<()> {
+        match &self.0 {
+            Of::InProcess(_) => Err(Error::NoAbort),
+            Of::Mounted(group) => Ok(group.abort()?),
+        }
+    }
+
+    /// Returns the most blocks that an atomic group may still change: 0 if it has ended, was cut, or is
+    /// not atomic. A change that could need more fails with `EFBIG`, before it has changed anything.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::MountedGroup`].
+    pub fn blocks_left(&self) -> Result<u32> {
+        match &self.0 {
+            Of::InProcess(group) => group.with(|g| Ok(g.atomic_blocks_left().unwrap_or(0))),
+            Of::Mounted(group) => Ok(group.blocks_left()?),
+        }
+    }
+
+    /// Returns a descriptor that polls readable once the changes made in the group until now are durable,
+    /// and what they depend on: four bytes can be read then, whose values have no meaning. Nothing is
+    /// written to the disk for it: that happens by age, or by a sync. It is at its end of file, with
+    /// nothing to read, if the volume or the mount ends before.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::Host`] if there is no descriptor left. [`Error::MountedGroup`]: with
+    /// `EACCES` the mount is of another user, who is not root; with `EMFILE` 512 of the mount wait.
+    pub fn tell_durable(&self) -> Result<OwnedFd> {
+        match &self.0 {
+            Of::InProcess(group) => group.with(|group| {
+                // Not a pipe: a write to one that nobody reads any more is a signal, which ends a program
+                // in C.
+                let made =
+                    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+                let (told, tells) = made.map_err(|e| Error::host("make", "a socket pair", e))?;
+                group.when_durable(move || {
+                    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                    // Nobody may read it any more.
+                    let _ = send(&tells, &[0; TOLD_BYTES], flags);
+                });
+                Ok(told)
+            }),
+            Of::Mounted(group) => Ok(group.tell_durable()?),
         }
     }
 
     /// Waits until the changes of the group are durable, and what they depend on; no others are written
-    /// for it.
+    /// for it. An atomic group [ends](Self::commit) first.
     ///
     /// # Errors
-    /// The error of the device, if it failed; [`Error::Closed`].
+    /// The error of the device, if it failed; those of [`commit`](Self::commit).
     pub fn sync(&self) -> Result<()> {
         match &self.0 {
-            Kind::InProcess(group) => group.with(|group| Ok(group.sync()?)),
-            Kind::Mounted(group) => Ok(group.sync()?),
+            Of::InProcess(group) => group.with(|group| Ok(group.sync()?)),
+            Of::Mounted(group) => Ok(group.sync()?),
         }
     }
 
@@ -289,15 +389,15 @@ impl Group {
     /// [`Error::Closed`], [`Error::MountedGroup`].
     pub fn is_durable(&self) -> Result<bool> {
         match &self.0 {
-            Kind::InProcess(group) => group.with(|group| Ok(group.is_durable())),
-            Kind::Mounted(group) => Ok(group.is_durable()?),
+            Of::InProcess(group) => group.with(|group| Ok(group.is_durable())),
+            Of::Mounted(group) => Ok(group.is_durable()?),
         }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Kind::InProcess(group) = &self.0 {
+        if let Of::InProcess(group) = &self.0 {
             leave(&group.member);
             // Another thread that is in the group holds it.
             if Arc::strong_count(&group.member) > 1 {

@@ -6,6 +6,7 @@ use super::group::Member;
 use super::{File, Group};
 use crate::{Error, Options, Order, Result, Stack};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use weft_order::Kind;
 use weft_vfs::path::Listed;
 use weft_vfs::{Attr, Caller, OpenFlags, RenameFlags, Walker};
 
@@ -87,19 +88,21 @@ impl Volume {
     }
 
     /// Makes everything durable, marks the volume clean and closes it. Its files and groups are closed
-    /// with it: their calls fail from then on. The image is free for others at once, but for threads that
-    /// are still in one of its groups: each holds it until its next call of weft, or its end.
+    /// with it: their calls fail from then on, and an atomic group ends and keeps its changes. The image is
+    /// free for others at once, but for threads that are still in one of its groups: each holds it until
+    /// its next call of weft, or its end.
     ///
     /// # Errors
     /// [`Error::Closed`]; those of [`Stack::close`], after which the volume is closed as well.
     pub fn close(&self) -> Result<()> {
         let mut stack = self.0.stack.write().unwrap_or_else(PoisonError::into_inner);
-        let closed = stack.take().ok_or(Error::Closed(VOLUME))?.close();
-        // Each holds the device, which others can open once all are closed.
+        let stack = stack.take().ok_or(Error::Closed(VOLUME))?;
+        // Each holds the device, which others can open once all are closed. Before the volume: it would
+        // wait for atomic ones, and what closing it changes is in none of them.
         let groups = self.0.groups.lock().unwrap_or_else(PoisonError::into_inner).split_off(0);
         groups.iter().filter_map(Weak::upgrade).for_each(|group| group.close());
         super::group::leave_closed();
-        closed
+        stack.close()
     }
 
     /// The source that was opened.
@@ -228,6 +231,14 @@ impl Volume {
     /// Those of [`Group::on_volume`].
     pub fn group(&self) -> Result<Group> {
         Group::on_volume(self)
+    }
+
+    /// Makes a patchgroup of a kind, as [`Group::on_volume_of_kind`] does.
+    ///
+    /// # Errors
+    /// Those of [`Group::on_volume_of_kind`].
+    pub fn group_of_kind(&self, kind: Kind) -> Result<Group> {
+        Group::on_volume_of_kind(self, kind)
     }
 }
 

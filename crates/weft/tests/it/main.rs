@@ -2,4 +2,5 @@
 
 mod counts;
 mod fuzz;
+mod groups;
 mod transfer;

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import stat as _stat
 import weakref
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import IO, Any, NamedTuple, Protocol, Union
 
 from . import _file
+from ._durable import Durable
 from ._errors import Error
 from ._weft import Group as _Group
 from ._weft import Mount as _Mount
@@ -25,7 +27,20 @@ from ._weft import Volume as _Volume
 from ._weft import check as _check
 from ._weft import mkfs as _mkfs
 
-__all__ = ["Checked", "Error", "Group", "Mount", "Stat", "Volume", "check", "group", "mkfs", "mount"]
+__all__ = [
+    "Checked",
+    "Durable",
+    "Error",
+    "Group",
+    "Mount",
+    "Stat",
+    "Volume",
+    "atomic",
+    "check",
+    "group",
+    "mkfs",
+    "mount",
+]
 __version__ = "0.1.0"
 
 _Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
@@ -215,9 +230,11 @@ class Volume:
         """Renames, and replaces what new_path named."""
         self._open.rename(os.fsencode(path), os.fsencode(new_path))
 
-    def group(self, after: Group | Iterable[Group] | None = None) -> Group:
+    def group(
+        self, after: Group | Iterable[Group] | None = None, kind: str = "ordinary"
+    ) -> Group:
         """Makes a group, as weft.group() does."""
-        return group(self, after)
+        return group(self, after, kind)
 
 
 class Group:
@@ -280,6 +297,26 @@ class Group:
         """Orders the changes of the group from now on after those until now."""
         self._native.barrier()
 
+    def commit(self) -> None:
+        """Ends an atomic group: from now on a power cut leaves all of its changes, or none. It takes no
+        more. TimeoutError: it took longer than 5 seconds while others waited, and is not atomic."""
+        self._native.commit()
+
+    def abort(self) -> None:
+        """Undoes all changes of a group of the kind "abortable", and ends it. EBUSY: others have changed
+        the same, and nothing is undone."""
+        self._native.abort()
+
+    @property
+    def blocks_left(self) -> int:
+        """The most blocks that an atomic group may still change: 0 if it has ended or is not atomic."""
+        return self._native.blocks_left()
+
+    def when_durable(self) -> Durable:
+        """Returns a Durable of the changes made until now, for select, selectors and asyncio. Nothing is
+        written for it: that happens by age, or by a sync."""
+        return Durable(self._native.tell_durable())
+
     def sync(self) -> None:
         """Waits until the changes of the group are durable, and what they depend on."""
         self._native.sync()
@@ -302,13 +339,21 @@ def _descriptor(process: bool, file: int | _HasFileno | None) -> int | None:
     return file if isinstance(file, int) else file.fileno()
 
 
-def group(where: Volume | Mount | _Path, after: Group | Iterable[Group] | None = None) -> Group:
+def group(
+    where: Volume | Mount | _Path,
+    after: Group | Iterable[Group] | None = None,
+    kind: str = "ordinary",
+) -> Group:
     """Makes a patchgroup of a Volume, or of the mount that a path is on. after is the group, or the
-    groups, whose changes must all be durable before any of this one; they take no more changes."""
+    groups, whose changes must all be durable before any of this one; they take no more changes.
+
+    The kinds are "ordinary"; "linear", in which each change is ordered after the one before it; "atomic":
+    after a power cut all changes are there, or none, once it is committed; "abortable": atomic, and it can
+    be aborted. The last is for mounts; atomic() uses both."""
     if isinstance(where, Volume):
-        native = where._open.group()
+        native = where._open.group(kind)
     else:
-        native = _Group.on_mount(os.fsencode(where))
+        native = _Group.on_mount(os.fsencode(where), kind)
     made = Group(native)
     befores = [] if after is None else [after] if isinstance(after, Group) else list(after)
     try:
@@ -324,6 +369,65 @@ def group(where: Volume | Mount | _Path, after: Group | Iterable[Group] | None =
             if mounted._device == device:
                 mounted._groups.add(made)
     return made
+
+
+@contextlib.contextmanager
+def atomic(
+    where: Volume | Mount | _Path,
+    after: Group | Iterable[Group] | None = None,
+    *,
+    process: bool = False,
+    file: int | _HasFileno | None = None,
+) -> Iterator[Group]:
+    """All that this thread changes in the context, or this process, or an open file, as for
+    Group.engage(): after a power cut it is there as a whole, or not at all. That needs a journal
+    (EOPNOTSUPP); on a mount, root or the user who runs it.
+
+    If an exception leaves the context, the changes are undone. Where they cannot be, they are kept, and
+    the exception has a note (__notes__) that says so: on a Volume, on a mount on which nothing can be
+    undone, and if others have changed the same. If it has no such note, nothing is changed.
+
+    A context of more than 5 seconds for which others wait ends with a TimeoutError, one that changes
+    more than the journal has room for with an OSError of EFBIG. The changes are durable by age, as
+    others are, or once the group is synced."""
+    can_abort = not isinstance(where, Volume)
+    try:
+        made = group(where, after, "abortable" if can_abort else "atomic")
+    except Error as e:
+        if e.errno != errno.EOPNOTSUPP or not can_abort:
+            raise
+        can_abort = False
+        made = group(where, after, "atomic")
+    try:
+        with made.engaged(process=process, file=file):
+            yield made
+    except BaseException as e:
+        kept = _undo(made) if can_abort else "nothing can be undone on this volume"
+        if kept:
+            _note(e, kept)
+            with contextlib.suppress(OSError):
+                made.commit()
+        raise
+    try:
+        made.commit()
+    except OSError as e:
+        _note(e, "all of them, which are not atomic")
+        raise
+
+
+def _undo(group: Group) -> str | None:
+    """Undoes the changes of a group, or returns the reason why they are kept."""
+    try:
+        group.abort()
+    except OSError as refused:
+        return str(refused.strerror)
+    return None
+
+
+def _note(error: BaseException, kept: str) -> None:
+    # Python 3.11 has add_note(), which does this, and shows it.
+    notes = getattr(error, "__notes__", [])
+    vars(error)["__notes__"] = [*notes, f"weft: the changes are kept: {kept}"]
 
 
 _mounts: weakref.WeakSet[Mount] = weakref.WeakSet()
