@@ -196,7 +196,18 @@ impl AtomicFiles {
         if file.owner != *owner {
             return Ok(());
         }
-        self.undo(&mut file)
+        self.undo(&mut file)?;
+        drop(file);
+        self.announce(ino);
+        Ok(())
+    }
+
+    /// Announces the old content to the caches above. A write that waits for the file would be waited for:
+    /// it is not locked.
+    fn announce(&self, ino: Ino) {
+        let Some(sink) = locked(&self.sink).clone() else { return };
+        sink.inode(ino, true);
+        sink.settle();
     }
 
     fn undo(&self, file: &mut AtomicFile) -> Result<()> {
@@ -207,9 +218,6 @@ impl AtomicFiles {
         self.remove(file.ino);
         // Nobody is told that it took too long: nothing is left that could be half there.
         let _ = file.group.commit();
-        if let Some(sink) = &*locked(&self.sink) {
-            sink.inode(file.ino, true);
-        }
         Ok(())
     }
 
@@ -224,7 +232,14 @@ impl AtomicFiles {
     /// Undoes all writes.
     pub fn undo_all(&self) {
         let files: Vec<_> = locked(&self.files).values().cloned().collect();
-        files.into_iter().for_each(|file| self.undo_or_keep(&mut locked(&file)));
+        for file in files {
+            let ino = {
+                let mut file = locked(&file);
+                self.undo_or_keep(&mut file);
+                file.ino
+            };
+            self.announce(ino);
+        }
     }
 
     /// Undoes the writes of processes that have ended, and those that take too long. Returns the
@@ -237,6 +252,9 @@ impl AtomicFiles {
             let overdue = file.since + OPEN_MAX;
             if Instant::now() >= overdue || !file.owner.is_alive() {
                 self.undo_or_keep(&mut file);
+                let ino = file.ino;
+                drop(file);
+                self.announce(ino);
                 continue;
             }
             if file.engagement.is_some() {
