@@ -82,7 +82,7 @@ rounds "${1:-}" >"$work/plan"
 while read -r nr job call nth how; do
     dir=etcd
     if [ "$job" = new ]; then
-        # What it has written for others is durable.
+        # Of the members before it all is durable.
         dir=etcd-$nr
         : >"$work/promised-$dir"
     else

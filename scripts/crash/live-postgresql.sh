@@ -95,7 +95,7 @@ step() { # work
             sql -c "create database d$made" >/dev/null 2>&1 && echo "d$made" >>"$work/databases"
             old=$(head -1 "$work/databases")
             if [ "$(wc -l <"$work/databases")" -gt 2 ]; then
-                # Whether a database is there of which the end was not answered is open.
+                # A database whose CREATE or DROP was not answered may be there or not.
                 sed -i 1d "$work/databases"
                 sql -c "drop database $old" >/dev/null 2>&1
             fi ;;
@@ -121,7 +121,7 @@ step() { # work
     [ $(( next % 50 )) -lt 45 ] || sql -c checkpoint >/dev/null 2>&1 || true
 }
 
-# What was answered, and is not there.
+# Acknowledged rows, databases and dumps that are missing.
 missing() {
     found=$(sql -c "select count(*) from t where a >= 0 and a < $next and b = repeat('x', 500)")
     [ "$found" = "$next" ] || echo "$((next - found)) rows"

@@ -1,4 +1,4 @@
-# What the scripts share that cut the power of a running server; they read it with `.`.
+# Functions of the scripts that cut the power of a running server; they read it with `.`.
 #
 # A round is a power cut at a call of the server itself: `cut` waits for it while the script keeps the
 # server busy, `row` notes what came of it, and `table` prints all rounds. Which calls a round waits for

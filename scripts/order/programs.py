@@ -152,19 +152,19 @@ class Dpkg(Program):
             tree(f"{build}/usr/share/many", self.units // 2, 5000, version)
             rig.run("dpkg-deb", "--root-owner-group", "-b", build, f"{mount}/many_{version}.deb")
             rig.run("rm", "-r", build)
-        os.makedirs(f"{mount}/root/var/lib/dpkg/updates")
-        os.makedirs(f"{mount}/root/var/lib/dpkg/info")
-        open(f"{mount}/root/var/lib/dpkg/status", "w").close()
+        os.makedirs(f"{mount}/system/var/lib/dpkg/updates")
+        os.makedirs(f"{mount}/system/var/lib/dpkg/info")
+        open(f"{mount}/system/var/lib/dpkg/status", "w").close()
 
     def lines(self, mount, mode):
         # Images of containers set force-unsafe-io.
-        dpkg = (f"dpkg --root={mount}/root --force-not-root --force-script-chrootless --no-force-unsafe-io "
+        dpkg = (f"dpkg --root={mount}/system --force-not-root --force-script-chrootless --no-force-unsafe-io "
                 "--log=/dev/null -i")
         return [f"{dpkg} {mount}/many_1.deb", f"{dpkg} {mount}/many_2.deb"]
 
     def check(self, mount):
-        found = self.ask(mount, f"""dpkg --root={mount}/root --audit
-            dpkg-query --admindir={mount}/root/var/lib/dpkg -W -f '${{db:Status-Abbrev}} ${{Version}} ' many
+        found = self.ask(mount, f"""dpkg --root={mount}/system --audit
+            dpkg-query --admindir={mount}/system/var/lib/dpkg -W -f '${{db:Status-Abbrev}} ${{Version}} ' many
             find root/usr -type f | wc -l; find root/usr -name '*.dpkg*' | wc -l""")
         if found.split() != ["ii", "2", str(self.units // 2), "0"]:
             raise RuntimeError(found)

@@ -260,7 +260,7 @@ impl fmt::Display for ModelReport {
     }
 }
 
-/// What the blocks of a write to a volume hold, and the calls that they come from.
+/// Writes the content of each block of a write to a volume, and the call that it comes from.
 fn write_blocks(f: &mut fmt::Formatter<'_>, blocks: &[BlockText]) -> fmt::Result {
     for block in blocks {
         write!(f, "                 {}", block.text)?;

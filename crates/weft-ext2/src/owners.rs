@@ -1,4 +1,4 @@
-//! What each block of a volume holds: for reports about blocks, such as those of crash tests.
+//! The content of each block of a volume: for reports about blocks, such as those of crash tests.
 //!
 //! The volume is read as it is: a journal is not replayed, and damage is passed over, as a report is
 //! wanted most where something is damaged. Of two inodes that claim a block the first one has it.

@@ -1,4 +1,4 @@
-//! What each block of a volume holds: for reports about blocks, such as those of crash tests.
+//! The content of each block of a volume: for reports about blocks, such as those of crash tests.
 //!
 //! The volume is read as it is, as far as its trees can be read.
 
@@ -16,7 +16,7 @@ use weft_block::BlockDevice;
 pub enum Content {
     /// The Master Directory Block, or its copy at the end.
     Mdb {
-        /// Whether it is the copy.
+        /// True for the copy.
         copy: bool,
     },
     /// A part of the bitmap of allocation blocks.

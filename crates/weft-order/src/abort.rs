@@ -1,8 +1,8 @@
 //! Atomic groups that can be aborted: their changes are undone, by a command, or as their process has
 //! ended without a commit.
 //!
-//! What others have changed in the meantime that the group had changed, too, cannot be undone without
-//! undoing their changes: the group is shared then, and stays.
+//! A file or name that both the group and another process have changed cannot be undone without undoing
+//! the other's change: the group is *shared* then, and its changes stay.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a call changes.
+/// The inodes and names that a call changes.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Touch {
     inodes: SmallVec<[Ino; 1]>,
@@ -54,7 +54,7 @@ impl Touch {
     }
 }
 
-/// What a group has changed.
+/// The inodes and names that a group has changed.
 #[derive(Debug, Default)]
 struct Touched {
     inodes: HashSet<Ino>,
@@ -89,7 +89,7 @@ struct Calls {
     groups: HashMap<u32, Touched>,
 }
 
-/// What open groups have changed, and who else changes it.
+/// The changes of open groups, and the calls in progress that may meet them.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     calls: Mutex<Calls>,

@@ -111,7 +111,7 @@ pub enum Scope {
     Process,
 }
 
-/// What an engagement covers.
+/// The changes that an engagement covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Covered {
     /// The changes of threads.

@@ -44,17 +44,17 @@ pub struct ListedGroup {
     pub kind: Kind,
     /// The process that made it, as the mount numbers processes.
     pub pid: u32,
-    /// Whether it takes no more dependencies.
+    /// True if it takes no more dependencies.
     pub is_released: bool,
-    /// Whether a thread, a process or an open file is engaged in it.
+    /// True if a thread, a process or an open file is engaged in it.
     pub is_engaged: bool,
-    /// Whether others depend on it, so that it takes no more changes.
+    /// True if others depend on it, so that it takes no more changes.
     pub is_depended_on: bool,
-    /// Whether its changes are durable, and what they depend on.
+    /// True if its changes are durable, and those of the groups that it depends on.
     pub is_durable: bool,
     /// The first [`BEFORES_LISTED_MAX`] groups that it depends on, also those that are closed by now.
     pub befores: Vec<u32>,
-    /// How many it depends on.
+    /// The number of groups that it depends on.
     pub befores_count: u32,
 }
 

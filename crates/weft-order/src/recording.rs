@@ -60,6 +60,35 @@ impl<'a> Recording<'a> {
         Ok(Change { below, sharing, ticket, log, steps, kept, references, directories })
     }
 
+    /// Makes a change: `keep` keeps what `call` replaces.
+    fn change<R>(
+        &self,
+        touch: Touch,
+        keep: impl FnOnce(&mut Change<'_>) -> Result<()>,
+        call: impl FnOnce(&dyn FileSystem) -> Result<R>,
+    ) -> Result<R> {
+        let mut change = self.begin(touch)?;
+        keep(&mut change)?;
+        let result = call(self.below)?;
+        change.done();
+        Ok(result)
+    }
+
+    /// Makes an inode with a name in a directory.
+    fn make(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        is_dir: bool,
+        call: impl FnOnce(&dyn FileSystem) -> Result<Entry>,
+    ) -> Result<Entry> {
+        let mut change = self.begin(Touch::name(parent, name))?;
+        change.gives(parent, name, is_dir)?;
+        let entry = call(self.below)?;
+        change.made(entry.attr.ino);
+        Ok(entry)
+    }
+
     /// Returns the log of a group that is open and can take a change that it can also undo.
     fn log_of(&self, group: &'a Abortable) -> Result<MutexGuard<'a, UndoLog>> {
         let log = match group.log.try_lock() {
@@ -165,7 +194,7 @@ impl Change<'_> {
         self.keeps(|log, fs| log.keep_content(fs, ino, offset, len_bytes, false))
     }
 
-    /// What is behind `offset` is about to be cut off.
+    /// The content from `offset` on is about to be cut off.
     fn cuts(&mut self, ino: Ino, offset: u64) -> Result<()> {
         self.keeps(|log, fs| log.keep_content(fs, ino, offset, u64::MAX, true))
     }
@@ -203,14 +232,11 @@ impl Layer for Recording<'_> {
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<weft_vfs::Attr> {
-        let mut change = self.begin(Touch::inode(ino))?;
-        match set.size_bytes {
-            Some(size_bytes) => change.cuts(ino, size_bytes)?,
-            None => change.keeps(|log, fs| log.keep_attributes(fs, ino))?,
-        }
-        let attr = self.below.setattr(caller, ino, set)?;
-        change.done();
-        Ok(attr)
+        let keep = |change: &mut Change<'_>| match set.size_bytes {
+            Some(size_bytes) => change.cuts(ino, size_bytes),
+            None => change.keeps(|log, fs| log.keep_attributes(fs, ino)),
+        };
+        self.change(Touch::inode(ino), keep, |fs| fs.setattr(caller, ino, set))
     }
 
     fn mknod(
@@ -222,51 +248,39 @@ impl Layer for Recording<'_> {
         perm: u16,
         rdev: u32,
     ) -> Result<Entry> {
-        let mut change = self.begin(Touch::name(parent, name))?;
-        change.gives(parent, name, false)?;
-        let entry = self.below.mknod(caller, parent, name, kind, perm, rdev)?;
-        change.made(entry.attr.ino);
-        Ok(entry)
+        self.make(parent, name, false, |fs| fs.mknod(caller, parent, name, kind, perm, rdev))
     }
 
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
-        let mut change = self.begin(Touch::name(parent, name))?;
-        change.gives(parent, name, true)?;
-        let entry = self.below.mkdir(caller, parent, name, perm)?;
-        change.made(entry.attr.ino);
-        Ok(entry)
+        self.make(parent, name, true, |fs| fs.mkdir(caller, parent, name, perm))
     }
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
-        let mut change = self.begin(Touch::name(parent, name))?;
-        change.gives(parent, name, false)?;
-        let entry = self.below.symlink(caller, parent, name, target)?;
-        change.made(entry.attr.ino);
-        Ok(entry)
+        self.make(parent, name, false, |fs| fs.symlink(caller, parent, name, target))
     }
 
     fn link(&self, caller: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
-        let mut change = self.begin(Touch::name(new_parent, new_name))?;
-        change.gives(new_parent, new_name, false)?;
-        let entry = self.below.link(caller, ino, new_parent, new_name)?;
-        change.done();
-        Ok(entry)
+        self.change(
+            Touch::name(new_parent, new_name),
+            |change| change.gives(new_parent, new_name, false),
+            |fs| fs.link(caller, ino, new_parent, new_name),
+        )
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        let mut change = self.begin(Touch::name(parent, name))?;
-        change.removes(parent, name)?;
-        self.below.unlink(caller, parent, name)?;
-        change.done();
-        Ok(())
+        self.change(
+            Touch::name(parent, name),
+            |change| change.removes(parent, name),
+            |fs| fs.unlink(caller, parent, name),
+        )
     }
 
     fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        let mut change = self.begin(Touch::name(parent, name))?;
-        change.removes(parent, name)?;
-        self.below.rmdir(caller, parent, name)?;
-        change.done();
-        Ok(())
+        self.change(
+            Touch::name(parent, name),
+            |change| change.removes(parent, name),
+            |fs| fs.rmdir(caller, parent, name),
+        )
     }
 
     fn rename(
@@ -279,11 +293,11 @@ impl Layer for Recording<'_> {
         flags: RenameFlags,
     ) -> Result<()> {
         let (from, to) = ((parent, name.to_vec()), (new_parent, new_name.to_vec()));
-        let mut change = self.begin(Touch::names(smallvec![from.clone(), to.clone()]))?;
-        change.renames(&from, &to, flags)?;
-        self.below.rename(caller, parent, name, new_parent, new_name, flags)?;
-        change.done();
-        Ok(())
+        self.change(
+            Touch::names(smallvec![from.clone(), to.clone()]),
+            |change| change.renames(&from, &to, flags),
+            |fs| fs.rename(caller, parent, name, new_parent, new_name, flags),
+        )
     }
 
     fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> Result<Entry> {
@@ -297,11 +311,11 @@ impl Layer for Recording<'_> {
         if !flags.contains(OpenFlags::TRUNCATE) {
             return self.below.open(caller, ino, flags);
         }
-        let mut change = self.begin(Touch::inode(ino))?;
-        change.cuts(ino, 0)?;
-        let opened = self.below.open(caller, ino, flags)?;
-        change.done();
-        Ok(opened)
+        self.change(
+            Touch::inode(ino),
+            |change| change.cuts(ino, 0),
+            |fs| fs.open(caller, ino, flags),
+        )
     }
 
     fn create(
@@ -345,11 +359,11 @@ impl Layer for Recording<'_> {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
-        let mut change = self.begin(Touch::inode(ino))?;
-        change.writes(ino, offset, data.len() as u64)?;
-        let written = self.below.write(caller, ino, handle, offset, data)?;
-        change.done();
-        Ok(written)
+        self.change(
+            Touch::inode(ino),
+            |change| change.writes(ino, offset, data.len() as u64),
+            |fs| fs.write(caller, ino, handle, offset, data),
+        )
     }
 
     fn write_cached(
@@ -360,11 +374,11 @@ impl Layer for Recording<'_> {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
-        let mut change = self.begin(Touch::inode(ino))?;
-        change.writes(ino, offset, data.len() as u64)?;
-        let written = self.below.write_cached(caller, ino, handle, offset, data)?;
-        change.done();
-        Ok(written)
+        self.change(
+            Touch::inode(ino),
+            |change| change.writes(ino, offset, data.len() as u64),
+            |fs| fs.write_cached(caller, ino, handle, offset, data),
+        )
     }
 
     fn fallocate(
@@ -375,18 +389,14 @@ impl Layer for Recording<'_> {
         offset: u64,
         len_bytes: u64,
     ) -> Result<()> {
-        let mut change = self.begin(Touch::inode(ino))?;
-        match mode {
-            FallocateMode::Allocate { .. } => {
-                change.keeps(|log, fs| log.keep_attributes(fs, ino))?;
-            }
+        let keep = |change: &mut Change<'_>| match mode {
+            FallocateMode::Allocate { .. } => change.keeps(|log, fs| log.keep_attributes(fs, ino)),
             FallocateMode::PunchHole | FallocateMode::ZeroRange { .. } => {
-                change.keeps(|log, fs| log.keep_content(fs, ino, offset, len_bytes, true))?;
+                change.keeps(|log, fs| log.keep_content(fs, ino, offset, len_bytes, true))
             }
-        }
-        self.below.fallocate(caller, ino, mode, offset, len_bytes)?;
-        change.done();
-        Ok(())
+        };
+        let call = |fs: &dyn FileSystem| fs.fallocate(caller, ino, mode, offset, len_bytes);
+        self.change(Touch::inode(ino), keep, call)
     }
 
     fn copy_range(
@@ -398,12 +408,11 @@ impl Layer for Recording<'_> {
         to_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
-        let mut change = self.begin(Touch::inode(to))?;
-        change.writes(to, to_offset, len_bytes)?;
-        let below = self.below;
-        let copied = below.copy_range(caller, from, from_offset, to, to_offset, len_bytes)?;
-        change.done();
-        Ok(copied)
+        self.change(
+            Touch::inode(to),
+            |change| change.writes(to, to_offset, len_bytes),
+            |fs| fs.copy_range(caller, from, from_offset, to, to_offset, len_bytes),
+        )
     }
 
     fn setxattr(
@@ -414,26 +423,26 @@ impl Layer for Recording<'_> {
         value: &[u8],
         how: XattrSet,
     ) -> Result<()> {
-        let mut change = self.begin(Touch::inode(ino))?;
-        change.keeps(|log, fs| log.keep_xattr(fs, ino, name))?;
-        self.below.setxattr(caller, ino, name, value, how)?;
-        change.done();
-        Ok(())
+        self.change(
+            Touch::inode(ino),
+            |change| change.keeps(|log, fs| log.keep_xattr(fs, ino, name)),
+            |fs| fs.setxattr(caller, ino, name, value, how),
+        )
     }
 
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        let mut change = self.begin(Touch::inode(ino))?;
-        change.keeps(|log, fs| log.keep_xattr(fs, ino, name))?;
-        self.below.removexattr(caller, ino, name)?;
-        change.done();
-        Ok(())
+        self.change(
+            Touch::inode(ino),
+            |change| change.keeps(|log, fs| log.keep_xattr(fs, ino, name)),
+            |fs| fs.removexattr(caller, ino, name),
+        )
     }
 
     fn set_file_flags(&self, caller: &Caller, ino: Ino, flags: FileFlags) -> Result<()> {
-        let mut change = self.begin(Touch::inode(ino))?;
-        change.keeps(|log, fs| log.keep_flags(fs, ino))?;
-        self.below.set_file_flags(caller, ino, flags)?;
-        change.done();
-        Ok(())
+        self.change(
+            Touch::inode(ino),
+            |change| change.keeps(|log, fs| log.keep_flags(fs, ino)),
+            |fs| fs.set_file_flags(caller, ino, flags),
+        )
     }
 }

@@ -64,7 +64,7 @@ struct Owned {
     owner: Process,
     kind: Kind,
     label: Box<str>,
-    /// What the engine does not tell of a group.
+    // The engine keeps the rest, and does not tell it.
     is_released: bool,
     is_depended_on: bool,
     /// The first groups that it depends on, and how many there are.

@@ -60,7 +60,7 @@ struct OldTimes {
     after: Time,
 }
 
-/// What to announce to the caches above.
+/// The inodes and names that were changed back, for the caches above.
 #[derive(Debug, Default)]
 pub(crate) struct Undone {
     pub inodes: BTreeSet<Ino>,
@@ -226,7 +226,7 @@ impl UndoLog {
             .map(|(dir, times)| (dir, times.before))
             .collect();
         for (&ino, old) in &self.files {
-            // What protects a file from changes comes back last.
+            // Flags that protect a file from changes come back last.
             if let Some(flags) = old.flags {
                 let open = flags - (FileFlags::IMMUTABLE | FileFlags::APPEND);
                 unless_gone(below.set_file_flags(&root, ino, open))?;

@@ -33,7 +33,7 @@ pub struct Options {
     pub permissions: Option<weft_hfs::Permissions>,
     /// The meaning of fsync to all programs.
     pub fsync: weft_order::Fsync,
-    /// Whether a mount of the volume is told of files being opened and closed: see
+    /// Set if a mount of the volume is told of files being opened and closed: see
     /// [`MountOptions::open_files`](crate::mount_options::MountOptions::open_files).
     pub open_files: bool,
     /// The engine's own options; its policy is that of `order`.

@@ -143,7 +143,7 @@ def test_a_mount_without_write_is_read_only(image, directory):
 
 
 def took(group):
-    """Whether the group has changes that are not durable; they are after this."""
+    """Returns true if the group has changes that are not durable, and makes them durable."""
     took = not group.durable
     group.sync()
     return took

@@ -238,7 +238,7 @@ def test_a_context_that_takes_too_long_ends_with_a_timeout(journalled, directory
                 waits.join()  # for 5 seconds
                 if then_changes:
                     (directory / "f").write_text("too late")
-        # What has failed in the context is undone, and what fails at its end is not.
+        # A failure within the context undoes its changes; one at its end does not.
         assert contents(directory) == (before if then_changes else changed)
         assert bool(notes(caught.value)) != then_changes
 

@@ -65,7 +65,7 @@ def test_type_checkers_know_what_there_is():
 
 
 def test_a_wheel_would_be_of_this_package():
-    """What maturin reads, which is not here: the names, versions and paths agree with the workspace's."""
+    """maturin is not needed here: the names, versions and paths that it reads are the workspace's."""
     tomllib = pytest.importorskip("tomllib", reason="not here: tomllib, of Python 3.11")
     here = pathlib.Path(__file__).parent.parent
     described = tomllib.loads((here / "pyproject.toml").read_text())

@@ -1,4 +1,4 @@
-/* What a group takes on a mount: the changes of a thread, of a process, or of one open file. */
+/* A group on a mount takes the changes of a thread, of a process, or of one open file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

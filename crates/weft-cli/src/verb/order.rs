@@ -118,7 +118,7 @@ fn label(words: &[OsString]) -> String {
     label
 }
 
-/// Why changes of a command that failed are kept.
+/// The reason why changes of a command that failed are kept.
 const CANNOT_UNDO: &str = "the volume cannot undo them, as its journal is small, or it is of HFS";
 
 /// `order`.

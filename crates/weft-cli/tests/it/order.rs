@@ -198,7 +198,7 @@ fn an_atomic_command_that_fails_or_is_killed_has_changed_nothing() {
     // All but the root's time, which that has changed.
     let but_root = |seen: &str| seen.lines().skip(1).collect::<Vec<_>>().join("\n");
     assert_eq!(but_root(&shell(see)), but_root(&before));
-    // What another process has changed, too.
+    // Another process changes a file that the command has made.
     let line = format!("{change}; {waits}; exit 4");
     let shared = atomic(&line).stderr(std::process::Stdio::piped()).spawn().unwrap();
     yield_until("it has changed all", || bench.path("m/done").exists());

@@ -194,7 +194,7 @@ fn a_block_of_a_journal_is_told_by_what_it_is_a_copy_of() {
         mark("end");
     });
     let recording = logged.recording(&logged.options()).unwrap();
-    // What makes the new file be there is the commit.
+    // The commit makes the new file durable.
     let found = findings(&recording, |f, marks| f == Some(b"old") || marks.contains(&"end"));
     let commit = &found[0].kept_blocks[0];
     assert!(commit.text.starts_with("commit of transaction "), "{found:#?}");

@@ -318,7 +318,7 @@ fn a_pipe_tells_that_a_group_is_durable() {
     volume.write(own(), "another file");
     let (reader, writer) = pipe();
     assert_eq!(tell(&writer), 0);
-    // What is no pipe.
+    // Descriptors that are no pipe.
     let file = std::fs::File::open("/proc/self/status").unwrap();
     assert_eq!(tell(&file), EINVAL);
     assert_eq!(volume.command(own(), commands::TELL, group, 1 << 20).0, EBADF);

@@ -60,7 +60,7 @@ fn those_who_watch_a_group_are_told_once_it_is_durable() {
         engine.sync().unwrap();
         assert!(group.is_durable());
         assert_eq!(times(), 2, "{policy:?}");
-        // What comes later is not waited for.
+        // Later changes are not waited for.
         engaged.enter_for(|| change(2));
         watch();
         group.sync().unwrap();

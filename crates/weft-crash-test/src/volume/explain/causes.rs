@@ -2,7 +2,7 @@
 
 use crate::calls::{Action, Call, CallNr, NodeNr};
 
-/// What a block changes of the files of a volume.
+/// A part of a file that the write of a block changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Touched {
     /// Bytes of a file: the first, and the one behind the last.

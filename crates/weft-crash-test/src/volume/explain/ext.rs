@@ -15,7 +15,7 @@ fn node(ino: u32) -> NodeNr {
     if ino == ROOT_INO { ROOT } else { NodeNr(u64::from(ino)) }
 }
 
-/// What a block holds, if the volume says so.
+/// Returns the content of a block, if the volume's structures name it.
 pub(super) fn meaning(
     owners: &Owners,
     block: u64,
@@ -87,7 +87,7 @@ pub(super) fn meaning(
     })
 }
 
-/// What of a file a bit stands for in the bitmap of blocks.
+/// Returns the part of a file that is in a block: what a bit of the bitmap of blocks stands for.
 fn touched_by_block(owners: &Owners, block: u64, block_bytes: u64) -> Option<Touched> {
     let (ino, index, count) = match owners.content(block)? {
         Content::Data { ino, index, .. } => (ino, index, 1),
@@ -163,7 +163,7 @@ fn inodes(
     meaning
 }
 
-/// What a write changes of an inode.
+/// Describes the change of an inode by a write.
 fn inode_change(before: &[u8], after: &[u8]) -> String {
     let (Ok(before), Ok(after)) = (Inode::parse(before), Inode::parse(after)) else {
         return "changed".into();

@@ -17,7 +17,7 @@ fn node(id: u32) -> NodeNr {
     if id == ROOT_ID { ROOT } else { NodeNr(u64::from(id)) }
 }
 
-/// What a block holds, if the volume says so.
+/// Returns the content of a block, if the volume's structures name it.
 pub(super) fn meaning(
     owners: &Owners,
     block: u64,

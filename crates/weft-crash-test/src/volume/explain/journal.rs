@@ -56,7 +56,7 @@ impl Explainer<'_> {
         Ok(places)
     }
 
-    /// What a block of the journal holds; `None` if it is none.
+    /// Returns the content of a block of the journal, or `None` for a block outside it.
     pub(super) fn in_journal(&mut self, written: &Written<'_>) -> Result<Option<Meaning>> {
         let places = self.log_places()?;
         let Some(index) = places.iter().position(|place| *place == written.offset) else {
@@ -103,7 +103,7 @@ impl Explainer<'_> {
         Ok(Some(meaning))
     }
 
-    /// What a copy holds.
+    /// Returns the content of a block's copy in the journal.
     fn copied(&mut self, copied: &Copied, call: CallNr) -> Result<Option<Meaning>> {
         let offset = copied.block.saturating_mul(u64::from(self.volume.kind.block_bytes));
         let volume_bytes = self.volume.image.len_bytes() - self.volume.kind.journal_bytes;

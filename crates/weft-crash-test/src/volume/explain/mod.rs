@@ -29,14 +29,14 @@ use crate::model::UnitNr;
 use crate::subject::Subject;
 use crate::words::{CallText, Paths, describe};
 
-/// A block of a volume, and what it holds.
+/// A block of a volume, and its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BlockText {
     /// Its first byte on the volume.
     pub offset: u64,
     /// Its length in bytes.
     pub len_bytes: u64,
-    /// What it holds, such as `bytes 0 to 1024 of "f.tmp"`.
+    /// Its content in words, such as `bytes 0 to 1024 of "f.tmp"`.
     pub text: String,
     /// The structure: `file`, `directory`, `inodes`, `pointers`, `attributes`, `block_bitmap`,
     /// `inode_bitmap`, `descriptors`, `superblock`, `catalog`, `extents`, or `journal` for a block of
@@ -46,19 +46,19 @@ pub struct BlockText {
     pub path: Option<String>,
     /// The bytes of the file that it holds: the first, and the one behind the last.
     pub bytes: Option<(u64, u64)>,
-    /// Whether it is written in the journal.
+    /// Set if it was written to the journal, as a copy of the block.
     pub in_journal: bool,
     /// The call of the program that it comes from, as far as it is known.
     pub cause: Option<CallText>,
 }
 
-/// What a block holds, before it is said of a place.
+/// The content of a block, without its place on the volume.
 struct Meaning {
     structure: &'static str,
     text: String,
     path: Option<String>,
     bytes: Option<(u64, u64)>,
-    /// What of files it changes, for the call that it comes from.
+    /// The parts of files that it changes, by which the call is found that it comes from.
     touched: Vec<Touched>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Explainer<'a> {
     moments: BTreeMap<CallNr, Rc<Moment>>,
     /// The volume before some calls, without any recovery.
     images: BTreeMap<CallNr, Image>,
-    /// Whether calls of a program are known, and not only what was written to the volume.
+    /// Set if the recording has calls of a program, and not only writes to the volume.
     has_calls: bool,
     log: Option<journal::LogPlaces>,
 }
@@ -175,7 +175,7 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// What is written to the place of a block, apart for each block of the format that changes.
+    /// Returns the blocks of the format that a write in place changes: offset, bytes and content of each.
     fn at_home<'b>(&mut self, written: &Written<'b>) -> Result<Vec<(u64, &'b [u8], Meaning)>> {
         let block_bytes = match self.volume.kind.format {
             VolumeFormat::Ext => self.volume.kind.block_bytes as usize,
@@ -203,7 +203,7 @@ impl<'a> Explainer<'a> {
         Ok(found)
     }
 
-    /// What a block of the format holds, at the first moment at which that is known.
+    /// Returns the content of a block of the format, at the first moment at which it is known.
     fn meaning(
         &mut self,
         offset: u64,
@@ -290,7 +290,7 @@ impl Moment {
     fn new(kind: &VolumeKind, raw: Image) -> Self {
         let device = Arc::new(MemoryDevice::from_image(raw.clone()));
         let mounted = kind.mount(Arc::clone(&device) as Arc<dyn BlockDevice>);
-        // What cannot be mounted is told as it lies there.
+        // A volume that cannot be mounted is explained without names.
         let tree = mounted.and_then(|mounted| read_tree(&*mounted.fs)).unwrap_or_default();
         let (volume, _) = kind.parts(Arc::clone(&device) as Arc<dyn BlockDevice>);
         let owners = match kind.format {
@@ -304,13 +304,13 @@ impl Moment {
     }
 }
 
-/// The content of a block, and what it was.
+/// The bytes of a block before a write and after it.
 struct Changed<'b> {
     before: &'b [u8],
     bytes: &'b [u8],
 }
 
-/// What inodes are called.
+/// The paths of inodes at one moment.
 struct Names<'n, 'a> {
     explainer: &'n Explainer<'a>,
     moment: &'n Moment,
@@ -332,7 +332,7 @@ impl Names<'_, '_> {
         all.find(has).map_or(self.moment, |(_, moment)| moment).paths.of(node)
     }
 
-    /// What is said of the bytes of a file, of which a block holds `len` from `from` on.
+    /// Returns the content of a block that holds `len` bytes of a file from byte `from` on.
     fn content(&self, node: NodeNr, from: u64, len: u64) -> Meaning {
         let size = self.moment.tree.node(node.0).map_or(0, |node| node.size_bytes());
         // Behind the end of the file is nothing; at an early moment it may not be as long yet.
