@@ -384,7 +384,7 @@ impl Shared {
             return Ok(());
         }
         debug_assert!(false, "dirty patches and nothing to write: a cycle");
-        Err(Error::Invalid("internal error: a cycle of dependent blocks cannot be written".into()))
+        Err(Error::Internal("a cycle of dependent blocks cannot be written".into()))
     }
 
     /// Writes in the calling thread, when memory is full and no thread writes back.

@@ -68,6 +68,9 @@ pub enum Error {
     /// The options contradict each other or the device.
     #[error("{0}")]
     Invalid(String),
+    /// A bug of the engine: what cannot be written stays in memory.
+    #[error("internal error: {0}")]
+    Internal(String),
     /// The journal cannot hold the operation.
     #[error("an operation of up to {needed} blocks does not fit in a journal of {available}")]
     JournalTooSmall {
@@ -111,7 +114,11 @@ impl Error {
             Self::ReadOnly => 30,
             Self::Invalid(_) => 22,
             Self::NotInMemory { .. } | Self::WouldWait => 11,
-            Self::OutOfRange { .. } | Self::BadRange { .. } | Self::Journal(_) | Self::Halted => 5,
+            Self::OutOfRange { .. }
+            | Self::BadRange { .. }
+            | Self::Journal(_)
+            | Self::Internal(_)
+            | Self::Halted => 5,
             Self::JournalTooSmall { .. } => 28,
             Self::AtomicTooLarge { .. } => libc::EFBIG,
             Self::PatchGroup(e) => e.errno(),

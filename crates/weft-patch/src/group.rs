@@ -481,5 +481,5 @@ impl State {
 /// The error for callers for which nothing can be written: a bug of the engine.
 fn cycle() -> Error {
     debug_assert!(false, "dirty patches and nothing to write: a cycle");
-    Error::Invalid("internal error: a cycle of dependent blocks cannot be written".into())
+    Error::Internal("a cycle of dependent blocks cannot be written".into())
 }

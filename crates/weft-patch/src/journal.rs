@@ -240,8 +240,8 @@ impl State {
             return Ok(());
         }
         if needed > journal.free_blocks {
-            return Err(Error::Journal(format!(
-                "internal error: a transaction of {needed} blocks, and {} are free",
+            return Err(Error::Internal(format!(
+                "a transaction of {needed} blocks, and {} are free",
                 journal.free_blocks
             )));
         }
@@ -476,7 +476,7 @@ impl Shared {
         let next_sequence = {
             let mut state = self.lock();
             if state.cache.dirty_blocks() > 0 {
-                return Err(Error::Invalid("internal error: blocks left after a commit".into()));
+                return Err(Error::Internal("blocks left after a commit".into()));
             }
             state.tail_moved();
             state.journal.as_ref().map_or(1, |j| j.next_sequence)
