@@ -311,11 +311,13 @@ impl Mount {
         let failed = |source| Error::Serve { mountpoint: self.mountpoint().into(), source };
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
         let handle = signals.handle();
-        let (unmounter, fs) = (self.unmounter(), Arc::clone(&self.fs));
+        // The thread ends after the mount, of which nothing must be held then: others may open the volume.
+        let (unmounter, fs) = (self.unmounter(), Arc::downgrade(&self.fs));
         let thread = std::thread::Builder::new().name("weft-signals".into());
         let watch = move || {
             let mut again = false;
             for _ in signals.forever() {
+                let Some(fs) = fs.upgrade() else { break };
                 on_signal(&unmounter, &*fs, again);
                 again = true;
             }
