@@ -75,7 +75,7 @@
 #define WEFT_GROUP_ATOMIC 2
 
 /*
- An atomic group of a mount whose changes can be undone: see weft_group_abort().
+ An atomic group whose changes can be undone: see weft_group_abort().
  */
 #define WEFT_GROUP_ABORTABLE 3
 
@@ -310,8 +310,9 @@ int weft_group_on_volume(const weft_volume *volume, weft_group **group);
 /*
  As weft_group_on_volume(), of a kind (WEFT_GROUP_...). While an atomic group has changes and has not
  ended, syncs by others wait for that, up to 5 seconds; let no thread that is in one sync.
- -EOPNOTSUPP: WEFT_GROUP_ATOMIC, and the volume has no journal, or too small a one;
- WEFT_GROUP_ABORTABLE, as a volume in process keeps nothing by which to undo. -EINVAL: an unknown kind.
+ -EOPNOTSUPP: an atomic group, and the volume has no journal, or too small a one, or
+ (WEFT_GROUP_ABORTABLE) nothing can be undone on it; -EMFILE: more than 64 of these; -EINVAL: an unknown
+ kind.
  */
 int weft_group_on_volume_of_kind(const weft_volume *volume,
                                  uint32_t kind,
@@ -419,8 +420,8 @@ int weft_group_commit(const weft_group *group);
  Undoes all changes of a group of WEFT_GROUP_ABORTABLE, and ends it and its engagements. The end of its
  process without weft_group_commit() does that, too; weft_group_close() keeps the changes.
  -EBUSY: others have changed what was changed here, too. Nothing is undone, and the group can still be
- committed. -EINVAL: the group has ended, or is of another kind. -EOPNOTSUPP: it is one of a volume. With
- another error a part could not be undone, and is kept.
+ committed. -EINVAL: the group has ended, or is of another kind. With another error a part could not be
+ undone, and is kept.
  */
 int weft_group_abort(const weft_group *group);
 

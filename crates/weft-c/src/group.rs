@@ -18,7 +18,7 @@ pub const WEFT_GROUP_LINEAR: u32 = 1;
 /// After a power cut all changes of the group are there, or none: see weft_group_commit(). Needs a volume
 /// with a journal; on a mount, root or the user who runs it.
 pub const WEFT_GROUP_ATOMIC: u32 = 2;
-/// An atomic group of a mount whose changes can be undone: see weft_group_abort().
+/// An atomic group whose changes can be undone: see weft_group_abort().
 pub const WEFT_GROUP_ABORTABLE: u32 = 3;
 
 /// The changes of the calling thread.
@@ -59,8 +59,9 @@ pub unsafe extern "C" fn weft_group_on_volume(
 
 /// As weft_group_on_volume(), of a kind (WEFT_GROUP_...). While an atomic group has changes and has not
 /// ended, syncs by others wait for that, up to 5 seconds; let no thread that is in one sync.
-/// -EOPNOTSUPP: WEFT_GROUP_ATOMIC, and the volume has no journal, or too small a one;
-/// WEFT_GROUP_ABORTABLE, as a volume in process keeps nothing by which to undo. -EINVAL: an unknown kind.
+/// -EOPNOTSUPP: an atomic group, and the volume has no journal, or too small a one, or
+/// (WEFT_GROUP_ABORTABLE) nothing can be undone on it; -EMFILE: more than 64 of these; -EINVAL: an unknown
+/// kind.
 #[no_mangle]
 pub unsafe extern "C" fn weft_group_on_volume_of_kind(
     volume: *const weft_volume,
@@ -262,8 +263,8 @@ pub unsafe extern "C" fn weft_group_commit(group: *const weft_group) -> c_int {
 /// Undoes all changes of a group of WEFT_GROUP_ABORTABLE, and ends it and its engagements. The end of its
 /// process without weft_group_commit() does that, too; weft_group_close() keeps the changes.
 /// -EBUSY: others have changed what was changed here, too. Nothing is undone, and the group can still be
-/// committed. -EINVAL: the group has ended, or is of another kind. -EOPNOTSUPP: it is one of a volume. With
-/// another error a part could not be undone, and is kept.
+/// committed. -EINVAL: the group has ended, or is of another kind. With another error a part could not be
+/// undone, and is kept.
 #[no_mangle]
 pub unsafe extern "C" fn weft_group_abort(group: *const weft_group) -> c_int {
     // SAFETY: the caller's.

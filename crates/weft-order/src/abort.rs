@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use hashbrown::{HashMap, HashSet};
 use rustix::io::Errno;
 use smallvec::{SmallVec, smallvec};
-use weft_patch::{Engagement, PatchGroup};
+use weft_patch::{AtomicLimits, Engagement, PatchGroup, PatchGroupError, PatchGroups};
 use weft_vfs::{Caller, Error, FileSystem, Ino, Invalidate, Result};
 
+use crate::atomic_file::BLOCKS_MIN;
 use crate::commands::Failed;
 use crate::process::Process;
 use crate::undo::{Name, UndoLog, Undone};
@@ -188,7 +189,8 @@ pub(crate) struct Abortable {
     pub patchgroup: PatchGroup,
     pub log: Mutex<UndoLog>,
     pub block_bytes: u32,
-    owner: Process,
+    /// `None` if the volume is open in this process only.
+    owner: Option<Process>,
     /// By which the changes are undone, in the group. `None` once it has ended.
     engagement: Mutex<Option<Engagement>>,
     open: AtomicBool,
@@ -201,7 +203,7 @@ impl Abortable {
     }
 }
 
-/// The atomic groups of a mount that can be aborted.
+/// The atomic groups of a volume that can be aborted.
 pub(crate) struct Abortables {
     below: Arc<dyn FileSystem>,
     groups: Mutex<HashMap<u32, Arc<Abortable>>>,
@@ -242,18 +244,36 @@ impl Abortables {
     }
 
     /// Returns true if changes of this volume can be undone.
-    pub fn is_supported(&self) -> bool {
+    fn is_supported(&self) -> bool {
         let root = self.below.root();
         // The root has a name, and nothing is done.
         let answer = self.below.restore_name(&Caller::ROOT, root, root, b"..");
         !matches!(answer, Err(Error::Unsupported(_))) && !self.below.is_stateful()
     }
 
+    /// Makes a patchgroup whose changes can be undone.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the volume has no journal, or one that is too small, or cannot undo changes.
+    pub fn make(&self, groups: &PatchGroups) -> Result<PatchGroup, Failed> {
+        let made = groups.create_atomic(AtomicLimits::default())?;
+        let is_large = made.atomic_blocks_left().is_some_and(|left| left >= BLOCKS_MIN);
+        if is_large && self.is_supported() {
+            return Ok(made);
+        }
+        Err(PatchGroupError::NotAtomic.into())
+    }
+
     /// Waits until each call in progress is one that is noted, and adds a group.
     ///
     /// # Errors
     /// `EMFILE` for too many; `EAGAIN` where calls take too long; `EBUSY` if others depend on the group.
-    pub fn add(&self, number: u32, patchgroup: PatchGroup, owner: Process) -> Result<(), Failed> {
+    pub fn add(
+        &self,
+        number: u32,
+        patchgroup: PatchGroup,
+        owner: Option<Process>,
+    ) -> Result<Arc<Abortable>, Failed> {
         let block_bytes = self.below.statfs().map_or(512, |space| space.block_bytes);
         let engagement = patchgroup.engage()?;
         let uncount = || self.count.fetch_sub(1, Ordering::SeqCst);
@@ -271,7 +291,7 @@ impl Abortables {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let group = Abortable {
+        let group = Arc::new(Abortable {
             number,
             patchgroup,
             log: Mutex::default(),
@@ -279,10 +299,10 @@ impl Abortables {
             owner,
             engagement: Mutex::new(Some(engagement)),
             open: AtomicBool::new(true),
-        };
+        });
         self.sharing.add_group(number);
-        locked(&self.groups).insert(number, Arc::new(group));
-        Ok(())
+        locked(&self.groups).insert(number, Arc::clone(&group));
+        Ok(group)
     }
 
     pub fn get(&self, number: u32) -> Option<Arc<Abortable>> {
@@ -292,12 +312,26 @@ impl Abortables {
         locked(&self.groups).get(&number).cloned()
     }
 
+    /// Returns true for a group of this volume that has not ended.
+    pub fn has(&self, group: &Abortable) -> bool {
+        self.get(group.number).is_some_and(|own| std::ptr::eq(&raw const *own, group))
+    }
+
     /// Ends a group whose changes stay.
     pub fn keep(&self, number: u32) {
         let Some(group) = self.get(number) else { return };
         let mut log = locked(&group.log);
         self.remove(&group);
         log.end(&*self.below);
+    }
+
+    /// Ends all groups, and their changes stay.
+    pub fn keep_all(&self) {
+        self.numbers().into_iter().for_each(|number| self.keep(number));
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        locked(&self.groups).keys().copied().collect()
     }
 
     fn remove(&self, group: &Abortable) {
@@ -362,15 +396,15 @@ impl Abortables {
     /// Undoes the changes of processes that have ended. Returns the other processes that have groups.
     pub fn sweep(&self) -> Vec<Arc<OwnedFd>> {
         let groups: Vec<_> = locked(&self.groups).values().cloned().collect();
-        let (alive, ended): (Vec<_>, Vec<_>) = groups.iter().partition(|g| g.owner.is_alive());
-        ended.into_iter().for_each(|group| self.undo_or_keep(group.number));
-        alive.iter().map(|group| Arc::clone(&group.owner.ended)).collect()
+        let owned = groups.iter().filter_map(|group| Some((group.number, group.owner.as_ref()?)));
+        let (alive, ended): (Vec<_>, Vec<_>) = owned.partition(|(_, owner)| owner.is_alive());
+        ended.into_iter().for_each(|(number, _)| self.undo_or_keep(number));
+        alive.into_iter().map(|(_, owner)| Arc::clone(&owner.ended)).collect()
     }
 
     /// Undoes the changes of all groups.
     pub fn undo_all(&self) {
-        let numbers: Vec<u32> = locked(&self.groups).keys().copied().collect();
-        numbers.into_iter().for_each(|number| self.undo_or_keep(number));
+        self.numbers().into_iter().for_each(|number| self.undo_or_keep(number));
     }
 
     /// Undoes the changes of a group that nobody will commit; those that others share are kept.

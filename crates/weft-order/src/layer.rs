@@ -257,18 +257,12 @@ impl OrderedFs {
 
     /// Makes an atomic group that can be aborted. Returns its number.
     fn create_abortable(&self, thread: u32) -> Done<u32> {
-        if !self.abortables.is_supported() {
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        let made = self.groups.create_atomic(AtomicLimits::default())?;
-        if made.atomic_blocks_left().is_none_or(|left| left < atomic_file::BLOCKS_MIN) {
-            return Err(Errno::OPNOTSUPP.into());
-        }
+        let made = self.abortables.make(&self.groups)?;
         let (number, owner) = {
             let mut table = locked(&self.table);
             (table.add(thread, made.clone(), Kind::Abortable)?, table.process_of(thread)?)
         };
-        let mut added = self.abortables.add(number, made, owner);
+        let mut added = self.abortables.add(number, made, Some(owner)).map(drop);
         if added.is_ok() && !self.background.watch_processes() {
             self.abortables.keep(number);
             added = Err(Errno::AGAIN.into());

@@ -45,6 +45,7 @@
 //! | `abort` | atomic groups that can be aborted, and what others change of what they changed |
 //! | `recording` | the layer that keeps what such a group replaces |
 //! | `undo` | what was replaced, and how it comes back |
+//! | `in_process` | groups that can be aborted, of a volume that this process has opened itself |
 //! | `background` | the thread that keeps promises |
 //! | `pipe` | the pipes by which programs are told that a group is durable |
 //! | `process` | the processes from which a process descends |
@@ -57,6 +58,7 @@ mod background;
 mod client;
 pub mod commands;
 mod engagement;
+mod in_process;
 mod layer;
 mod listing;
 mod open_file;
@@ -68,5 +70,6 @@ mod undo;
 
 pub use client::{Error, MountedGroup, Result, list};
 pub use commands::{Fsync, Kind, Scope};
+pub use in_process::{UndoableGroup, UndoableGroups};
 pub use layer::OrderedFs;
 pub use listing::{BEFORES_LISTED_MAX, LABEL_BYTES_MAX, ListedGroup};

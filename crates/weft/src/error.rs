@@ -70,13 +70,13 @@ pub enum Error {
          and fsync waits"
     )]
     NeedsMount,
-    /// A patchgroup of a volume in process was to be one that can be aborted, or to be aborted.
-    #[error("only on a mount: changes of a volume in process cannot be undone")]
-    NoAbort,
+    /// A patchgroup of a volume in process was to be aborted, and is of a kind that cannot be.
+    #[error("the changes of this patchgroup cannot be undone: it is of another kind")]
+    NotUndoable,
     /// A patchgroup refused a call, or its changes could not be made durable.
     #[error(transparent)]
     Group(#[from] weft_patch::Error),
-    /// A patchgroup of a mount did.
+    /// A patchgroup of a mount did, or one that can be aborted.
     #[error(transparent)]
     MountedGroup(#[from] weft_order::Error),
 }
@@ -102,15 +102,17 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::NeedsMount | Self::NoAbort => rustix::io::Errno::OPNOTSUPP.raw_os_error(),
+            Self::NeedsMount => rustix::io::Errno::OPNOTSUPP.raw_os_error(),
             Self::Block(e) => e.errno(),
             Self::File { source, .. } => source.errno(),
             Self::Host { source, .. } => {
                 source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error())
             }
-            Self::Unrecognised { .. } | Self::Tar(_) | Self::Invalid(_) | Self::Usage(_) => {
-                rustix::io::Errno::INVAL.raw_os_error()
-            }
+            Self::Unrecognised { .. }
+            | Self::Tar(_)
+            | Self::Invalid(_)
+            | Self::Usage(_)
+            | Self::NotUndoable => rustix::io::Errno::INVAL.raw_os_error(),
             Self::Volume { .. } | Self::Mount(_) => rustix::io::Errno::IO.raw_os_error(),
             Self::Closed(_) => rustix::io::Errno::BADF.raw_os_error(),
             Self::Group(e) => e.errno(),

@@ -140,7 +140,7 @@ static void in_process(void) {
     EXPECT(weft_mkfs(image, "ext3", 64 << 20, NULL, 0), 0);
     EXPECT(weft_volume_open(image, 0, "journal", &volume), 0);
     EXPECT(weft_group_on_volume_of_kind(volume, WEFT_GROUP_ABORTABLE, &group), -EOPNOTSUPP);
-    EXPECT(group == NULL, 1);
+    EXPECT(group == NULL, 1); /* its journal is too small */
     EXPECT(weft_group_on_volume_of_kind(volume, 4, &group), -EINVAL);
     EXPECT(weft_group_on_volume_of_kind(volume, WEFT_GROUP_ATOMIC, &group), 0);
     EXPECT(weft_group_engage(group), 0);
@@ -148,7 +148,7 @@ static void in_process(void) {
     EXPECT(weft_file_write(file, "42\n", 3, 0), 0);
     EXPECT(weft_file_close(file), 0);
     EXPECT(weft_group_disengage(group), 0);
-    EXPECT(weft_group_abort(group), -EOPNOTSUPP);
+    EXPECT(weft_group_abort(group), -EINVAL); /* of another kind */
     EXPECT(weft_group_blocks_left(group) > 0, 1);
     EXPECT(weft_group_commit(group), 0);
     EXPECT(weft_group_tell_durable(group, &fd), 0);
@@ -163,6 +163,18 @@ static void in_process(void) {
     EXPECT(weft_group_tell_durable(group, &fd), -EBADF);
     EXPECT(fd, -1);
     weft_group_close(group);
+
+    EXPECT(weft_mkfs(image, "ext3", 128 << 20, NULL, 1), 0);
+    EXPECT(weft_volume_open(image, 0, "journal", &volume), 0);
+    EXPECT(weft_group_on_volume_of_kind(volume, WEFT_GROUP_ABORTABLE, &group), 0);
+    EXPECT(weft_group_engage(group), 0);
+    EXPECT(weft_file_open(volume, "/f", WEFT_FILE_WRITE | WEFT_FILE_CREATE, 0644, &file), 0);
+    EXPECT(weft_file_close(file), 0);
+    EXPECT(weft_group_abort(group), 0);
+    EXPECT(weft_group_abort(group), -EINVAL); /* it has ended */
+    EXPECT(weft_file_open(volume, "/f", WEFT_FILE_READ, 0, &file), -ENOENT);
+    weft_group_close(group);
+    EXPECT(weft_volume_close(volume), 0);
 
     EXPECT(weft_mkfs(image, "ext2", 16 << 20, NULL, 1), 0);
     EXPECT(weft_volume_open(image, 0, "soft", &volume), 0);

@@ -18,9 +18,9 @@ pub struct File {
 impl Drop for File {
     fn drop(&mut self) {
         // With its volume closed there is nothing to give back.
-        let _ = self.volume.with(|stack| {
-            let _ = stack.fs().release(self.ino, self.handle);
-            stack.fs().forget(self.ino, 1);
+        let _ = self.volume.with(|open| {
+            let _ = open.stack.fs().release(self.ino, self.handle);
+            open.stack.fs().forget(self.ino, 1);
             Ok(())
         });
     }
@@ -57,8 +57,7 @@ impl File {
         action: &'static str,
         call: impl FnOnce(&dyn FileSystem) -> weft_vfs::Result<R>,
     ) -> Result<R> {
-        let failed = |e| Error::file(action, &self.path, e);
-        self.volume.with(|stack| call(stack.fs()).map_err(failed))
+        self.volume.with_fs(action, &self.path, call)
     }
 
     /// Returns an error unless the file was opened for this.

@@ -1,21 +1,19 @@
 //! A patchgroup as a handle: the same type for a volume that this process has opened, and for a mount.
 //!
-//! A volume in process has groups that are atomic, and none that can be aborted: what a group replaces is
-//! kept by the layer of a mount ([`weft_order`]), through which calls in process do not go.
-//!
 //! The groups that a thread is in are kept per thread: a caller that engages and disengages by two
 //! calls, in another language, has no place for a guard.
 
 use super::Volume;
-use super::volume::Opened;
+use super::volume::{Open, Opened};
 use crate::{Error, Result};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use weft_order::{Fsync, Kind, MountedGroup, Scope};
+use weft_order::{Fsync, Kind, MountedGroup, Scope, UndoableGroup};
 use weft_patch::{AtomicLimits, EnteredAlone, PatchGroup, PatchGroupError};
 
 thread_local! {
@@ -28,8 +26,8 @@ thread_local! {
 /// The bytes that can be read once a group is durable: as many as a mount writes.
 const TOLD_BYTES: usize = 4;
 
-/// Set once a group is closed, which some thread may be in.
-static CLOSED_ENGAGED: AtomicBool = AtomicBool::new(false);
+/// Set once a group has ended, which some thread may be in.
+static ENDED_ENGAGED: AtomicBool = AtomicBool::new(false);
 
 /// A set of changes that are ordered as a whole ([`weft_patch::patchgroup`] says what that means), of
 /// a volume in process or of a mount.
@@ -53,39 +51,80 @@ struct InProcess {
 /// A group, as its volume and the threads in it know it.
 #[derive(Debug)]
 pub(super) struct Member {
-    closed: AtomicBool,
+    /// Set once threads that are in it have to leave.
+    ended: AtomicBool,
     /// `None` once it is closed: it would keep the device of a closed volume open, and locked.
-    group: Mutex<Option<PatchGroup>>,
+    made: Mutex<Option<Made>>,
+}
+
+#[derive(Debug, Clone)]
+struct Made {
+    group: PatchGroup,
+    /// The same group, if it can be aborted.
+    undoable: Option<UndoableGroup>,
 }
 
 impl Member {
     /// Closes the group. Threads that are in it leave at their next call; an atomic one ends at once, as
     /// others would wait for that.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        CLOSED_ENGAGED.store(true, Ordering::Release);
-        let group = self.group.lock().unwrap_or_else(PoisonError::into_inner).take();
-        group.inspect(PatchGroup::end);
+        self.end();
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).take();
+        made.inspect(|made| made.group.end());
+    }
+
+    fn made(&self) -> Option<Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends the engagements: threads that are in the group leave at their next call.
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        ENDED_ENGAGED.store(true, Ordering::Release);
     }
 }
 
 impl InProcess {
     /// Runs a call on the group while its volume is open.
     fn with<R>(&self, call: impl FnOnce(&PatchGroup) -> Result<R>) -> Result<R> {
-        self.volume.with(|_| {
-            let group = self.member.group.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            call(&group.ok_or(Error::Closed("the patchgroup"))?)
+        self.with_volume(|_, made| call(&made.group))
+    }
+
+    fn with_volume<R>(&self, call: impl FnOnce(&Open, &Made) -> Result<R>) -> Result<R> {
+        let closed = Error::Closed("the patchgroup");
+        self.volume.with(|open| call(open, &self.member.made().ok_or(closed)?))
+    }
+
+    /// Runs a call that ends the group, if it is atomic: it can no longer be aborted then.
+    fn end_with<R>(&self, call: impl FnOnce(&PatchGroup) -> Result<R>) -> Result<R> {
+        self.with_volume(|open, made| {
+            if let Some(undoable) = &made.undoable {
+                // Each thread that is in it holds it, too.
+                if Arc::strong_count(&self.member) > 1 {
+                    return Err(PatchGroupError::Engaged.into());
+                }
+                open.undoable.keep(undoable);
+            }
+            call(&made.group)
         })
     }
 }
 
-/// Takes this thread out of the groups that another thread has closed.
-pub(super) fn leave_closed() {
-    if CLOSED_ENGAGED.load(Ordering::Acquire) {
+/// Takes this thread out of the groups that another thread has ended.
+pub(super) fn leave_ended() {
+    if ENDED_ENGAGED.load(Ordering::Acquire) {
         let _ = ENGAGED.try_with(|engaged| {
-            engaged.borrow_mut().retain(|(member, _)| !member.closed.load(Ordering::Acquire));
+            engaged.borrow_mut().retain(|(member, _)| !member.ended.load(Ordering::Acquire));
         });
     }
+}
+
+/// Returns the groups that can be aborted which this thread is in.
+pub(super) fn undoable_of_thread() -> SmallVec<[UndoableGroup; 1]> {
+    let all = |engaged: &RefCell<Vec<(Arc<Member>, EnteredAlone)>>| {
+        engaged.borrow().iter().filter_map(|(member, _)| member.made()?.undoable).collect()
+    };
+    ENGAGED.try_with(all).unwrap_or_default()
 }
 
 impl From<PatchGroupError> for Error {
@@ -109,21 +148,29 @@ impl Group {
     ///
     /// # Errors
     /// As [`on_volume`](Self::on_volume); `EOPNOTSUPP` for [`Kind::Atomic`] without a journal, or with one
-    /// that is too small, and for [`Kind::Abortable`] ([`Error::NoAbort`]).
+    /// that is too small. For [`Kind::Abortable`] [`Error::MountedGroup`], with `EOPNOTSUPP` for these
+    /// and where changes cannot be undone (1,600 blocks of a journal are enough), with `EMFILE` for more
+    /// than 64.
     pub fn on_volume_of_kind(volume: &Volume, kind: Kind) -> Result<Self> {
-        let group = volume.0.with(|stack| {
+        let made = volume.0.with(|open| {
+            let stack = &open.stack;
             let engine = stack.engine().filter(|_| !stack.is_read_only());
             let read_only = || Error::file("make a patchgroup of", b"/", weft_vfs::Error::ReadOnly);
             let groups = engine.ok_or_else(read_only)?.patchgroups();
-            match kind {
-                Kind::Ordinary => Ok(groups.create()),
-                Kind::Linear => Ok(groups.create_linear()),
-                Kind::Atomic => Ok(groups.create_atomic(AtomicLimits::default())?),
-                Kind::Abortable => Err(Error::NoAbort),
-            }
+            let group = match kind {
+                Kind::Ordinary => groups.create(),
+                Kind::Linear => groups.create_linear(),
+                Kind::Atomic => groups.create_atomic(AtomicLimits::default())?,
+                Kind::Abortable => {
+                    let undoable = open.undoable.create(&groups)?;
+                    let group = undoable.patchgroup().clone();
+                    return Ok(Made { group, undoable: Some(undoable) });
+                }
+            };
+            Ok(Made { group, undoable: None })
         })?;
-        let group = Mutex::new(Some(group));
-        let member = Arc::new(Member { closed: AtomicBool::new(false), group });
+        let made = Mutex::new(Some(made));
+        let member = Arc::new(Member { ended: AtomicBool::new(false), made });
         volume.0.add(&member)?;
         Ok(Self(Of::InProcess(InProcess { volume: Arc::clone(&volume.0), member })))
     }
@@ -155,7 +202,9 @@ impl Group {
     pub fn depend(&self, before: &Self) -> Result<()> {
         match (&self.0, &before.0) {
             (Of::InProcess(after), Of::InProcess(before)) => {
-                after.with(|after| before.with(|before| Ok(after.depend(before)?)))
+                // One after the other: a volume that is being closed admits no further call meanwhile.
+                let after = after.with(|after| Ok(after.clone()))?;
+                before.end_with(|before| Ok(after.depend(before)?))
             }
             (Of::Mounted(after), Of::Mounted(before)) => Ok(after.depend(before)?),
             _ => Err(PatchGroupError::OtherVolume.into()),
@@ -314,7 +363,7 @@ impl Group {
     /// its changes are kept, and a crash may have left a part of them. [`Error::Closed`].
     pub fn commit(&self) -> Result<()> {
         match &self.0 {
-            Of::InProcess(group) => group.with(|group| Ok(group.commit()?)),
+            Of::InProcess(group) => group.end_with(|group| Ok(group.commit()?)),
             Of::Mounted(group) => Ok(group.commit()?),
         }
     }
@@ -322,12 +371,18 @@ impl Group {
     /// Undoes all changes of a group of [`Kind::Abortable`], and ends it and its engagements.
     ///
     /// # Errors
-    /// [`Error::NoAbort`] for a volume in process. `EBUSY` if others have changed what the group has
-    /// changed: nothing is undone, and it can still be committed. `EINVAL` for a group of another kind, and
-    /// one that has ended. With another error a part could not be undone, and is kept.
+    /// `EBUSY` if others have changed what the group has changed: nothing is undone, and it can still be
+    /// committed. `EINVAL` for a group of another kind, and one that has ended. With another error a part
+    /// could not be undone, and is kept.
     pub fn abort(&self) -> Result<()> {
         match &self.0 {
-            Of::InProcess(_) => Err(Error::NoAbort),
+            Of::InProcess(group) => group.with_volume(|open, made| {
+                let undoable = made.undoable.as_ref().ok_or(Error::NotUndoable)?;
+                open.undoable.abort(undoable)?;
+                group.member.end();
+                leave(&group.member);
+                Ok(())
+            }),
             Of::Mounted(group) => Ok(group.abort()?),
         }
     }
@@ -378,7 +433,7 @@ impl Group {
     /// The error of the device, if it failed; those of [`commit`](Self::commit).
     pub fn sync(&self) -> Result<()> {
         match &self.0 {
-            Of::InProcess(group) => group.with(|group| Ok(group.sync()?)),
+            Of::InProcess(group) => group.end_with(|group| Ok(group.sync()?)),
             Of::Mounted(group) => Ok(group.sync()?),
         }
     }
@@ -399,6 +454,11 @@ impl Drop for Group {
     fn drop(&mut self) {
         if let Of::InProcess(group) = &self.0 {
             leave(&group.member);
+            // If it or the volume is closed, its changes are kept already.
+            let _ = group.with_volume(|open, made| {
+                made.undoable.iter().for_each(|undoable| open.undoable.keep(undoable));
+                Ok(())
+            });
             // Another thread that is in the group holds it.
             if Arc::strong_count(&group.member) > 1 {
                 group.member.close();

@@ -6,9 +6,9 @@ use super::group::Member;
 use super::{File, Group};
 use crate::{Error, Options, Order, Result, Stack};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use weft_order::Kind;
+use weft_order::{Kind, UndoableGroups};
 use weft_vfs::path::Listed;
-use weft_vfs::{Attr, Caller, OpenFlags, RenameFlags, Walker};
+use weft_vfs::{Attr, Caller, FileSystem, OpenFlags, RenameFlags, Walker};
 
 /// The name of a volume in [`Error::Closed`].
 const VOLUME: &str = "the volume";
@@ -24,15 +24,30 @@ pub struct Volume(pub(super) Arc<Opened>);
 #[derive(Debug)]
 pub(super) struct Opened {
     source: String,
-    stack: RwLock<Option<Stack>>,
+    open: RwLock<Option<Open>>,
     /// The groups, to be closed with the volume.
     groups: Mutex<Vec<Weak<Member>>>,
 }
 
+/// What there is of a volume while it is open.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub stack: Stack,
+    pub undoable: UndoableGroups,
+}
+
+impl Open {
+    fn close(self) -> Result<()> {
+        self.undoable.keep_all();
+        drop(self.undoable);
+        self.stack.close()
+    }
+}
+
 impl Drop for Opened {
     fn drop(&mut self) {
-        let stack = self.stack.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(e)) = stack.map(Stack::close) {
+        let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(e)) = open.map(Open::close) {
             tracing::error!("{}: {e}", self.source);
         }
     }
@@ -40,10 +55,23 @@ impl Drop for Opened {
 
 impl Opened {
     /// Runs a call on the volume, which stays open meanwhile.
-    pub fn with<R>(&self, call: impl FnOnce(&Stack) -> Result<R>) -> Result<R> {
-        super::group::leave_closed();
-        let stack = self.stack.read().unwrap_or_else(PoisonError::into_inner);
-        call(stack.as_ref().ok_or(Error::Closed(VOLUME))?)
+    pub fn with<R>(&self, call: impl FnOnce(&Open) -> Result<R>) -> Result<R> {
+        super::group::leave_ended();
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        call(open.as_ref().ok_or(Error::Closed(VOLUME))?)
+    }
+
+    /// Runs a call on the file system, in the groups of this thread.
+    pub fn with_fs<R>(
+        &self,
+        action: &'static str,
+        path: &[u8],
+        call: impl FnOnce(&dyn FileSystem) -> weft_vfs::Result<R>,
+    ) -> Result<R> {
+        self.with(|open| {
+            let groups = super::group::undoable_of_thread();
+            open.undoable.with_fs(&groups, call).map_err(|e| Error::file(action, path, e))
+        })
     }
 
     /// Adds a group to those that are closed with the volume.
@@ -65,10 +93,7 @@ impl Opened {
         path: &[u8],
         call: impl FnOnce(&Walker<'_>) -> weft_vfs::Result<R>,
     ) -> Result<R> {
-        self.with(|stack| {
-            let walker = Walker::owned_by(stack.fs(), caller());
-            call(&walker).map_err(|e| Error::file(action, path, e))
-        })
+        self.with_fs(action, path, |fs| call(&Walker::owned_by(fs, caller())))
     }
 }
 
@@ -95,14 +120,14 @@ impl Volume {
     /// # Errors
     /// [`Error::Closed`]; those of [`Stack::close`], after which the volume is closed as well.
     pub fn close(&self) -> Result<()> {
-        let mut stack = self.0.stack.write().unwrap_or_else(PoisonError::into_inner);
-        let stack = stack.take().ok_or(Error::Closed(VOLUME))?;
+        let mut open = self.0.open.write().unwrap_or_else(PoisonError::into_inner);
+        let open = open.take().ok_or(Error::Closed(VOLUME))?;
         // Each holds the device, which others can open once all are closed. Before the volume: it would
         // wait for atomic ones, and what closing it changes is in none of them.
         let groups = self.0.groups.lock().unwrap_or_else(PoisonError::into_inner).split_off(0);
         groups.iter().filter_map(Weak::upgrade).for_each(|group| group.close());
-        super::group::leave_closed();
-        stack.close()
+        super::group::leave_ended();
+        open.close()
     }
 
     /// The source that was opened.
@@ -116,7 +141,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Closed`].
     pub fn order(&self) -> Result<Order> {
-        self.0.with(|stack| Ok(stack.order()))
+        self.0.with(|open| Ok(open.stack.order()))
     }
 
     /// Returns true if the volume refuses changes.
@@ -124,7 +149,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Closed`].
     pub fn is_read_only(&self) -> Result<bool> {
-        self.0.with(|stack| Ok(stack.is_read_only()))
+        self.0.with(|open| Ok(open.stack.is_read_only()))
     }
 
     /// Returns the attributes of the inode at `path`; symbolic links are followed.
@@ -246,6 +271,7 @@ impl From<Stack> for Volume {
     fn from(stack: Stack) -> Self {
         let source = stack.source().to_owned();
         let groups = Mutex::default();
-        Self(Arc::new(Opened { source, stack: RwLock::new(Some(stack)), groups }))
+        let undoable = UndoableGroups::new(stack.share());
+        Self(Arc::new(Opened { source, open: RwLock::new(Some(Open { stack, undoable })), groups }))
     }
 }

@@ -349,7 +349,7 @@ def group(
 
     The kinds are "ordinary"; "linear", in which each change is ordered after the one before it; "atomic":
     after a power cut all changes are there, or none, once it is committed; "abortable": atomic, and it can
-    be aborted. The last is for mounts; atomic() uses both."""
+    be aborted. atomic() uses both."""
     if isinstance(where, Volume):
         native = where._open.group(kind)
     else:
@@ -384,17 +384,17 @@ def atomic(
     (EOPNOTSUPP); on a mount, root or the user who runs it.
 
     If an exception leaves the context, the changes are undone. Where they cannot be, they are kept, and
-    the exception has a note (__notes__) that says so: on a Volume, on a mount on which nothing can be
-    undone, and if others have changed the same. If it has no such note, nothing is changed.
+    the exception has a note (__notes__) that says so: on a volume on which nothing can be undone, and if
+    others have changed the same. If it has no such note, nothing is changed.
 
-    A context of more than 5 seconds for which others wait ends with a TimeoutError, one that changes
-    more than the journal has room for with an OSError of EFBIG. The changes are durable by age, as
-    others are, or once the group is synced."""
-    can_abort = not isinstance(where, Volume)
+    A context of more than 5 seconds for which others wait ends with a TimeoutError, which undoes its
+    changes, too; one that changes more than the journal has room for with an OSError of EFBIG. The changes
+    are durable by age, as others are, or once the group is synced."""
+    can_abort = True
     try:
-        made = group(where, after, "abortable" if can_abort else "atomic")
+        made = group(where, after, "abortable")
     except Error as e:
-        if e.errno != errno.EOPNOTSUPP or not can_abort:
+        if e.errno != errno.EOPNOTSUPP:
             raise
         can_abort = False
         made = group(where, after, "atomic")
@@ -403,11 +403,17 @@ def atomic(
             yield made
     except BaseException as e:
         kept = _undo(made) if can_abort else "nothing can be undone on this volume"
-        if kept:
-            _note(e, kept)
-            with contextlib.suppress(OSError):
-                made.commit()
+        if kept and kept != _ENDED:
+            _keep(made, e, kept)
         raise
+    if can_abort and not made.blocks_left:
+        # It was cut, or aborted within the context.
+        kept = _undo(made)
+        if kept != _ENDED:
+            cut = TimeoutError(errno.ETIMEDOUT, "the changes took longer than 5 seconds while others waited")
+            if kept:
+                _keep(made, cut, kept)
+            raise cut
     try:
         made.commit()
     except OSError as e:
@@ -415,13 +421,22 @@ def atomic(
         raise
 
 
+_ENDED = "the group has ended"
+
+
 def _undo(group: Group) -> str | None:
     """Undoes the changes of a group, or returns the reason why they are kept."""
     try:
         group.abort()
     except OSError as refused:
-        return str(refused.strerror)
+        return _ENDED if refused.errno == errno.EINVAL else str(refused.strerror)
     return None
+
+
+def _keep(group: Group, error: BaseException, why: str) -> None:
+    _note(error, why)
+    with contextlib.suppress(OSError):
+        group.commit()
 
 
 def _note(error: BaseException, kept: str) -> None:
