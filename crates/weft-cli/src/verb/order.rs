@@ -181,6 +181,11 @@ pub fn run(out: Output, args: &cli::Ordered) -> Outcome {
             Err(why) => eprintln!("weft: the command failed, and its changes are kept: {why}"),
         }
     }
+    if can_undo && group.blocks_left().map_err(failed)? == 0 {
+        // It was cut. An exit code that is not 0 means that nothing has changed.
+        group.abort().map_err(failed)?;
+        return Err(Failure::new(format!("{}: it is undone", failed(Error::Cut))));
+    }
     group.commit().map_err(failed)?;
     if args.sync {
         group.sync().map_err(failed)?;

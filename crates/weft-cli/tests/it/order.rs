@@ -34,13 +34,14 @@ fn in_turn(fsync: &str) -> String {
 /// the exit code: 3 if one fails.
 fn crash_run(bench: &Bench, order: &str, (setup, check): (&str, &str), run: &str) -> (i32, String) {
     let run = run.replace("weft order", &format!("{} order", env!("CARGO_BIN_EXE_weft")));
-    let (order, hfs) = match order.strip_prefix("hfs ") {
+    let (order, volume) = match order.strip_prefix("hfs ") {
         Some(order) => (order, &["--hfs"][..]),
-        None => (order, &[][..]),
+        // With a journal that is large enough for changes to be undone.
+        None => (order, &["--size", "128M"][..]),
     };
     let fixed = ["crash", "run", "--setup", setup, "--order", order, "--states", "1500"];
-    let ran = bench.run(&[&fixed[..], &["--run", &run, "--check", check], hfs].concat());
-    (ran.code, format!("{order} {hfs:?}: {run}: {}{}", ran.out, ran.err))
+    let ran = bench.run(&[&fixed[..], &["--run", &run, "--check", check], volume].concat());
+    (ran.code, format!("{order} {volume:?}: {run}: {}{}", ran.out, ran.err))
 }
 
 #[test]
@@ -151,6 +152,25 @@ fn of_an_atomic_command_all_is_left_or_nothing() {
 }
 
 #[test]
+fn of_an_atomic_command_that_is_undone_nothing_is_ever_left() {
+    let bench = Bench::new();
+    let old = r#"test "$(cat f1 f2 f3 f4 f5)" = "$(for i in 1 2 3 4 5; do echo old $i; done)" -a ! -e made"#;
+    let files = ("for i in 1 2 3 4 5; do echo old $i >f$i; done", old);
+    let run = "for i in 1 2; do echo new $i | dd of=f$i conv=notrunc status=none; done; \
+               mkdir made; mv f3 made/a; mv f4 f5; rm f5; sync f1; exit 1";
+    // What the undoing has left in the journal reaches the disk, too.
+    let and_sync = |line: &str| format!("{line}; sync .; touch after; sync .; exit 0");
+    let by_hand = format!("({run}); rm -r made; {}", files.0);
+    for order in ORDERS.iter().filter(|order| order.starts_with("journal")) {
+        let undone = and_sync(&format!("weft order --atomic '{run}'"));
+        let (code, said) = crash_run(&bench, order, files, &undone);
+        assert_eq!(code, 0, "{said}");
+        let (code, said) = crash_run(&bench, order, files, &and_sync(&by_hand));
+        assert_eq!(code, 3, "{said}");
+    }
+}
+
+#[test]
 fn an_atomic_command_that_fails_or_is_killed_has_changed_nothing() {
     if !can_mount() {
         return;
@@ -208,6 +228,15 @@ fn an_atomic_command_that_fails_or_is_killed_has_changed_nothing() {
     assert_eq!(ended.status.code(), Some(4), "{said}");
     assert!(said.contains("others have changed"), "{said}");
     assert_eq!(shell("cat m/d/new"), "more\nof another\n");
+    // It takes too long for others, changes nothing after that, and ends well.
+    let line = "echo late >m/d/late && touch held && while test -e held; do sleep 0.01; done";
+    let late = atomic(line).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    yield_until("it has changed all", || bench.path("held").exists());
+    shell("sync m && rm held");
+    let ended = late.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(!ended.status.success() && said.contains("it is undone"), "{said}");
+    assert!(!bench.path("m/d/late").exists());
     // One that succeeds.
     bench.ok(&["order", "--on", "m", "--atomic", "echo done >m/d/last"]);
     bench.ok(&["umount", "m"]);
