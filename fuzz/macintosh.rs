@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use weft::block::{BlockDevice, Image, MemoryDevice, Rng};
 use weft::hfs::layout::{Fork, Mdb, Name, ROOT_ID};
 use weft::hfs::mkfs::{MkfsOptions, mkfs};
+use weft::hfs::owners::{Content, Owners, entries};
 use weft::hfs::volume::New;
 use weft::hfs::{Hfs, OpenOptions, fsck};
 use weft::patch::{self, JournalMode, Policy};
@@ -35,6 +36,16 @@ pub fn hfs(data: &[u8]) {
         Hfs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options)
     };
     let _ = fsck::check(&*device);
+    if let Ok(owners) = Owners::read(&*device) {
+        assert!(owners.content(2).is_some(), "the master directory block");
+        let mut node = [0; 512];
+        for block in 0..device.geometry().len_bytes / 512 {
+            if let Some(Content::Node { .. }) = owners.content(block) {
+                let read = device.read_at(&mut node, block * 512);
+                let _ = read.map(|()| entries(&node));
+            }
+        }
+    }
     if let Ok(fs) = open(true) {
         walk(&*fs);
     }

@@ -501,6 +501,10 @@ pub fn mount_and_walk(data: &[u8]) {
     let options = Options { order: Some(order), engine, ..Options::default() };
 
     let _ = weft::ext2::fsck::check(&*device, &weft::ext2::fsck::Options::default());
+    if let Ok(owners) = weft::ext2::owners::Owners::read(&*device) {
+        let held = (0..len >> 10).filter_map(|block| owners.content(block)).count();
+        assert!(held > 0 && owners.blocks_of(2).len() <= held, "at least the superblock");
+    }
     if let Ok(stack) = Stack::open_device("fuzzed", Arc::clone(&device), &options) {
         walk(stack.fs());
         change(stack.fs());
