@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weft_block::{MemoryDevice, Rng};
 use weft_ext2::Ext2;
 use weft_ext2::mkfs::{MkfsOptions, mkfs};
-use weft_patch::{Counters, Options};
+use weft_patch::{Counters, Options, PatchGroup};
 use weft_vfs::{Caller, FileKind, FileSystem, Handle, Ino, OpenFlags, SetAttr};
 
 fn volume() -> Arc<Ext2> {
@@ -96,4 +96,46 @@ fn names_that_come_and_go_have_few_dependencies() {
     assert!(flushes <= 130, "{flushes} flushes, {before:?}");
     assert!(before.dependencies_now <= 8 * before.patches_now, "{before:?}");
     fs.unmount().unwrap();
+}
+
+/// Makes 10,000 files of one block in 100 directories, and one more in a group. Returns the numbers of
+/// blocks and flushes that a sync of the group writes.
+fn sync_of_one_among_many(in_a_directory_of_its_own: bool) -> (u64, u64) {
+    let fs = volume();
+    let root = fs.root();
+    let make_dir = |i: usize| fs.mkdir(&Caller::ROOT, root, format!("d{i}").as_bytes(), 0o755);
+    let dirs: Vec<Ino> = (0..101).map(|i| make_dir(i).unwrap().attr.ino).collect();
+    fs.engine().sync().unwrap();
+    let make = |dir: usize, i: usize| {
+        let (name, flags) = (format!("file{i}"), OpenFlags::WRITE);
+        let made = fs.create(&Caller::ROOT, dirs[dir], name.as_bytes(), 0o644, flags);
+        let ino = made.unwrap().0.attr.ino;
+        fs.write(&Caller::ROOT, ino, Handle::NONE, 0, &[7; 4096]).unwrap();
+    };
+    let group = PatchGroup::new(fs.engine());
+    for i in 0..10_000 {
+        if i == 5000 {
+            let dir = if in_a_directory_of_its_own { 100 } else { 50 };
+            group.engage().unwrap().enter_for(|| make(dir, 10_000));
+        }
+        make(i % 100, i);
+    }
+    let before = fs.engine().counters();
+    assert!(before.dirty_blocks_now > 10_000);
+    group.sync().unwrap();
+    let after = fs.engine().counters();
+    assert!(group.is_durable());
+    fs.unmount().unwrap();
+    assert_eq!(fs.damage(), None);
+    (after.blocks_written - before.blocks_written, after.flushes - before.flushes)
+}
+
+/// What shares a block with the file and cannot be rolled back is written, too, with what it needs: the
+/// inodes that were made beside it, or all that a directory has names of.
+#[test]
+fn a_sync_of_a_group_leaves_what_others_have_changed() {
+    let (blocks, flushes) = sync_of_one_among_many(true);
+    assert!(blocks <= 40 && flushes <= 4, "{blocks} blocks, {flushes} flushes");
+    let (blocks, flushes) = sync_of_one_among_many(false);
+    assert!(blocks <= 1000 && flushes <= 4, "{blocks} blocks, {flushes} flushes");
 }
