@@ -401,7 +401,8 @@ impl State {
         patch
     }
 
-    /// Cancels the pending changes of a freed block, if nothing but `cleared` waits for them.
+    /// Cancels the pending changes of a freed block, if nothing but `cleared` waits for them, and ends of
+    /// groups that [need them no more](Self::is_end_without).
     ///
     /// A patch that waits for them can have been merged into `cleared`: for example the link count
     /// of a directory that waits for a name in this block, where the pointer to the block is in the
@@ -416,7 +417,8 @@ impl State {
         let whole = |patch: &u32| b.data || self.graph.is_in_one_sector(*patch);
         let cleared = self.graph.find(cleared).filter(whole);
         if b.run != NONE {
-            if self.graph.afters(b.run).all(|after| Some(after) == cleared) {
+            let waits = |after| Some(after) != cleared && !self.is_end_without(after);
+            if !self.graph.afters(b.run).any(waits) {
                 self.cancel_all(buffer);
             }
             return;
@@ -424,11 +426,12 @@ impl State {
         let oldest = b.oldest;
         let mut at = oldest;
         while at != NONE {
-            let foreign = self
-                .graph
-                .afters(at)
-                .any(|after| Some(after) != cleared && self.graph[after].buffer != buffer);
-            if foreign {
+            let foreign = |after| {
+                Some(after) != cleared
+                    && self.graph[after].buffer != buffer
+                    && !self.is_end_without(after)
+            };
+            if self.graph.afters(at).any(foreign) {
                 return;
             }
             at = self.graph[at].newer;

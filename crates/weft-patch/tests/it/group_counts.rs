@@ -137,6 +137,47 @@ fn groups_one_after_the_other_cost_a_journal_no_flushes() {
     }
 }
 
+/// Returns true if a block was ever written that a group has got, filled and freed, in one step or with
+/// others between.
+fn is_written(policy: Policy, steps: bool) -> bool {
+    let (device, engine) = engine_of(policy);
+    let group = PatchGroup::new(&engine);
+    let engaged = group.engage().unwrap();
+    let data = BlockNr(META as u64 + 1);
+    engaged.enter_for(|| {
+        let mut op = engine.begin(2).unwrap();
+        let filled = op.write_data(data, Owner(1), 0, &[7; BLOCK], true, &[]).unwrap();
+        op.write(BlockNr(0), 0, &[1; 4], &[filled]).unwrap();
+    });
+    if steps {
+        group.barrier();
+        engaged.enter_for(|| engine.begin(1).unwrap().write(BlockNr(1), 0, &[1; 4], &[]).unwrap());
+        group.barrier();
+    }
+    engaged.enter_for(|| {
+        let mut op = engine.begin(2).unwrap();
+        let cleared = op.write(BlockNr(0), 0, &[0; 4], &[]).unwrap();
+        op.free(data, cleared);
+    });
+    assert!(!group.is_durable());
+    drop(engaged);
+    group.sync().unwrap();
+    engine.sync().unwrap();
+    let mut content = [0; BLOCK];
+    device.read_at(&mut content, data.0 * BLOCK as u64).unwrap();
+    content == [7; BLOCK]
+}
+
+#[test]
+fn what_comes_and_goes_within_a_step_is_never_written() {
+    for policy in POLICIES {
+        assert!(!is_written(policy, false), "{policy:?}");
+        // A journal has all steps in one transaction. Without one, the step between needs the first.
+        let ordered = matches!(policy, Policy::Soft | Policy::Async);
+        assert_eq!(is_written(policy, true), ordered, "{policy:?}");
+    }
+}
+
 /// `WEFT_GROUPS` is the number of groups.
 #[test]
 fn many_groups_take_little_memory() {
