@@ -123,7 +123,8 @@ step() { # work
 
 # Acknowledged rows, databases and dumps that are missing.
 missing() {
-    found=$(sql -c "select count(*) from t where a >= 0 and a < $next and b = repeat('x', 500)")
+    # The server may end when it meets a damaged page.
+    found=$(sql -c "select count(*) from t where a >= 0 and a < $next and b = repeat('x', 500)") || found=0
     [ "$found" = "$next" ] || echo "$((next - found)) rows"
     while read -r name; do
         database=$name sql -c 'select count(*) from pg_class' >/dev/null 2>&1 </dev/null || echo "database $name"
@@ -158,7 +159,7 @@ while read -r nr job call nth how; do
     fi
     gone=$(missing)
     # A row may be there of which the answer was not heard.
-    more=$(sql -c "select coalesce(max(a) + 1, 0) from t where a >= 0" </dev/null)
+    more=$(sql -c "select coalesce(max(a) + 1, 0) from t where a >= 0" </dev/null) || more=$next
     checked=ok
     $as "$bin/pg_amcheck" -h "$work" -d postgres </dev/null >"$work/amcheck" 2>&1 || checked=$(head -1 "$work/amcheck")
     kept="$next rows, $(wc -l <"$work/databases") databases, $(wc -l <"$work/spaces") spaces, $(wc -l <"$work/dumps") dumps"
