@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Programs that make their files durable with fsync, and what of that reaches the disk: as they are, and
-where fsync is a barrier, on each order of writes, beside the kernel's ext3.
+"""Programs that make their files durable with fsync, and what of that reaches the disk: as they are, where
+fsync is a barrier, and where it is one that is durable within a second (group), on each order of writes,
+beside the kernel's ext3.
 
     WEFT=target/release/weft scripts/order/programs.py [NAME...] [--scale N] [--repeat N] [--json]
 
@@ -39,7 +40,7 @@ def tree(path, files, size, seed=0):
 
 
 class Program:
-    modes = ["fsync", "barrier"]
+    modes = ["fsync", "barrier", "group"]
     root = False
 
     def begin(self, found):
@@ -66,7 +67,7 @@ class Program:
 
 class Gzip(Program):
     name, count, unit = "gzip --synchronous, each of many files", 200, "file"
-    modes = rig.MODES
+    modes = Program.modes + ["groups"]
 
     def need(self):
         rig.need("gzip", "gzip")
@@ -165,7 +166,7 @@ class Dpkg(Program):
     def check(self, mount):
         found = self.ask(mount, f"""dpkg --root={mount}/system --audit
             dpkg-query --admindir={mount}/system/var/lib/dpkg -W -f '${{db:Status-Abbrev}} ${{Version}} ' many
-            find root/usr -type f | wc -l; find root/usr -name '*.dpkg*' | wc -l""")
+            find system/usr -type f | wc -l; find system/usr -name '*.dpkg*' | wc -l""")
         if found.split() != ["ii", "2", str(self.units // 2), "0"]:
             raise RuntimeError(found)
 

@@ -57,8 +57,8 @@ def ordered(weft, mode, on, *lines):
     lines themselves should make nothing durable."""
     if mode == "fsync":
         return ["sh", "-ec", "\n".join(lines)]
-    if mode == "barrier":
-        return [weft, "order", "--on", on, "--fsync=barrier", "\n".join(("set -e",) + lines)]
+    if mode in ("barrier", "group"):
+        return [weft, "order", "--on", on, f"--fsync={mode}", "\n".join(("set -e",) + lines)]
     then = [word for line in lines for word in ("then", line)][1:]
     return [weft, "order", "--on", on] + then
 
@@ -114,16 +114,8 @@ class Volume:
         if self.kind == KERNEL:
             run("mount", "-t", "ext3", "-o", f"noatime,{self.order}", self.device, self.path)
         else:
-            # weft umount returns when all is durable; its process holds the device a moment longer.
-            for attempt in range(100):
-                try:
-                    run(self.rig.weft, "--quiet", "mount", "--background", "--order", self.order,
-                        "-o", "noatime,allow_other", self.device, self.path)
-                    break
-                except RuntimeError as error:
-                    if "in use by another process" not in str(error) or attempt == 99:
-                        raise
-                    time.sleep(0.1)
+            run(self.rig.weft, "--quiet", "mount", "--background", "--order", self.order,
+                "-o", "noatime,allow_other", self.device, self.path)
         self.mounted = True
 
     def unmount(self):
@@ -263,8 +255,13 @@ def table(rows):
         print(f"| {row['side']} ext3 | {row['order']} | {row['mode']} | {durable['requests']:,} "
               f"| {durable['sectors'] // 8:,} | {durable['flushes']:,} "
               f"| {ran['requests']:,}, {ran['sectors'] // 8:,}, {ran['flushes']:,} "
-              f"| {row['units'] / ran['seconds']:,.0f} | {row['units'] / durable['seconds']:,.0f} |")
+              f"| {rate(row['units'], ran)} | {rate(row['units'], durable)} |")
     sys.stdout.flush()
+
+
+def rate(units, counts):
+    a_second = units / counts["seconds"]
+    return f"{a_second:,.0f}" if a_second >= 10 else f"{a_second:.1f}"
 
 
 def medians(results):
