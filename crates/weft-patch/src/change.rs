@@ -402,7 +402,7 @@ impl State {
     }
 
     /// Cancels the pending changes of a freed block, if nothing but `cleared` waits for them, and ends of
-    /// groups that [need them no more](Self::is_end_without).
+    /// groups that [need them no more](Self::is_end_without), which wait for what frees the block instead.
     ///
     /// A patch that waits for them can have been merged into `cleared`: for example the link count
     /// of a directory that waits for a name in this block, where the pointer to the block is in the
@@ -415,28 +415,29 @@ impl State {
             return;
         }
         let whole = |patch: &u32| b.data || self.graph.is_in_one_sector(*patch);
-        let cleared = self.graph.find(cleared).filter(whole);
-        if b.run != NONE {
-            let waits = |after| Some(after) != cleared && !self.is_end_without(after);
-            if !self.graph.afters(b.run).any(waits) {
-                self.cancel_all(buffer);
-            }
-            return;
-        }
-        let oldest = b.oldest;
-        let mut at = oldest;
+        let freed_by = self.graph.find(cleared);
+        let cleared = freed_by.filter(whole);
+        let (run, oldest) = (b.run, b.oldest);
+        let mut ends = Befores::new();
+        let mut at = if run == NONE { oldest } else { run };
         while at != NONE {
-            let foreign = |after| {
-                Some(after) != cleared
-                    && self.graph[after].buffer != buffer
-                    && !self.is_end_without(after)
-            };
-            if self.graph.afters(at).any(foreign) {
-                return;
+            let own = |after: u32| run == NONE && self.graph[after].buffer == buffer;
+            for after in self.graph.afters(at) {
+                if Some(after) == cleared || own(after) {
+                    continue;
+                }
+                if !self.is_end_without(after) {
+                    return;
+                }
+                ends.push(after);
             }
-            at = self.graph[at].newer;
+            at = if run == NONE { self.graph[at].newer } else { NONE };
         }
-        if oldest != NONE {
+        let freed_by = self.running_commit().or(freed_by);
+        for end in ends {
+            self.add_befores(end, freed_by.as_slice());
+        }
+        if run != NONE || oldest != NONE {
             self.cancel_all(buffer);
         }
     }

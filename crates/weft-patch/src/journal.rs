@@ -128,6 +128,11 @@ impl State {
         ordered && b.data && b.hard != NONE && self.graph[b.hard].waits == 0
     }
 
+    /// Returns the commit of the running transaction, if there is one.
+    pub fn running_commit(&self) -> Option<u32> {
+        Some(self.journal.as_ref()?.running.as_ref()?.commit)
+    }
+
     /// Makes the running transaction commit only after this file data is durable.
     pub fn order_data(&mut self, id: PatchId) {
         let data = &mut self.running().data;

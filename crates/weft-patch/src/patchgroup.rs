@@ -593,15 +593,19 @@ impl State {
     }
 
     /// Returns true for an end of a group that waits for a block which the operation in progress frees, and
-    /// need not: a journal has what gave the block and what frees it in one transaction, or else the end is
-    /// that of the operation's own group, waits for what frees it, and nothing waits for the end.
+    /// may wait for what frees it instead: a journal has that in the transaction of what gave the block, or
+    /// else the end is that of the operation's own group, and nothing waits for it.
     ///
     /// Otherwise a file that comes and goes between two syncs of others, such as a rollback journal of
     /// SQLite without fsync, would be written for nothing: Subversion wrote four times as much.
     pub fn is_end_without(&self, end: u32) -> bool {
-        let in_group = |&id: &PatchId| self.open_end(id) == Some(end);
-        let is_end = self.graph[end].kind == Kind::Empty;
-        is_end && (self.journal.is_some() || self.grouped.ends.iter().any(in_group))
+        let patch = &self.graph[end];
+        if self.journal.is_some() {
+            return patch.kind == Kind::Empty
+                && !patch.sealed
+                && Some(end) != self.running_commit();
+        }
+        self.grouped.ends.iter().any(|&id| self.open_end(id) == Some(end))
     }
 
     /// Returns the patch of an end that takes more befores.

@@ -178,6 +178,54 @@ fn what_comes_and_goes_within_a_step_is_never_written() {
     }
 }
 
+/// What a group has written into a block that others have got is gone with the block, and durably so when
+/// its removal is.
+#[test]
+fn what_was_freed_is_durable_once_its_removal_is() {
+    for policy in POLICIES {
+        let (_, engine) = engine_of(policy);
+        let (group, other) = (PatchGroup::new(&engine), PatchGroup::new(&engine));
+        let data = BlockNr(META as u64 + 1);
+        {
+            let mut op = engine.begin(2).unwrap();
+            let filled = op.write_data(data, Owner(1), 0, &[6; BLOCK], true, &[]).unwrap();
+            op.write(BlockNr(0), 0, &[1; 4], &[filled]).unwrap();
+        }
+        let engaged = group.engage().unwrap();
+        engaged.enter_for(|| {
+            let mut op = engine.begin(1).unwrap();
+            op.write_data(data, Owner(1), 0, &[7; 4], false, &[]).unwrap();
+        });
+        let told = Arc::new(AtomicU32::new(0));
+        let tells = Arc::clone(&told);
+        group.when_durable(move || {
+            tells.fetch_add(1, Ordering::Relaxed);
+        });
+        let free = || {
+            let mut op = engine.begin(2).unwrap();
+            let cleared = op.write(BlockNr(0), 0, &[0; 4], &[]).unwrap();
+            op.free(data, cleared);
+        };
+        if matches!(policy, Policy::Journal(_)) {
+            // Another process removes the file.
+            free();
+        } else {
+            engaged.enter_for(free);
+            other.engage().unwrap().enter_for(|| {
+                engine.begin(1).unwrap().write(BlockNr(1), 0, b"else", &[]).unwrap();
+            });
+            other.sync().unwrap();
+            assert_eq!(told.load(Ordering::Relaxed), 0, "{policy:?}");
+        }
+        assert!(!group.is_durable(), "{policy:?}");
+        drop(engaged);
+        group.sync().unwrap();
+        assert!(group.is_durable(), "{policy:?}");
+        engine.sync().unwrap();
+        assert_eq!(told.load(Ordering::Relaxed), 1, "{policy:?}");
+    }
+}
+
 /// `WEFT_GROUPS` is the number of groups.
 #[test]
 fn many_groups_take_little_memory() {
