@@ -18,6 +18,7 @@ use weft_vfs::{Caller, Error, FileSystem, Ino, Invalidate, Result};
 use crate::atomic_file::BLOCKS_MIN;
 use crate::commands::Failed;
 use crate::process::Process;
+use crate::recording::Recording;
 use crate::undo::{Name, UndoLog, Undone};
 
 /// The most such groups of a mount at a time.
@@ -211,7 +212,7 @@ pub(crate) struct Abortables {
     count: AtomicUsize,
     /// Number of calls in progress of which [`Sharing`] does not know.
     unnoted: AtomicUsize,
-    pub sharing: Sharing,
+    sharing: Sharing,
     sink: Mutex<Option<Arc<dyn Invalidate>>>,
 }
 
@@ -236,8 +237,28 @@ impl Abortables {
         }
     }
 
+    /// Runs a call of a caller who is in these groups. It is recorded if the volume has such groups.
+    ///
+    /// # Errors
+    /// Those of the call; [`Error::Busy`] for two groups: the log of one would not have what the other
+    /// undoes.
+    pub fn run<'a, R>(
+        &self,
+        mut groups: impl Iterator<Item = &'a Abortable>,
+        call: impl FnOnce(&dyn FileSystem) -> Result<R>,
+    ) -> Result<R> {
+        if let Some(_call) = self.begin_unnoted() {
+            return call(&*self.below);
+        }
+        let group = groups.next();
+        if groups.any(|other| group.is_some_and(|group| group.number != other.number)) {
+            return Err(Error::Busy);
+        }
+        call(&Recording { below: &*self.below, sharing: &self.sharing, group })
+    }
+
     /// Begins a call if there are no such groups; otherwise it must be recorded.
-    pub fn begin_unnoted(&self) -> Option<Unnoted<'_>> {
+    fn begin_unnoted(&self) -> Option<Unnoted<'_>> {
         self.unnoted.fetch_add(1, Ordering::SeqCst);
         let call = Unnoted(self);
         (self.count.load(Ordering::SeqCst) == 0).then_some(call)

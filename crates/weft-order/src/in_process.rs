@@ -1,6 +1,5 @@
-//! Atomic groups that can be aborted, on a volume that this process has opened itself: what
-//! [`OrderedFs`](crate::OrderedFs) does for the callers of a mount, for threads that are in a group by
-//! calls of their own.
+//! Atomic groups that can be aborted, on a volume that this process has opened itself. For a mount
+//! [`OrderedFs`](crate::OrderedFs) finds the groups of a caller; here the calling thread says them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +12,6 @@ use weft_vfs::FileSystem;
 use crate::abort::{Abortable, Abortables};
 use crate::client::{Error, Result};
 use crate::commands::Failed;
-use crate::recording::Recording;
 
 /// An atomic group that can be aborted. A clone is the same group.
 #[derive(Debug, Clone)]
@@ -31,7 +29,6 @@ impl UndoableGroup {
 /// The groups of a volume in process that can be aborted. All calls that change the volume go through
 /// [`with_fs`](Self::with_fs).
 pub struct UndoableGroups {
-    fs: Arc<dyn FileSystem>,
     abortables: Abortables,
     last: AtomicU32,
 }
@@ -46,8 +43,7 @@ impl UndoableGroups {
     /// Makes the groups of a file system: none at first.
     #[must_use]
     pub fn new(fs: Arc<dyn FileSystem>) -> Self {
-        let abortables = Abortables::new(Arc::clone(&fs));
-        Self { fs, abortables, last: AtomicU32::new(0) }
+        Self { abortables: Abortables::new(fs), last: AtomicU32::new(0) }
     }
 
     /// Makes a group. `groups` are those of the engine below the file system.
@@ -73,16 +69,8 @@ impl UndoableGroups {
         groups: &[UndoableGroup],
         call: impl FnOnce(&dyn FileSystem) -> weft_vfs::Result<R>,
     ) -> weft_vfs::Result<R> {
-        if let Some(_call) = self.abortables.begin_unnoted() {
-            return call(&*self.fs);
-        }
-        let mut own = groups.iter().map(|group| &*group.0).filter(|g| self.abortables.has(g));
-        let group = own.next();
-        if own.next().is_some() {
-            // One log would not have what the other undoes.
-            return Err(weft_vfs::Error::Busy);
-        }
-        call(&Recording { below: &*self.fs, sharing: &self.abortables.sharing, group })
+        let groups = groups.iter().map(|group| &*group.0);
+        self.abortables.run(groups.filter(|group| self.abortables.has(group)), call)
     }
 
     /// Keeps the changes of a group: it can no longer be aborted.
@@ -103,7 +91,7 @@ impl UndoableGroups {
     /// `EINVAL` it has ended; with another error a part could not be undone, and is kept.
     pub fn abort(&self, group: &UndoableGroup) -> Result<()> {
         let abort = || self.abortables.abort(group.0.number);
-        // In a thread of its own, as what undoes belongs to none of the groups that this thread is in.
+        // In a thread of its own: the undoing must not join the groups that this thread is in.
         let undone = std::thread::scope(|scope| {
             let thread = Builder::new().name("weft-undo".into()).spawn_scoped(scope, abort);
             let undone = thread.map(|thread| thread.join().map_err(|_| Errno::IO));

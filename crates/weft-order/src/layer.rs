@@ -20,7 +20,6 @@ use crate::engagement::OrderedEngagement;
 use crate::listing::{LISTED_BYTES, decode_label};
 use crate::open_file::OpenFiles;
 use crate::pipe::Pipes;
-use crate::recording::Recording;
 use crate::table::{Engagements, Table};
 
 /// A file system whose callers may put their changes into groups; see the [crate] page.
@@ -122,16 +121,7 @@ impl OrderedFs {
         call: impl FnOnce(&dyn FileSystem) -> Result<R>,
     ) -> Result<R> {
         let _entered: SmallVec<[_; 1]> = engaged.iter().map(|e| e.enter()).collect();
-        if let Some(_call) = self.abortables.begin_unnoted() {
-            return call(&*self.below);
-        }
-        let mut groups = engaged.iter().filter_map(|e| e.abortable.as_deref());
-        let group = groups.next();
-        if groups.any(|other| group.is_some_and(|group| group.number != other.number)) {
-            // One log would not have what the other undoes.
-            return Err(Error::Busy);
-        }
-        call(&Recording { below: &*self.below, sharing: &self.abortables.sharing, group })
+        self.abortables.run(engaged.iter().filter_map(|e| e.abortable.as_deref()), call)
     }
 
     /// Handles an fsync: where it is a barrier to the caller, it orders and does not wait.

@@ -401,8 +401,9 @@ impl State {
         patch
     }
 
-    /// Cancels the pending changes of a freed block, if nothing but `cleared` waits for them, and ends of
-    /// groups that [need them no more](Self::is_end_without), which wait for what frees the block instead.
+    /// Cancels the pending changes of a freed block, if nothing waits for them but `cleared`, which removed
+    /// the last pointer to it, and ends of groups that [may wait](Self::may_wait_for_removal) for that
+    /// removal instead.
     ///
     /// A patch that waits for them can have been merged into `cleared`: for example the link count
     /// of a directory that waits for a name in this block, where the pointer to the block is in the
@@ -415,8 +416,8 @@ impl State {
             return;
         }
         let whole = |patch: &u32| b.data || self.graph.is_in_one_sector(*patch);
-        let freed_by = self.graph.find(cleared);
-        let cleared = freed_by.filter(whole);
+        let removal = self.graph.find(cleared);
+        let cleared = removal.filter(whole);
         let (run, oldest) = (b.run, b.oldest);
         let mut ends = Befores::new();
         let mut at = if run == NONE { oldest } else { run };
@@ -426,16 +427,16 @@ impl State {
                 if Some(after) == cleared || own(after) {
                     continue;
                 }
-                if !self.is_end_without(after) {
+                if !self.may_wait_for_removal(after) {
                     return;
                 }
                 ends.push(after);
             }
             at = if run == NONE { self.graph[at].newer } else { NONE };
         }
-        let freed_by = self.running_commit().or(freed_by);
+        let removal = self.running_commit().or(removal);
         for end in ends {
-            self.add_befores(end, freed_by.as_slice());
+            self.add_befores(end, removal.as_slice());
         }
         if run != NONE || oldest != NONE {
             self.cancel_all(buffer);

@@ -598,7 +598,7 @@ impl State {
     ///
     /// Otherwise a file that comes and goes between two syncs of others, such as a rollback journal of
     /// SQLite without fsync, would be written for nothing: Subversion wrote four times as much.
-    pub fn is_end_without(&self, end: u32) -> bool {
+    pub fn may_wait_for_removal(&self, end: u32) -> bool {
         let patch = &self.graph[end];
         if self.journal.is_some() {
             return patch.kind == Kind::Empty

@@ -130,8 +130,8 @@ fn sync_of_one_among_many(in_a_directory_of_its_own: bool) -> (u64, u64) {
     (after.blocks_written - before.blocks_written, after.flushes - before.flushes)
 }
 
-/// What shares a block with the file and cannot be rolled back is written, too, with what it needs: the
-/// inodes that were made beside it, or all that a directory has names of.
+/// Some changes of others are written, too: those of blocks that the file shares and that are not rolled
+/// back, with what they need. These are the inodes beside its own, or all that its directory names.
 #[test]
 fn a_sync_of_a_group_leaves_what_others_have_changed() {
     let (blocks, flushes) = sync_of_one_among_many(true);

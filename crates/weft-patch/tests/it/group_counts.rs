@@ -178,10 +178,9 @@ fn what_comes_and_goes_within_a_step_is_never_written() {
     }
 }
 
-/// What a group has written into a block that others have got is gone with the block, and durably so when
-/// its removal is.
+/// A group that has written to a block of others, which is then freed, is durable once the removal is.
 #[test]
-fn what_was_freed_is_durable_once_its_removal_is() {
+fn a_group_whose_block_was_freed_is_durable_once_the_removal_is() {
     for policy in POLICIES {
         let (_, engine) = engine_of(policy);
         let (group, other) = (PatchGroup::new(&engine), PatchGroup::new(&engine));

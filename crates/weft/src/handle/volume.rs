@@ -29,7 +29,7 @@ pub(super) struct Opened {
     groups: Mutex<Vec<Weak<Member>>>,
 }
 
-/// What there is of a volume while it is open.
+/// An open volume, with the groups of it that can be aborted.
 #[derive(Debug)]
 pub(super) struct Open {
     pub stack: Stack,
