@@ -1,11 +1,13 @@
 //! Helpers of the tests of all rooms: waiting for something, a seeded generator, a device that holds
-//! a request back, and one that notes all reads.
+//! a request back, one that notes all reads, and copies of programs to run.
 //!
 //! Nothing here decides by time. A wait has a limit only so that a test that would hang fails
 //! instead, with what it waited for; the limit is far above what the slowest machine needs.
 #![warn(missing_docs)]
 
 use std::fmt::Debug;
+use std::path::Path;
+use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -55,6 +57,18 @@ pub fn wait_for<T, E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<T, 
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Copies the program `from` to `to`, contents and permissions, so that it can be run at once.
+///
+/// By a process of its own: a program that anyone has open for writing is refused (`ETXTBSY`), and if
+/// this process wrote it, a child that another thread has started meanwhile has it open until its exec.
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("--").args([from, to]).status().expect("cp");
+    assert!(copied.success(), "{} to {}: {copied}", from.display(), to.display());
 }
 
 /// Runs `work` on a thread of its own, and returns what it returned.

@@ -433,7 +433,7 @@ fn who_may_only_write_a_file_gives_it_no_network() {
     rustix::fs::setxattr(at("coded"), "user.weft.network", b"rot13", none).unwrap();
     // The stranger may not search every directory that a checkout lies in.
     let weft = m.bench.path("weft");
-    fs::copy(env!("CARGO_BIN_EXE_weft"), &weft).unwrap();
+    weft_testing::copy_program(env!("CARGO_BIN_EXE_weft").as_ref(), &weft);
     let weft = weft.display();
     for command in [
         "setfattr -n user.weft.network -v 'tee ( log to=audit )' plain".to_owned(),

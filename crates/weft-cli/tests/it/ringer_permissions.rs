@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use weft_testing::copy_program;
 
 /// A user and group that own nothing here.
 const STRANGER: u32 = 65_533;
@@ -92,7 +93,7 @@ impl Shared {
 #[test]
 fn a_setuid_program_in_a_cell_has_no_power_unless_the_mount_says_so() {
     let Some(m) = Shared::new() else { return };
-    fs::copy("/usr/bin/id", m.at("id")).unwrap();
+    copy_program("/usr/bin/id".as_ref(), &m.at("id"));
     chmod(&m.at("id"), 0o4755);
     m.allowed(STRANGER, "./id -u", &STRANGER.to_string());
     let options = |at: &Path| {
@@ -153,12 +154,12 @@ fn nothing_in_an_attached_cell_has_power_even_where_the_mount_says_so() {
     let Some(m) = Shared::with("allow_other,suid,dev") else { return };
     let inner = Inner::new(&m);
     // What the mount says holds for its own cell, so that the rest of the test shows something.
-    fs::copy("/usr/bin/id", m.at("id")).unwrap();
+    copy_program("/usr/bin/id".as_ref(), &m.at("id"));
     chmod(&m.at("id"), 0o4755);
     m.allowed(STRANGER, "./id -u", "0");
 
-    fs::copy("/usr/bin/id", inner.at.join("id")).unwrap();
-    fs::copy("/usr/bin/id", inner.at.join("capable")).unwrap();
+    copy_program("/usr/bin/id".as_ref(), &inner.at.join("id"));
+    copy_program("/usr/bin/id".as_ref(), &inner.at.join("capable"));
     fs::write(inner.at.join("plain"), "words").unwrap();
     fs::create_dir(inner.at.join("d")).unwrap();
     let inside = |command: &str| {

@@ -22,8 +22,10 @@ fn run_test_script(said: &str, require_all: bool) -> Ran {
     bench.write("said", said.as_bytes());
     let cargo =
         "#!/bin/sh\n[ \"$1\" = test ] || exit 0\ncase \"$*\" in *--all-targets*) cat said;; esac\n";
-    bench.write("bin/cargo", cargo.as_bytes());
-    fs::set_permissions(bench.path("bin/cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+    bench.write("cargo", cargo.as_bytes());
+    fs::set_permissions(bench.path("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(bench.path("bin")).unwrap();
+    weft_testing::copy_program(&bench.path("cargo"), &bench.path("bin/cargo"));
     let path = format!("{}:{}", bench.path("bin").display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("bash");
     command.arg("scripts/test.sh").current_dir(bench.dir()).env("PATH", path);
