@@ -21,6 +21,7 @@ mod mutex;
 mod recorder;
 mod recording;
 mod report;
+mod rounds;
 mod run;
 pub mod sandbox;
 mod scratch;

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::calls::{Action, CallNr, NodeNr};
 use crate::finding::{Finding, Nature, objects, path_of, roots};
+use crate::rounds::in_rounds;
 use crate::shrink::Cause;
 use crate::states::{Bounds, Epoch, State};
 use crate::subject::{Cursor, Edit, Subject};
@@ -136,18 +137,17 @@ impl<'a> Proof<'a> {
     fn judge_between(&mut self, first: CallNr, last: CallNr) -> Result<()> {
         let mended = self.mended;
         let mut cursor = Cursor::new(mended);
-        for epoch in mended.epochs().filter(|epoch| epoch.end > first) {
-            let mut result = Ok(());
-            let bounds = Bounds { states: STATES_MAX as usize, all: 256, ..Bounds::default() };
-            epoch.each_state(&mended.units, bounds, &mut |state| {
-                result = self.judge(&mut cursor, &epoch, &state);
-                result.is_ok() && self.goes_on()
-            });
-            result?;
-            if epoch.end >= last || !self.goes_on() {
-                break;
-            }
-        }
+        // To the end of the epoch in which the last call is.
+        let epochs = || {
+            let mut is_past = false;
+            let later = mended.epochs().filter(|epoch| epoch.end > first);
+            later.take_while(move |epoch| !std::mem::replace(&mut is_past, epoch.end >= last))
+        };
+        let bounds = Bounds { states: STATES_MAX as usize, all: 256, ..Bounds::default() };
+        in_rounds(epochs, &mended.units, bounds, &mut |epoch, state, _| {
+            self.judge(&mut cursor, epoch, &state)?;
+            Ok(self.goes_on())
+        })?;
         Ok(())
     }
 

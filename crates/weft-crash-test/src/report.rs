@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::finding::{Finding, Nature};
-use crate::search::Found;
+use crate::search::{Found, Progress};
 use crate::volume::BlockText;
 use crate::words::CallText;
 use crate::{Header, Model};
@@ -254,9 +254,21 @@ impl fmt::Display for ModelReport {
             )?;
         }
         if let Some(reason) = cut_short {
-            writeln!(f, "  ended before all states were tried: {reason}")?;
+            writeln!(f, "  ended before all states were tried: {reason}; {}", coverage(progress))?;
         }
         Ok(())
+    }
+}
+
+/// The part of the states that a search has tried which ended early.
+fn coverage(progress: &Progress) -> String {
+    let Progress { epochs, epochs_done, tried_of_each, .. } = progress;
+    match (tried_of_each, epochs - epochs_done) {
+        (0, _) => format!("not all of the {epochs} parts of the recording were reached"),
+        (_, 0) => "all were built, but not judged".to_owned(),
+        (tried, rest) => format!(
+            "of {rest} of the {epochs} parts of the recording only the first {tried} were, or some more"
+        ),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::calls::CallNr;
 use crate::finding::{Finding, FindingKind};
 use crate::model::UnitNr;
 use crate::mutex::locked;
+use crate::rounds::in_rounds;
 use crate::shrink::{Cause, shrink};
 use crate::states::{Bounds, Epoch, State};
 use crate::subject::{Cursor, Subject};
@@ -66,8 +67,10 @@ impl Limits {
 pub struct Progress {
     /// Epochs of the recording.
     pub epochs: u64,
-    /// Those whose states have been enumerated.
+    /// Those of which all states have been enumerated.
     pub epochs_done: u64,
+    /// The states that were enumerated of each other epoch, at least.
+    pub tried_of_each: u64,
     /// States that were enumerated.
     pub tried: u64,
     /// States whose tree, or whose promises, no other state had.
@@ -228,32 +231,22 @@ impl Shared<'_> {
     ) -> Result<()> {
         let mut cursor = Cursor::new(self.subject);
         let mut seen: HashSet<Key> = HashSet::new();
-        for epoch in self.limits.epochs(self.subject) {
-            let mut result = Ok(());
-            epoch.each_state(&self.subject.units, self.limits.bounds, &mut |state| {
-                counts.tried += 1;
-                let built = match cursor.built(&state) {
-                    Ok(built) => built,
-                    Err(e) => {
-                        result = Err(e);
-                        return false;
-                    }
-                };
-                let key = (built.hash(), epoch.promises);
-                if seen.insert(key) {
-                    counts.distinct += 1;
-                    self.counts(counts);
-                    progress(counts);
-                    self.send(send, Job { state, built, key });
-                }
-                self.goes_on(counts)
-            });
-            result?;
-            if !self.goes_on(counts) {
-                return Ok(());
+        let (units, bounds) = (&self.subject.units, self.limits.bounds);
+        let epochs = || self.limits.epochs(self.subject);
+        let covered = in_rounds(epochs, units, bounds, &mut |epoch, state, covered| {
+            counts.tried += 1;
+            (counts.epochs_done, counts.tried_of_each) = (covered.epochs, covered.of_each);
+            let built = cursor.built(&state)?;
+            let key = (built.hash(), epoch.promises);
+            if seen.insert(key) {
+                counts.distinct += 1;
+                self.counts(counts);
+                progress(counts);
+                self.send(send, Job { state, built, key });
             }
-            counts.epochs_done += 1;
-        }
+            Ok(self.goes_on(counts))
+        })?;
+        (counts.epochs_done, counts.tried_of_each) = (covered.epochs, covered.of_each);
         Ok(())
     }
 

@@ -336,8 +336,8 @@ impl Epoch {
         State { kept, torn, ..*state }
     }
 
-    /// Calls `each` with the states of the epoch until it returns false. A state may come more than
-    /// once, and different states may look alike.
+    /// Calls `each` with the states of the epoch until it returns false: first that with everything kept,
+    /// then that with nothing. A state may come more than once, and different states may look alike.
     pub fn each_state(&self, units: &Units, bounds: Bounds, each: &mut dyn FnMut(State) -> bool) {
         if let Some(all) = self.all_states(bounds.all) {
             let more = all.into_iter().all(|kept| each(self.state(kept)));
@@ -377,8 +377,10 @@ impl Epoch {
                 return None;
             }
         }
-        // Those that lack least come first.
-        all.reverse();
+        // Everything kept, nothing, and then those that lack least.
+        all[1..].reverse();
+        let len = all.len();
+        all.swap(0, len.min(2) - 1);
         Some(all)
     }
 
@@ -392,7 +394,8 @@ impl Epoch {
         let len = self.pending.len();
         let full = self.full();
         // A disk that is slow, and each call lost on one that is not.
-        let prefixes = (0..=len).rev().map(|place| self.before(&full, place));
+        let ends = [len, 0].into_iter().chain((1..len).rev());
+        let prefixes = ends.map(|place| self.before(&full, place));
         let losses = (0..len).map(|place| self.without(&full, place));
         if !prefixes.chain(losses).all(&mut *each) {
             return false;

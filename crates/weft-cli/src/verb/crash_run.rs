@@ -273,8 +273,8 @@ impl Shown {
         let Progress { epochs, epochs_done, tried, distinct, judged, failed, .. } = progress;
         let failed = if *failed > 0 { format!(", {failed} FAIL") } else { String::new() };
         self.bar.say(format!(
-            "{model}: part {} of {epochs}, {tried} states tried, {distinct} distinct, {judged} judged{failed}",
-            epochs_done + 1
+            "{model}: {epochs_done} of {epochs} parts done, {tried} states tried, {distinct} distinct, \
+             {judged} judged{failed}",
         ));
     }
 }

@@ -233,6 +233,26 @@ fn a_search_may_begin_after_a_call() {
 }
 
 #[test]
+fn a_search_that_ends_early_has_looked_at_all_parts_of_the_program() {
+    // More states than are judged, before what is wrong.
+    let mut program = Program::new().put("f", b"old").start();
+    for nr in 0..12 {
+        program = program.put(&format!("g{nr}"), b"beside");
+    }
+    program = program.fsync_dir("").fsync("f").put("f.tmp", b"new").rename("f.tmp", "f");
+    program = program.fsync_dir("").put("h", b"later").fsync("h");
+    let recording = program.end();
+    let subject = Subject::new(&recording, Model::Posix, &[]);
+    let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(Check(old_or_new))];
+    let limits = Limits { states: 40, ..Limits::default() };
+    let found = search(&subject, &mut judges, limits, &|_| {}).unwrap();
+    assert_eq!(found.progress.distinct, 40);
+    assert_eq!(found.cut_short.as_deref(), Some("40 states were judged"));
+    assert!(found.progress.failed > 0, "{found:#?}");
+    assert_eq!(found.progress.tried_of_each, 16, "{found:#?}");
+}
+
+#[test]
 fn a_search_out_of_time_names_one_failure_and_proves_no_more() {
     let mut program = Program::new().put("f", b"old").start();
     for nr in 0..60 {
