@@ -83,7 +83,7 @@ impl Backend {
             Self::Memory(fs) => Ok(Base { tree: fs.snapshot(), image: None, events: 0 }),
             Self::Volume { mounted: Mounted { fs, engine }, recorder, device, .. } => {
                 fs.sync().map_err(Error::fs("making the setup durable"))?;
-                let tree = read_tree(&**fs)?;
+                let tree = read_tree(&**fs, &Snapshot::new())?;
                 let image = Some(device.snapshot());
                 let before = recorder.event_count();
                 let (events, engine) = (Arc::clone(recorder), Arc::clone(engine));

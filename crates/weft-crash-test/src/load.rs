@@ -1,27 +1,34 @@
 //! Reads all of a file system into a tree in memory.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
-use weft_vfs::memfs::{Snapshot, SnapshotAttr, SnapshotNode};
+use weft_vfs::memfs::{Page, Snapshot, SnapshotAttr, SnapshotNode};
 use weft_vfs::{
     Attr, DirCursor, Entry, Error, FileKind, FileSystem, Handle, Ino, Result, SeekFrom,
 };
 
 use crate::effects::PAGE_BYTES;
 
+/// The bytes of a file that are read at a time.
+const AT_ONCE: usize = 256 * PAGE_BYTES as usize;
+
 /// Reads a tree. `number` is told each inode once, the root first, and returns its number in the tree;
 /// it gets a reference to all but the root. More than `size_bytes` of content is
-/// [`Error::NoSpace`].
+/// [`Error::NoSpace`]. Files that are as in the tree `like`, and pages, are shared with it, with their
+/// hashes: half of the time of a search on a volume went into hashing what each state has.
 ///
 /// # Errors
 /// Those of the file system.
 pub(crate) fn load_tree(
     fs: &dyn FileSystem,
     size_bytes: u64,
+    like: &Snapshot,
     number: &mut dyn FnMut(Ino, bool) -> u64,
 ) -> Result<Snapshot> {
     let root = fs.root();
-    let mut loader = Loader { fs, tree: Snapshot::new(), left: size_bytes };
+    let mut loader =
+        Loader { fs, tree: Snapshot::new(), like, left: size_bytes, buf: vec![0; AT_ONCE] };
     number(root, true);
     loader.tree.set_attr(Snapshot::ROOT, &attr_of(&fs.getattr(root)?))?;
     loader.xattrs(Snapshot::ROOT, root)?;
@@ -50,8 +57,11 @@ pub(crate) fn load_tree(
 struct Loader<'a> {
     fs: &'a dyn FileSystem,
     tree: Snapshot,
+    like: &'a Snapshot,
     /// The bytes of content that may still be read.
     left: u64,
+    /// Room for what is read at a time.
+    buf: Vec<u8>,
 }
 
 impl Loader<'_> {
@@ -64,12 +74,30 @@ impl Loader<'_> {
         };
         self.tree.insert(number, node)?;
         self.xattrs(number, attr.ino)?;
-        if attr.kind == FileKind::Regular { self.content(number, attr) } else { Ok(()) }
+        if attr.kind == FileKind::Regular {
+            self.content(number, attr)?;
+            self.share(number)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces a file by that of the tree like this one, if it is the same.
+    fn share(&mut self, number: u64) -> Result<()> {
+        if let (Some(node), Some(like)) = (self.tree.node(number), self.like.node(number))
+            && node.kind() == like.kind()
+            && node.attr() == like.attr()
+            && node.size_bytes() == like.size_bytes()
+            && node.xattrs().eq(like.xattrs())
+            && node.pages().map(of_page).eq(like.pages().map(of_page))
+        {
+            let like = Arc::clone(like);
+            self.tree.insert(number, like)?;
+        }
+        Ok(())
     }
 
     fn content(&mut self, number: u64, attr: &Attr) -> Result<()> {
-        const AT_ONCE: u64 = 256 * PAGE_BYTES;
-        let mut buf = vec![0; attr.size_bytes.min(AT_ONCE) as usize];
+        let like = self.like.node(number).cloned();
         let mut at = 0;
         while at < attr.size_bytes {
             at = match self.fs.seek(attr.ino, SeekFrom::Data(at)) {
@@ -77,14 +105,20 @@ impl Loader<'_> {
                 Err(Error::NoAddress) => break,
                 Err(_) => at,
             };
-            let len = self.fs.read(attr.ino, Handle::NONE, at, &mut buf)?;
+            let len = self.fs.read(attr.ino, Handle::NONE, at, &mut self.buf)?;
             if len == 0 {
                 break;
             }
-            for (nr, page) in (at / PAGE_BYTES..).zip(buf[..len].chunks(PAGE_BYTES as usize)) {
-                if page.iter().any(|byte| *byte != 0) {
-                    self.left = self.left.checked_sub(PAGE_BYTES).ok_or(Error::NoSpace)?;
-                    self.tree.write(number, nr * PAGE_BYTES, page)?;
+            for (nr, page) in (at / PAGE_BYTES..).zip(self.buf[..len].chunks(PAGE_BYTES as usize)) {
+                let like = like.as_ref().and_then(|like| like.page(nr));
+                let same = like.filter(|like| holds(like, page));
+                if same.is_none() && page.iter().all(|byte| *byte == 0) {
+                    continue;
+                }
+                self.left = self.left.checked_sub(PAGE_BYTES).ok_or(Error::NoSpace)?;
+                match same {
+                    Some(same) => self.tree.set_page(number, nr, Some(Arc::clone(same)))?,
+                    None => self.tree.write(number, nr * PAGE_BYTES, page)?,
                 }
             }
             at += len as u64;
@@ -106,6 +140,17 @@ impl Loader<'_> {
         }
         Ok(())
     }
+}
+
+/// A page with its number, to compare by its place in memory.
+fn of_page((nr, page): (u64, &Arc<Page>)) -> (u64, *const Page) {
+    (nr, Arc::as_ptr(page))
+}
+
+/// Returns true if a page has these bytes, and zeroes behind them.
+fn holds(page: &Page, bytes: &[u8]) -> bool {
+    let (same, rest) = page.bytes().split_at(bytes.len());
+    same == bytes && rest.iter().all(|byte| *byte == 0)
 }
 
 fn attr_of(attr: &Attr) -> SnapshotAttr {

@@ -1,6 +1,9 @@
 //! A recording under a model: what is searched, by the searcher and by each of its workers alike.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
+use weft_block::Image;
 use weft_vfs::memfs::Snapshot;
 
 use crate::calls::{Action, Call, CallNr, Process};
@@ -146,6 +149,7 @@ pub struct Cursor<'a> {
     current_trees: Option<EpochTrees<'a>>,
     /// The end of the epoch before the current one.
     former_end: Option<CallNr>,
+    volumes: Volumes,
 }
 
 impl std::fmt::Debug for Cursor<'_> {
@@ -166,7 +170,14 @@ impl<'a> Cursor<'a> {
             current: None,
             current_trees: None,
             former_end: None,
+            volumes: Volumes { last: subject.base.clone(), hashes: HashMap::new() },
         }
+    }
+
+    /// Goes back before the first epoch.
+    fn restart(&mut self) {
+        let volumes = std::mem::take(&mut self.volumes);
+        *self = Self { volumes, ..Self::new(self.subject) };
     }
 
     /// Goes to an epoch.
@@ -175,7 +186,7 @@ impl<'a> Cursor<'a> {
     /// [`Error::State`] if there is none with this number.
     pub fn epoch(&mut self, nr: u32) -> Result<&Epoch> {
         if self.current.as_ref().is_some_and(|epoch| epoch.nr > nr) {
-            *self = Self::new(self.subject);
+            self.restart();
         }
         while self.current.as_ref().is_none_or(|epoch| epoch.nr < nr) {
             let epoch = self.epochs.next().ok_or_else(|| Error::State(format!("{nr}:")))?;
@@ -192,7 +203,7 @@ impl<'a> Cursor<'a> {
     /// [`Error::State`] if the recording has fewer calls.
     pub fn epoch_at(&mut self, cut: CallNr) -> Result<&Epoch> {
         if self.former_end.is_some_and(|end| end >= cut) {
-            *self = Self::new(self.subject);
+            self.restart();
         }
         let mut nr = self.current.as_ref().map_or(0, |epoch| epoch.nr);
         while self.epoch(nr)?.end < cut {
@@ -218,18 +229,78 @@ impl<'a> Cursor<'a> {
 
     /// Builds the tree of a state, or finds its volume damaged.
     pub(crate) fn built(&mut self, state: &State) -> Result<Built> {
-        self.epoch(state.epoch)?;
-        let unknown = || Error::State(state.to_string());
-        let epoch = self.current.as_ref().ok_or_else(unknown)?;
-        let trees = match self.current_trees.take() {
-            Some(trees) => trees,
-            None => self.trees.epoch(epoch)?,
-        };
+        let trees = self.take_trees(state)?;
         let built = match &trees {
             EpochTrees::Calls(images) => images.tree(state).map(Built::whole),
-            EpochTrees::Volume(images) => images.built(state),
+            EpochTrees::Volume(images) => {
+                images.image(state).map(|image| self.volumes.read(images, image))
+            }
         };
         self.current_trees = Some(trees);
         built
+    }
+
+    /// Finds the hash of a state's tree; builds the tree unless a state with the same volume was built
+    /// before.
+    pub(crate) fn look(&mut self, state: &State) -> Result<Looked> {
+        let trees = self.take_trees(state)?;
+        let looked = match &trees {
+            EpochTrees::Calls(images) => {
+                images.tree(state).map(|tree| Looked::from(Built::whole(tree)))
+            }
+            EpochTrees::Volume(images) => images.image(state).map(|image| {
+                let volume = images.hash(&image, state);
+                if let Some(&hash) = self.volumes.hashes.get(&volume) {
+                    return Looked { hash, built: None };
+                }
+                let looked = Looked::from(self.volumes.read(images, image));
+                self.volumes.hashes.insert(volume, looked.hash);
+                looked
+            }),
+        };
+        self.current_trees = Some(trees);
+        looked
+    }
+
+    /// Goes to the epoch of a state, and takes its trees, which are to be put back.
+    fn take_trees(&mut self, state: &State) -> Result<EpochTrees<'a>> {
+        self.epoch(state.epoch)?;
+        match (self.current_trees.take(), &self.current) {
+            (Some(trees), _) => Ok(trees),
+            (None, Some(epoch)) => self.trees.epoch(epoch),
+            (None, None) => Err(Error::State(state.to_string())),
+        }
+    }
+}
+
+/// What is kept of the volumes that were read, so that the next one is read faster.
+#[derive(Default)]
+struct Volumes {
+    /// The tree that was read last.
+    last: Snapshot,
+    /// The hashes of the findings, by the hashes of the volumes. Of the states that a search tries, two
+    /// of three have a volume that another one had.
+    hashes: HashMap<u128, u128>,
+}
+
+impl Volumes {
+    fn read(&mut self, images: &VolumeEpoch<'_>, image: Image) -> Built {
+        let built = images.built(image, &self.last);
+        if built.damage.is_none() {
+            self.last = built.tree.clone();
+        }
+        built
+    }
+}
+
+/// The hash of a state's tree, and the tree if it had to be built.
+pub(crate) struct Looked {
+    pub(crate) hash: u128,
+    pub(crate) built: Option<Built>,
+}
+
+impl From<Built> for Looked {
+    fn from(built: Built) -> Self {
+        Self { hash: built.hash(), built: Some(built) }
     }
 }

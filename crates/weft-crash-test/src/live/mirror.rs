@@ -46,7 +46,7 @@ impl Mirror {
     pub(crate) fn load(fs: Arc<dyn FileSystem>, size_bytes: u64) -> Result<Self> {
         let mut inos = HashMap::new();
         let mut next = Snapshot::ROOT;
-        let tree = load_tree(&*fs, size_bytes, &mut |ino, _| {
+        let tree = load_tree(&*fs, size_bytes, &Snapshot::new(), &mut |ino, _| {
             inos.insert(next, ino);
             next += 1;
             next - 1

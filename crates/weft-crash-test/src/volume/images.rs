@@ -1,6 +1,10 @@
 //! The trees of states of a volume, built from its blocks.
 
-use weft_block::Image;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
+
+use weft_block::{Image, PAGE_BYTES};
+use weft_vfs::memfs::{Snapshot, hash128};
 
 use super::{Built, Volume, VolumeKind, device_failed};
 use crate::Result;
@@ -14,21 +18,27 @@ pub(crate) struct VolumeImages<'a> {
     kind: &'a VolumeKind,
     /// The volume with the blocks of the units before `upto`.
     durable: Image,
+    durable_pages: PageHashes,
     upto: usize,
 }
+
+/// The pages of a volume that the recording has written so far, each with a hash of its content.
+type PageHashes = BTreeMap<u64, u128>;
 
 /// The trees of an epoch's states.
 pub(crate) struct VolumeEpoch<'a> {
     units: &'a Units,
     kind: &'a VolumeKind,
     durable: Image,
+    durable_pages: PageHashes,
     /// The blocks from the first pending one on, with its place if it is one.
     rest: Vec<(Option<usize>, UnitNr)>,
 }
 
 impl<'a> VolumeImages<'a> {
     pub(crate) fn new(volume: &'a Volume, units: &'a Units) -> Self {
-        Self { units, kind: &volume.kind, durable: volume.image.clone(), upto: 0 }
+        let (durable, durable_pages) = (volume.image.clone(), PageHashes::new());
+        Self { units, kind: &volume.kind, durable, durable_pages, upto: 0 }
     }
 
     /// Prepares the trees of an epoch; epochs must be given in order.
@@ -36,21 +46,36 @@ impl<'a> VolumeImages<'a> {
         let units = self.units;
         let done = units.units.partition_point(|unit| unit.call < epoch.end);
         let first = epoch.pending.first().map_or(done, |unit| unit.index());
+        let from = self.upto;
         while self.upto < first.min(done) {
             write(&mut self.durable, units, UnitNr(self.upto as u32), None)?;
             self.upto += 1;
         }
+        let written = (from..self.upto).map(|unit| UnitNr(unit as u32));
+        hash_written(&self.durable, units, written, &mut self.durable_pages);
         let place = |unit: &UnitNr| epoch.pending.binary_search(unit).ok();
         let rest = (first..done).map(|unit| UnitNr(unit as u32));
         let rest = rest.map(|unit| (place(&unit), unit)).collect();
-        Ok(VolumeEpoch { units, kind: self.kind, durable: self.durable.clone(), rest })
+        let (durable, durable_pages) = (self.durable.clone(), self.durable_pages.clone());
+        Ok(VolumeEpoch { units, kind: self.kind, durable, durable_pages, rest })
     }
 }
 
 impl VolumeEpoch<'_> {
-    /// The findings of weft on the volume in a state.
-    pub(crate) fn built(&self, state: &State) -> Result<Built> {
-        Ok(self.kind.built(self.image(state)?))
+    /// The findings of weft on a volume. The tree shares what is the same with `like`.
+    pub(crate) fn built(&self, image: Image, like: &Snapshot) -> Built {
+        self.kind.built(image, like)
+    }
+
+    /// A hash of the volume in a state. The same volume has one hash in all epochs of a recording, if the
+    /// same of its pages were written until then.
+    pub(crate) fn hash(&self, image: &Image, state: &State) -> u128 {
+        let mut pages = self.durable_pages.clone();
+        let is_there = |(place, unit): &(Option<usize>, UnitNr)| {
+            place.is_none_or(|place| state.kept.contains(place)).then_some(*unit)
+        };
+        hash_written(image, self.units, self.rest.iter().filter_map(is_there), &mut pages);
+        hash128(|hasher| pages.hash(hasher))
     }
 
     /// The volume in a state, before anything recovers it.
@@ -65,6 +90,25 @@ impl VolumeEpoch<'_> {
             write(&mut image, self.units, *unit, torn)?;
         }
         Ok(image)
+    }
+}
+
+/// Hashes the pages of an image that units have written.
+fn hash_written(
+    image: &Image,
+    units: &Units,
+    written: impl Iterator<Item = UnitNr>,
+    hashes: &mut PageHashes,
+) {
+    const PAGE: u64 = PAGE_BYTES as u64;
+    let mut pages = BTreeSet::new();
+    for change in written.flat_map(|unit| units.changes(unit)) {
+        if let Change::Block { offset, len_bytes, .. } = change {
+            pages.extend(offset / PAGE..(offset + len_bytes).div_ceil(PAGE));
+        }
+    }
+    for nr in pages {
+        hashes.insert(nr, hash128(|hasher| image.page(nr).hash(hasher)));
     }
 }
 

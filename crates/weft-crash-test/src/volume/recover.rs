@@ -1,6 +1,6 @@
 //! The findings of weft on a volume after a power cut: its recovery, and the result of fsck.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use rustix::process::{getgid, getuid};
@@ -9,7 +9,7 @@ use weft_ext2::fsck::{self, EntryProblem, Problem, Severity};
 use weft_ext2::{Ext2, OpenOptions};
 use weft_hfs::Hfs;
 use weft_patch::{Engine, JournalMode, Options, Policy};
-use weft_vfs::memfs::Snapshot;
+use weft_vfs::memfs::{Snapshot, hash128};
 use weft_vfs::{FileSystem, Ino};
 
 use super::{VolumeFormat, VolumeKind};
@@ -38,13 +38,10 @@ impl Built {
 
     /// Two states with the same hash get the same verdict.
     pub(crate) fn hash(&self) -> u128 {
-        let Some(damage) = &self.damage else { return self.tree.hash() };
-        let half = |salt: u8| {
-            let mut hasher = DefaultHasher::new();
-            (salt, damage).hash(&mut hasher);
-            u128::from(hasher.finish())
-        };
-        half(0) << 64 | half(1)
+        match &self.damage {
+            None => self.tree.hash(),
+            Some(damage) => hash128(|hasher| damage.hash(hasher)),
+        }
     }
 }
 
@@ -98,15 +95,15 @@ impl VolumeKind {
         })
     }
 
-    /// Recovers a volume after a power cut, and reads it.
-    pub(crate) fn built(&self, image: Image) -> Built {
-        match self.recovered(image) {
+    /// Recovers a volume after a power cut, and reads it. The tree shares what is the same with `like`.
+    pub(crate) fn built(&self, image: Image, like: &Snapshot) -> Built {
+        match self.recovered(image, like) {
             Ok(tree) => Built::whole(tree),
             Err(damage) => Built { tree: Snapshot::new(), damage: Some(damage.to_string()) },
         }
     }
 
-    fn recovered(&self, image: Image) -> Result<Snapshot> {
+    fn recovered(&self, image: Image, like: &Snapshot) -> Result<Snapshot> {
         let device = Arc::new(MemoryDevice::from_image(image));
         // What was written in any order is mounted after a repair, as its manual says. HFS keeps an
         // order of its trees in any case, and repairs them when it is mounted.
@@ -118,7 +115,7 @@ impl VolumeKind {
             }
         }
         let Mounted { fs, .. } = self.mount(Arc::clone(&device) as Arc<dyn BlockDevice>)?;
-        let tree = read_tree(&*fs)?;
+        let tree = read_tree(&*fs, like)?;
         if self.fsck {
             fs.unmount().map_err(Error::fs("unmounting the volume"))?;
             self.check(device)?;
@@ -166,11 +163,11 @@ pub(crate) fn number(root: Ino, ino: Ino) -> u64 {
     if ino == root { Snapshot::ROOT } else { ino.0 }
 }
 
-/// Reads the tree of a volume, with the numbers of its inodes.
-pub(crate) fn read_tree(fs: &dyn FileSystem) -> Result<Snapshot> {
+/// Reads the tree of a volume, with the numbers of its inodes. It shares what is the same with `like`.
+pub(crate) fn read_tree(fs: &dyn FileSystem, like: &Snapshot) -> Result<Snapshot> {
     let root = fs.root();
     let mut held = Vec::new();
-    let tree = load_tree(fs, u64::MAX, &mut |ino, is_root| {
+    let tree = load_tree(fs, u64::MAX, like, &mut |ino, is_root| {
         if !is_root {
             held.push((ino, 1));
         }

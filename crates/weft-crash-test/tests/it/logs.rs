@@ -1,10 +1,12 @@
 //! Logs of dm-log-writes as recordings.
 
+use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::program::Check;
+use crate::program::{Check, content};
 use tempfile::NamedTempFile;
 use weft_block::{BlockDevice, Event, LogReader, LogWriter, MemoryDevice};
 use weft_crash_test::{
@@ -14,7 +16,8 @@ use weft_crash_test::{
 use weft_ext2::mkfs::{MkfsOptions, mkfs};
 use weft_ext2::{Ext2, OpenOptions};
 use weft_patch::{JournalMode, Options, Policy};
-use weft_vfs::{Caller, FileSystem, Handle, RenameFlags, Walker};
+use weft_vfs::memfs::Snapshot;
+use weft_vfs::{Caller, FileSystem, Handle, RenameFlags, SetAttr, Walker, XattrSet};
 
 const VOLUME_BYTES: u64 = 4 << 20;
 
@@ -201,6 +204,64 @@ fn a_block_of_a_journal_is_told_by_what_it_is_a_copy_of() {
     assert!(commit.text.contains(r#"directory "." (changes "f")"#), "{found:#?}");
     assert!(commit.text.contains("inode table of group 0 (inode "), "{found:#?}");
     assert_eq!((commit.structure, commit.in_journal), ("journal", true));
+}
+
+/// All that a tree holds.
+fn all_of(tree: &Snapshot) -> String {
+    let mut all = String::new();
+    for (number, node) in tree.nodes() {
+        let pages: Vec<_> = node.pages().map(|(nr, page)| (nr, page.bytes().as_slice())).collect();
+        let (names, xattrs): (Vec<_>, Vec<_>) = (node.entries().collect(), node.xattrs().collect());
+        let (kind, size) = (node.kind(), node.size_bytes());
+        let _ = writeln!(
+            all,
+            "{number} {kind:?} {size} {:?} {names:?} {xattrs:?} {pages:?}",
+            node.attr()
+        );
+    }
+    all
+}
+
+#[test]
+fn a_tree_that_shares_what_was_read_before_is_that_of_its_state() {
+    let logged = Logged::of(&MkfsOptions::ext2(), Policy::Soft, |fs, _| {
+        let walker = Walker::new(fs);
+        let ino = walker.resolve(b"/f").unwrap().ino();
+        let size = |bytes| SetAttr { size_bytes: Some(bytes), ..SetAttr::default() };
+        // More than a page, cut within one, a hole, other bytes at the same place, a new name, a link.
+        walker.write_file(b"/g", &[7; 9000], 0o644).unwrap();
+        FileSystem::sync(fs).unwrap();
+        fs.write(&Caller::ROOT, ino, Handle::NONE, 0, b"new").unwrap();
+        fs.setattr(&Caller::ROOT, ino, &size(20_000)).unwrap();
+        FileSystem::sync(fs).unwrap();
+        let g = walker.resolve(b"/g").unwrap().ino();
+        fs.setattr(&Caller::ROOT, g, &size(4100)).unwrap();
+        fs.setxattr(&Caller::ROOT, g, b"user.a", b"value", XattrSet::Any).unwrap();
+        FileSystem::sync(fs).unwrap();
+        fs.rename(&Caller::ROOT, fs.root(), b"g", fs.root(), b"f", RenameFlags::empty()).unwrap();
+        walker.write_file(b"/g", &[7; 9000], 0o600).unwrap();
+    });
+    let recording = logged.recording(&logged.options()).unwrap();
+    let subject = Subject::new(&recording, Model::Volume, &[]);
+    let (mut shared, mut hashes, mut tried) =
+        (weft_crash_test::Cursor::new(&subject), BTreeSet::new(), 0);
+    let (limits, mut contents) = (Limits::default(), BTreeSet::new());
+    for epoch in subject.epochs() {
+        epoch.each_state(&subject.units, limits.bounds, &mut |state| {
+            let tree = shared.tree(&state).unwrap();
+            let alone = weft_crash_test::Cursor::new(&subject).tree(&state).unwrap();
+            assert!(all_of(&tree) == all_of(&alone), "state {state}");
+            assert_eq!(tree.hash(), alone.hash(), "state {state}");
+            hashes.insert(tree.hash());
+            contents.insert(content(&tree, "f"));
+            tried += 1;
+            true
+        });
+    }
+    assert!(contents.len() >= 4, "{contents:?}");
+    let mut judges: Vec<Box<dyn Judge>> = vec![Box::new(Check(|_: &Snapshot, _: &[&str]| true))];
+    let found = search(&subject, &mut judges, limits, &|_| {}).unwrap();
+    assert_eq!((found.progress.tried, found.progress.distinct), (tried, hashes.len() as u64));
 }
 
 fn nr(index: usize) -> weft_crash_test::CallNr {

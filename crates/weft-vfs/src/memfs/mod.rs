@@ -28,7 +28,7 @@ use names::Names;
 use snapshot_node::Data;
 use state::{ROOT, State};
 
-pub use page::Page;
+pub use page::{Page, hash128};
 pub use snapshot::{Restored, Snapshot};
 pub use snapshot_node::{SnapshotAttr, SnapshotNode};
 pub use state::MemLimits;

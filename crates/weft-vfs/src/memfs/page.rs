@@ -53,9 +53,9 @@ impl Page {
     }
 }
 
-/// Returns a hash of 128 bits: two of 64 bits, of different beginnings. It is the same in every
-/// process of one build, and not meant to withstand somebody who looks for collisions.
-pub(super) fn hash128(feed: impl Fn(&mut DefaultHasher)) -> u128 {
+/// Returns a hash of 128 bits of what `feed` feeds: two of 64 bits, of different beginnings. It is the
+/// same in every process of one build, and not meant to withstand somebody who looks for collisions.
+pub fn hash128(feed: impl Fn(&mut DefaultHasher)) -> u128 {
     let half = |seed: u64| {
         let mut hasher = DefaultHasher::new();
         seed.hash(&mut hasher);

@@ -291,7 +291,8 @@ impl Moment {
         let device = Arc::new(MemoryDevice::from_image(raw.clone()));
         let mounted = kind.mount(Arc::clone(&device) as Arc<dyn BlockDevice>);
         // A volume that cannot be mounted is explained without names.
-        let tree = mounted.and_then(|mounted| read_tree(&*mounted.fs)).unwrap_or_default();
+        let tree = mounted.and_then(|mounted| read_tree(&*mounted.fs, &Snapshot::new()));
+        let tree = tree.unwrap_or_default();
         let (volume, _) = kind.parts(Arc::clone(&device) as Arc<dyn BlockDevice>);
         let owners = match kind.format {
             VolumeFormat::Ext => {
