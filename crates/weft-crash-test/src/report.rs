@@ -265,9 +265,9 @@ fn coverage(progress: &Progress) -> String {
     let Progress { epochs, epochs_done, tried_of_each, .. } = progress;
     match (tried_of_each, epochs - epochs_done) {
         (0, _) => format!("not all of the {epochs} parts of the recording were reached"),
-        (_, 0) => "all were built, but not judged".to_owned(),
+        (_, 0) => "all were built, and not all judged".to_owned(),
         (tried, rest) => format!(
-            "of {rest} of the {epochs} parts of the recording only the first {tried} were, or some more"
+            "of {rest} of the {epochs} parts of the recording at least {tried} were, of the others all"
         ),
     }
 }

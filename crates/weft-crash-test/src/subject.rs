@@ -278,8 +278,7 @@ impl<'a> Cursor<'a> {
 struct Volumes {
     /// The tree that was read last.
     last: Snapshot,
-    /// The hashes of the findings, by the hashes of the volumes. Of the states that a search tries, two
-    /// of three have a volume that another one had.
+    /// The hashes of the findings, by the hashes of the volumes.
     hashes: HashMap<u128, u128>,
 }
 
