@@ -23,6 +23,12 @@
 //! for small changes too, made an untar of 26,000 files 140 flushes deep: each directory block
 //! waited for the inodes of its entries, and its own inode waited for it.
 //!
+//! **While patchgroups exist** only the first case is left: no patch gets a before that it was made
+//! without. A sync of one group then writes what the group needs, and not what others have changed in
+//! the same blocks: 8 blocks for a file among 10,000, where it was 872, as each block of inodes waited
+//! for the data of all of its files. An untar of others takes a fifth more time meanwhile, as their
+//! changes have a patch each.
+//!
 //! File data has a form of its own: whole blocks written without reading them (no undo data, no
 //! befores) have no patch each but share one, the *run* of the operation.
 
@@ -33,6 +39,7 @@ use crate::undo::{Change, INLINE_UNDO_BYTES};
 use crate::{Owner, PatchId};
 use smallvec::SmallVec;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// Maximum number of patches that a debug build visits in search of a cycle.
 const CHECK_BOUND: usize = 500;
@@ -169,7 +176,7 @@ impl State {
         }
         let b = &self.cache[buffer];
         let hard = b.hard;
-        let sealed = hard != NONE && self.graph[hard].sealed;
+        let sealed = self.keeps_apart() || hard != NONE && self.graph[hard].sealed;
         if !external.is_empty() && self.has_ordered_data(buffer) {
             return false;
         }
@@ -182,6 +189,11 @@ impl State {
         external.iter().all(|&e| {
             (hard != NONE && self.graph.has_edge(hard, e)) || (costly && self.leads_nowhere(e))
         })
+    }
+
+    /// Returns true if no patch may get more befores than it was made with.
+    fn keeps_apart(&self) -> bool {
+        self.groups.load(Ordering::Relaxed) > 0
     }
 
     /// Returns true if waiting for a patch means waiting for the next round and no more.
@@ -290,7 +302,7 @@ impl State {
             return NONE;
         }
         let t = &self.graph[target];
-        let (waited_for, sealed) = (t.afters != NONE, t.sealed);
+        let (waited_for, sealed) = (t.afters != NONE, t.sealed || self.keeps_apart());
         if sealed {
             let known = |&before: &u32| before == target || self.graph.has_edge(target, before);
             return if external.iter().chain(internal).all(known) { target } else { NONE };

@@ -113,6 +113,8 @@ struct Members {
 
 struct Inner {
     shared: Arc<Shared>,
+    /// The number of groups that exist.
+    groups: Arc<AtomicUsize>,
     /// Number of engagements. It rises under the engine's lock only.
     engagements: AtomicUsize,
     /// Locked under the engine's lock.
@@ -170,6 +172,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.groups.fetch_sub(1, Ordering::Relaxed);
         let members = self.members.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(Atomic::Open(number)) = members.atomic {
             self.shared.lock().end_hold(number);
@@ -249,7 +252,10 @@ impl PatchGroup {
     }
 
     fn of(shared: &Arc<Shared>, linear: bool, atomic: Option<Atomic>) -> Self {
+        let groups = Arc::clone(&shared.lock().groups);
+        groups.fetch_add(1, Ordering::Relaxed);
         Self(Arc::new(Inner {
+            groups,
             shared: Arc::clone(shared),
             engagements: AtomicUsize::new(0),
             members: Mutex::new(Members {

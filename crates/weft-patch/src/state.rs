@@ -14,6 +14,7 @@ use crate::{BlockNr, Counters, Error, Options, Owner, PatchId, Policy, Result};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 use weft_block::BlockDevice;
 
@@ -59,6 +60,8 @@ pub(crate) struct State {
     pub run_owner: Owner,
     /// The patchgroups of the operation in progress.
     pub grouped: Grouped,
+    /// The number of patchgroups that exist.
+    pub groups: Arc<AtomicUsize>,
     /// Empty patches whose befores are all durable.
     pub done_empties: Vec<u32>,
     /// Writes that failed, to be repeated from their copies before anything else is written.
@@ -94,6 +97,7 @@ impl State {
             graph: Graph::default(),
             counters: Counters::default(),
             ready: Vec::new(),
+            groups: Arc::default(),
             run: NONE,
             run_owner: Owner::NONE,
             grouped: Grouped::default(),
