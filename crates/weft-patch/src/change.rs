@@ -23,7 +23,7 @@
 //! for small changes too, made an untar of 26,000 files 140 flushes deep: each directory block
 //! waited for the inodes of its entries, and its own inode waited for it.
 //!
-//! **While patchgroups exist** only the first case is left: no patch gets a before that it was made
+//! **While patchgroups exist**, and no journal, only the first case is left: no patch gets a before that it was made
 //! without. A sync of one group then writes what the group needs, and not what others have changed in
 //! the same blocks: 8 blocks for a file among 10,000, where it was 872, as each block of inodes waited
 //! for the data of all of its files. An untar of others takes a fifth more time meanwhile, as their
@@ -191,9 +191,10 @@ impl State {
         })
     }
 
-    /// Returns true if no patch may get more befores than it was made with.
+    /// Returns true if no patch may get more befores than it was made with. With a journal there is no
+    /// need: what is in place later than its transaction is waited for by nobody.
     fn keeps_apart(&self) -> bool {
-        self.groups.load(Ordering::Relaxed) > 0
+        self.journal.is_none() && self.groups.load(Ordering::Relaxed) > 0
     }
 
     /// Returns true if waiting for a patch means waiting for the next round and no more.
