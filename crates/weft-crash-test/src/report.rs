@@ -266,6 +266,9 @@ fn coverage(progress: &Progress) -> String {
     match (tried_of_each, epochs - epochs_done) {
         (0, _) => format!("not all of the {epochs} parts of the recording were reached"),
         (_, 0) => "all were built, and not all judged".to_owned(),
+        (tried, rest) if rest == *epochs => {
+            format!("of each of the {epochs} parts of the recording at least {tried} were")
+        }
         (tried, rest) => format!(
             "of {rest} of the {epochs} parts of the recording at least {tried} were, of the others all"
         ),
