@@ -214,6 +214,15 @@ impl InodeLog {
         found
     }
 
+    /// The other inodes that have had a name of this one since the last commit, or had it there.
+    pub(crate) fn others_of(&self, name: &Name, node: NodeNr) -> Vec<NodeNr> {
+        let owners = self.owners.get(name).into_iter().flatten();
+        let mut others: Vec<NodeNr> = owners.copied().filter(|owner| *owner != node).collect();
+        others.sort_unstable();
+        others.dedup();
+        others
+    }
+
     /// Ends the requirements of changes that may be in the log by way of these inodes, without the
     /// directories in which they were made.
     fn release(&mut self, logged: &[NodeNr], units: &[Unit], effects: &[Effect]) {
