@@ -214,7 +214,7 @@ impl InodeLog {
         found
     }
 
-    /// The other inodes that have had a name of this one since the last commit, or had it there.
+    /// The inodes but this one that have had a name since the last commit, or had it at that commit.
     pub(crate) fn others_of(&self, name: &Name, node: NodeNr) -> Vec<NodeNr> {
         let owners = self.owners.get(name).into_iter().flatten();
         let mut others: Vec<NodeNr> = owners.copied().filter(|owner| *owner != node).collect();

@@ -137,11 +137,11 @@ impl<'a> Proof<'a> {
     fn judge_between(&mut self, first: CallNr, last: CallNr) -> Result<()> {
         let mended = self.mended;
         let mut cursor = Cursor::new(mended);
-        // To the end of the epoch in which the last call is.
+        let with_last = mended.epochs().find(|epoch| epoch.end >= last).map(|epoch| epoch.nr);
         let epochs = || {
-            let mut is_past = false;
-            let later = mended.epochs().filter(|epoch| epoch.end > first);
-            later.take_while(move |epoch| !std::mem::replace(&mut is_past, epoch.end >= last))
+            let upto =
+                mended.epochs().take_while(|epoch| with_last.is_none_or(|nr| epoch.nr <= nr));
+            upto.filter(|epoch| epoch.end > first)
         };
         let bounds = Bounds { states: STATES_MAX as usize, all: 256, ..Bounds::default() };
         in_rounds(epochs, &mended.units, bounds, &mut |epoch, state, _| {

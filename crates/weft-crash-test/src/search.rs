@@ -20,7 +20,7 @@ use crate::mutex::locked;
 use crate::rounds::in_rounds;
 use crate::shrink::{Cause, shrink};
 use crate::states::{Bounds, Epoch, State};
-use crate::subject::{Cursor, Looked, Subject};
+use crate::subject::{Cursor, Subject};
 use crate::verdict::{Case, Judge, Outcome, Verdict};
 use crate::volume::Built;
 use crate::{Error, Result};
@@ -236,10 +236,10 @@ impl Shared<'_> {
         let covered = in_rounds(epochs, units, bounds, &mut |epoch, state, covered| {
             counts.tried += 1;
             (counts.epochs_done, counts.tried_of_each) = (covered.epochs, covered.of_each);
-            let Looked { hash, built } = cursor.look(&state)?;
-            let key = (hash, epoch.promises);
+            let looked = cursor.look(&state)?;
+            let key = (looked.hash, epoch.promises);
             if seen.insert(key) {
-                let built = built.map_or_else(|| cursor.built(&state), Ok)?;
+                let built = looked.into_built(&mut cursor, &state)?;
                 counts.distinct += 1;
                 self.counts(counts);
                 progress(counts);
@@ -361,8 +361,18 @@ impl Shared<'_> {
         cursor: &mut Cursor<'_>,
         state: &State,
     ) -> Result<Verdict> {
-        let epoch = cursor.epoch(state.epoch)?.clone();
         let built = cursor.built(state)?;
+        self.judge_built(judge, cursor, state, built)
+    }
+
+    fn judge_built(
+        &self,
+        judge: &mut dyn Judge,
+        cursor: &mut Cursor<'_>,
+        state: &State,
+        built: Built,
+    ) -> Result<Verdict> {
+        let epoch = cursor.epoch(state.epoch)?.clone();
         let key = (built.hash(), epoch.promises);
         self.verdict(judge, &epoch, &Job { state: state.clone(), built, key })
     }
@@ -370,15 +380,14 @@ impl Shared<'_> {
     /// Judges a state while another is shrunk.
     fn fails(&self, judge: &mut dyn Judge, cursor: &mut Cursor<'_>, state: &State) -> Result<bool> {
         let promises = cursor.epoch(state.epoch)?.promises;
-        let Looked { hash, built } = cursor.look(state)?;
-        let key = (hash, promises);
+        let looked = cursor.look(state)?;
+        let key = (looked.hash, promises);
         if let Some(known) = locked(&self.verdicts).get(&key) {
             return Ok(*known);
         }
         self.shrinking.fetch_add(1, Ordering::Relaxed);
-        let epoch = cursor.epoch(state.epoch)?.clone();
-        let built = built.map_or_else(|| cursor.built(state), Ok)?;
-        Ok(self.verdict(judge, &epoch, &Job { state: state.clone(), built, key })?.fails())
+        let built = looked.into_built(cursor, state)?;
+        Ok(self.judge_built(judge, cursor, state, built)?.fails())
     }
 }
 

@@ -149,7 +149,7 @@ pub struct Cursor<'a> {
     current_trees: Option<EpochTrees<'a>>,
     /// The end of the epoch before the current one.
     former_end: Option<CallNr>,
-    volumes: Volumes,
+    former: FormerVolumes,
 }
 
 impl std::fmt::Debug for Cursor<'_> {
@@ -170,14 +170,14 @@ impl<'a> Cursor<'a> {
             current: None,
             current_trees: None,
             former_end: None,
-            volumes: Volumes { last: subject.base.clone(), hashes: HashMap::new() },
+            former: FormerVolumes { last: subject.base.clone(), hashes: HashMap::new() },
         }
     }
 
     /// Goes back before the first epoch.
     fn restart(&mut self) {
-        let volumes = std::mem::take(&mut self.volumes);
-        *self = Self { volumes, ..Self::new(self.subject) };
+        let former = std::mem::take(&mut self.former);
+        *self = Self { former, ..Self::new(self.subject) };
     }
 
     /// Goes to an epoch.
@@ -233,7 +233,7 @@ impl<'a> Cursor<'a> {
         let built = match &trees {
             EpochTrees::Calls(images) => images.tree(state).map(Built::whole),
             EpochTrees::Volume(images) => {
-                images.image(state).map(|image| self.volumes.read(images, image))
+                images.image(state).map(|image| self.former.read(images, image))
             }
         };
         self.current_trees = Some(trees);
@@ -250,11 +250,11 @@ impl<'a> Cursor<'a> {
             }
             EpochTrees::Volume(images) => images.image(state).map(|image| {
                 let volume = images.hash(&image, state);
-                if let Some(&hash) = self.volumes.hashes.get(&volume) {
+                if let Some(&hash) = self.former.hashes.get(&volume) {
                     return Looked { hash, built: None };
                 }
-                let looked = Looked::from(self.volumes.read(images, image));
-                self.volumes.hashes.insert(volume, looked.hash);
+                let looked = Looked::from(self.former.read(images, image));
+                self.former.hashes.insert(volume, looked.hash);
                 looked
             }),
         };
@@ -273,16 +273,16 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What is kept of the volumes that were read, so that the next one is read faster.
+/// Findings in the volumes of earlier states, which make reading the next volume faster.
 #[derive(Default)]
-struct Volumes {
+struct FormerVolumes {
     /// The tree that was read last.
     last: Snapshot,
-    /// The hashes of the findings, by the hashes of the volumes.
+    /// The hash of what was found in each volume, by the hash of the volume.
     hashes: HashMap<u128, u128>,
 }
 
-impl Volumes {
+impl FormerVolumes {
     fn read(&mut self, images: &VolumeEpoch<'_>, image: Image) -> Built {
         let built = images.built(image, &self.last);
         if built.damage.is_none() {
@@ -295,7 +295,14 @@ impl Volumes {
 /// The hash of a state's tree, and the tree if it had to be built.
 pub(crate) struct Looked {
     pub(crate) hash: u128,
-    pub(crate) built: Option<Built>,
+    built: Option<Built>,
+}
+
+impl Looked {
+    /// The tree of the state; builds it if it was not built before.
+    pub(crate) fn into_built(self, cursor: &mut Cursor<'_>, state: &State) -> Result<Built> {
+        self.built.map_or_else(|| cursor.built(state), Ok)
+    }
 }
 
 impl From<Built> for Looked {

@@ -22,6 +22,7 @@ impl Builder<'_> {
         if !self.model.logs_single_inodes() || !self.log.has(*node) {
             return;
         }
+        // Its unit is the last one.
         let removal = self.units.len().checked_sub(1).map(|last| UnitNr(last as u32));
         let name = (at.dir, at.name.clone());
         for old in self.log.others_of(&name, *node) {
@@ -29,7 +30,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Gives a name back to an inode that had it before, and takes it away again.
+    /// Gives a name back to an inode that had it before, and takes it away again: two units, of which a
+    /// power cut may leave the first alone. `after` must be durable before.
     fn restore(
         &mut self,
         nr: CallNr,

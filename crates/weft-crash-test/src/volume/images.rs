@@ -67,8 +67,8 @@ impl VolumeEpoch<'_> {
         self.kind.built(image, like)
     }
 
-    /// A hash of the volume in a state. The same volume has one hash in all epochs of a recording, if the
-    /// same of its pages were written until then.
+    /// A hash of the volume in a state, of the pages that the recording has written until then. Two states
+    /// with one hash have the same volume, also in different epochs.
     pub(crate) fn hash(&self, image: &Image, state: &State) -> u128 {
         let mut pages = self.durable_pages.clone();
         let is_there = |(place, unit): &(Option<usize>, UnitNr)| {
