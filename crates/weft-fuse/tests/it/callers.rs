@@ -17,7 +17,7 @@ fn every_change_names_the_process_that_makes_it() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let fs = Arc::new(Recorder::new(Arc::new(MemFs::new())));
+    let fs = Arc::new(Recorder::new(Arc::new(crate::memory())));
     let options = MountOptions { writeback_cache: false, ..options() };
     let mut mount = weft_fuse::mount(fs.clone(), dir.path(), &options).unwrap();
     let uid = rustix::process::geteuid().as_raw();

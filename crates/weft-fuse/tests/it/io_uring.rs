@@ -58,7 +58,7 @@ fn requests_that_wait_hold_up_no_others_of_their_cpu() {
 #[test]
 fn data_of_every_length_goes_through() {
     let dir = tempfile::tempdir().expect("directory");
-    let Some(mut mount) = mounted(Arc::new(MemFs::new()), dir.path()) else { return };
+    let Some(mut mount) = mounted(Arc::new(crate::memory()), dir.path()) else { return };
     check_data_of_every_length(dir.path());
     unmount(&mut mount);
 }
@@ -86,7 +86,7 @@ fn a_volume_is_not_full_when_a_file_was_removed_before() {
 #[test]
 fn many_threads_on_all_cpus() {
     let dir = tempfile::tempdir().expect("directory");
-    let Some(mut mount) = mounted(Arc::new(MemFs::new()), dir.path()) else { return };
+    let Some(mut mount) = mounted(Arc::new(crate::memory()), dir.path()) else { return };
     std::thread::scope(|scope| {
         for thread in 0..16 {
             let mine = dir.path().join(format!("dir{thread}"));
@@ -121,6 +121,6 @@ fn a_file_system_that_may_wait_anywhere_is_refused() {
 
     let dir = tempfile::tempdir().expect("directory");
     let options = MountOptions { io_uring: IoUring::On, ..options() };
-    let refused = weft_fuse::mount(Arc::new(Anywhere(MemFs::new())), dir.path(), &options);
+    let refused = weft_fuse::mount(Arc::new(Anywhere(crate::memory())), dir.path(), &options);
     assert!(matches!(refused, Err(Error::IoUring(_))), "{refused:?}");
 }

@@ -21,7 +21,7 @@ fn is_mounted(path: &Path) -> bool {
 #[test]
 fn unusable_mount_points() {
     let mount = |path: &Path| {
-        weft_fuse::mount(Arc::new(MemFs::new()), path, &MountOptions::default())
+        weft_fuse::mount(Arc::new(crate::memory()), path, &MountOptions::default())
             .expect_err("mounted")
     };
     if !Path::new("/dev/fuse").exists() {
@@ -43,7 +43,7 @@ fn a_mount_point_may_hold_files() {
     }
     let dir = tempfile::tempdir().expect("temporary directory");
     fs::write(dir.path().join("below"), b"x").expect("write");
-    let mount = weft_fuse::mount(Arc::new(MemFs::new()), dir.path(), &MountOptions::default());
+    let mount = weft_fuse::mount(Arc::new(crate::memory()), dir.path(), &MountOptions::default());
     let mut mount = mount.expect("mount");
     assert_eq!(fs::read_dir(dir.path()).expect("list").count(), 0);
     crate::unmount(&mut mount);
@@ -85,7 +85,7 @@ fn a_later_mount_at_the_same_path_stays() {
     wait_until("umount succeeds", || {
         Command::new("umount").arg(m.path()).status().expect("umount").success()
     });
-    let later = weft_fuse::mount(Arc::new(MemFs::new()), m.path(), &MountOptions::default());
+    let later = weft_fuse::mount(Arc::new(crate::memory()), m.path(), &MountOptions::default());
     let mut later = later.expect("mount");
     mount.join().expect("join");
     assert!(is_mounted(m.path()), "the later mount was unmounted");
@@ -194,7 +194,7 @@ fn announced_changes_are_seen() {
 fn signals_unmount() {
     const MOUNTPOINT: &str = "WEFT_TEST_MOUNTPOINT";
     if let Some(path) = std::env::var_os(MOUNTPOINT) {
-        let fs = Arc::new(MemFs::new());
+        let fs = Arc::new(crate::memory());
         let mount = weft_fuse::mount(fs, Path::new(&path), &MountOptions::default());
         let mount = mount.expect("mount");
         mount.unmount_on_signals().expect("signals");
@@ -238,7 +238,7 @@ fn signals_unmount() {
 fn dead_mounts_are_cleared_away() {
     const MOUNTPOINT: &str = "WEFT_TEST_DEAD";
     if let Some(path) = std::env::var_os(MOUNTPOINT) {
-        let fs = Arc::new(MemFs::new());
+        let fs = Arc::new(crate::memory());
         let mount = weft_fuse::mount(fs, Path::new(&path), &MountOptions::default());
         mount.expect("mount").join().expect("join");
         return;
@@ -257,7 +257,7 @@ fn dead_mounts_are_cleared_away() {
     wait_until("it is mounted", || is_mounted(dir.path()));
     child.kill().expect("kill");
     child.wait().expect("wait");
-    let mount = weft_fuse::mount(Arc::new(MemFs::new()), dir.path(), &MountOptions::default());
+    let mount = weft_fuse::mount(Arc::new(crate::memory()), dir.path(), &MountOptions::default());
     let mut mount = mount.expect("mount over the dead one");
     fs::write(dir.path().join("file"), b"x").expect("write");
     crate::unmount(&mut mount);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use weft_fuse::{Error, Mount, MountOptions};
 use weft_testing::wait_for;
-use weft_vfs::{FileSystem, MemFs};
+use weft_vfs::{Caller, FileSystem, MemFs, SetAttr};
 
 /// A mount in a directory of its own.
 struct Mounted {
@@ -65,13 +65,22 @@ fn options() -> MountOptions {
     MountOptions { allow_other, ..MountOptions::default() }
 }
 
+/// A file system in memory that belongs to the user of the test, as a mount checks permissions.
+fn memory() -> MemFs {
+    let fs = MemFs::new();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+    fs.setattr(&Caller::ROOT, fs.root(), &owner).expect("an owner");
+    fs
+}
+
 fn mounted_with(options: &MountOptions) -> Option<Mounted> {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: there is no /dev/fuse here");
         return None;
     }
     let dir = tempfile::tempdir().expect("temporary directory");
-    let fs = Arc::new(MemFs::new());
+    let fs = Arc::new(memory());
     let plug: Arc<dyn FileSystem> = fs.clone();
     let mount = weft_fuse::mount(plug, dir.path(), options).expect("mount");
     Some(Mounted { mount: Some(mount), fs, dir })

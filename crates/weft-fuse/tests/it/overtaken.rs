@@ -57,7 +57,7 @@ fn check(listed: &str, path: &str, change: impl FnOnce(&Path)) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let late = Arc::new(LateListings { below: MemFs::new(), gate: Mutex::new(None) });
+    let late = Arc::new(LateListings { below: crate::memory(), gate: Mutex::new(None) });
     let mut mount = weft_fuse::mount(late.clone(), dir.path(), &options()).unwrap();
     let top = dir.path();
     fs::create_dir_all(top.join("d/e")).unwrap();

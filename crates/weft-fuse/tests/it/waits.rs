@@ -68,7 +68,7 @@ pub(crate) fn check_data_of_every_length(dir: &Path) {
 #[test]
 fn data_of_every_length_goes_through() {
     let dir = tempfile::tempdir().expect("directory");
-    let Some(mut mount) = mounted(Arc::new(MemFs::new()), dir.path()) else { return };
+    let Some(mut mount) = mounted(Arc::new(crate::memory()), dir.path()) else { return };
     check_data_of_every_length(dir.path());
     unmount(&mut mount);
 }
@@ -79,7 +79,7 @@ fn long_writes_at_a_time_do_not_mix() {
     const WRITERS: u8 = 16;
     const LEN: usize = 5 << 20;
     let dir = tempfile::tempdir().expect("directory");
-    let Some(mut mount) = mounted(Arc::new(MemFs::new()), dir.path()) else { return };
+    let Some(mut mount) = mounted(Arc::new(crate::memory()), dir.path()) else { return };
     std::thread::scope(|scope| {
         for nr in 0..WRITERS {
             let path = dir.path().join(format!("file{nr}"));
