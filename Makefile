@@ -10,7 +10,8 @@
 #   make guest                    what needs a kernel of its own, in a QEMU guest
 #   make portability              weft-hfs on a big-endian machine and on a 32-bit one
 #   make fuzz [SECONDS=600]       coverage-guided fuzzing (needs cargo-fuzz)
-#   make install [PREFIX=...]     weft, its manual pages and completions; libweft for C
+#   make install [PREFIX=...]     weft, its manual pages and completions; libweft for C (make build, then
+#                                 sudo make install, where PREFIX is root's)
 #   make install-debug            and its debug data, for backtraces and debuggers
 #   make uninstall [PREFIX=...]   removes them
 #   make wheel                    the Python package as a wheel, tested as installed (needs maturin)
@@ -57,7 +58,13 @@ portability:
 fuzz: setup
 	bash scripts/fuzz.sh "$(SECONDS)"
 
-install: build
+# PREFIX is tried before minutes of building. sudo has no cargo of the user's: what `make build` left
+# is installed then, and the build directory gets no files of root's.
+install:
+	@bash scripts/install.sh --writable "$(DESTDIR)$(PREFIX)"
+	@if [ -n "$$SUDO_UID" ] && [ -e target/release/weft ]; then :; \
+	  elif [ -n "$$SUDO_UID" ]; then echo "install: run 'make build' first, without sudo" >&2; exit 1; \
+	  else $(MAKE) --no-print-directory build; fi
 	bash scripts/install.sh target/release/weft "$(DESTDIR)$(PREFIX)" "$(PREFIX)"
 
 install-debug: install

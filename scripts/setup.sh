@@ -134,14 +134,18 @@ install_packages() {
 
 if [ "${#packages[@]}" -gt 0 ]; then
   as_root=(env)
-  if [ "$(id -u)" -ne 0 ]; then as_root=(sudo -n); fi
+  # On a terminal sudo may ask for a password; elsewhere there is nobody to type it.
+  if [ "$(id -u)" -ne 0 ]; then as_root=(sudo); [ -t 0 ] || as_root+=(-n); fi
+  by_hand="apt-get install --no-install-recommends ${packages[*]}"
   if ! type -P apt-get >/dev/null 2>&1; then
     say "this is not a Debian: please install by hand: ${packages[*]}"
   elif [ "${as_root[0]}" = sudo ] && ! type -P sudo >/dev/null 2>&1; then
-    say "not root and no sudo: please install by hand: ${packages[*]}"
+    say "not root and no sudo: please install as root: $by_hand"
+  elif [ "${as_root[0]}" = sudo ] && ! "${as_root[@]}" true; then
+    say "sudo refuses: please install as root, then run this again: sudo $by_hand"
   else
     say "installing ${packages[*]}"
-    install_packages || say "apt-get failed; going on with what is there"
+    install_packages || say "apt-get failed; what is there is used. To install by hand: $by_hand"
   fi
 fi
 

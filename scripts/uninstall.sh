@@ -13,5 +13,6 @@ rm -f "$prefix/bin/weft" "$prefix/bin/.debug/weft.debug" \
 for helper in "$prefix"/sbin/{mount,umount}{,.fuse}.weft; do
   if [ "$(readlink "$helper")" = ../bin/weft ]; then rm "$helper"; fi
 done
-rmdir "$prefix/bin/.debug" 2>/dev/null || true
+rm -f "$prefix"/share/doc/weft/*.md
+rmdir "$prefix/share/doc/weft" "$prefix/bin/.debug" 2>/dev/null || true
 echo "removed weft from $prefix; links to its mount helper that you made in /sbin are yours to remove"
