@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod crash;
+pub mod examples;
 pub mod hfs;
 mod known;
 pub mod order;
@@ -32,7 +33,8 @@ use weft::hfs::view::Forks;
                         with ?partition=N for a partition of it, or nbd://HOST/EXPORT; in front of it \
                         delay=TIME: makes it slower, record=LOG: records its writes.\nExit codes: 0 done, 1 failed, \
                         2 wrong usage; weft fsck answers as fsck(8), weft crash with 3 for a \
-                        broken promise.")]
+                        broken promise.\nweft VERB --help has examples, man weft-VERB too; \
+                        PREFIX/share/doc/weft has the documents.")]
 pub struct Cli {
     /// Report in JSON, for machines
     #[arg(long, global = true)]

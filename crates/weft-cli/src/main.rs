@@ -11,7 +11,7 @@ mod system_log;
 mod verb;
 mod zone;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use failure::Failure;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -33,7 +33,9 @@ fn main() -> ExitCode {
     // The process behind --background reports to its parent in plain text, and the parent formats
     // it.
     let as_json = args.iter().any(|a| a == "--json") && !args.iter().any(|a| a == "--detached");
-    let cli = match cli::Cli::try_parse_from(args) {
+    let command = cli::examples::add(cli::Cli::command());
+    let cli = match command.try_get_matches_from(args).and_then(|m| cli::Cli::from_arg_matches(&m))
+    {
         Err(e) if as_json && e.use_stderr() => {
             return fail(&Failure::usage(e.render().to_string().trim_end()), true);
         }
