@@ -23,6 +23,7 @@ mod mount;
 mod nbd;
 mod order;
 mod order_files;
+mod pages;
 mod past;
 mod programs;
 mod proxy;

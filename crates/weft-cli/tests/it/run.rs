@@ -47,7 +47,21 @@ impl Bench {
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
-        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        command.args(args);
+        self.prepare(command)
+    }
+
+    /// A shell that runs a script, with the command on its `PATH`.
+    pub fn shell(&self, script: &str) -> Command {
+        let weft = Path::new(env!("CARGO_BIN_EXE_weft")).parent().expect("a directory").display();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).env("PATH", format!("{weft}:{path}"));
+        self.prepare(command)
+    }
+
+    fn prepare(&self, mut command: Command) -> Command {
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
         command.env_remove("WEFT_LOG").env("LC_ALL", "C");
         command.env("WEFT_RUNTIME_DIR", self.dir.path().join("run"));
         command
