@@ -329,7 +329,8 @@ pub trait FileSystem: Send + Sync {
 
     /// Returns the file of the host that has exactly the content of an open file: a front may let
     /// the kernel read and write the host's file from now on, past this file system, until the
-    /// handle is released. A returned file counts as used. By default there is none.
+    /// handle is released, also by a handle of `direct_io`. A returned file counts as used. By
+    /// default there is none.
     fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
         let _ = (ino, handle);
         None
