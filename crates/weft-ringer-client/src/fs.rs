@@ -370,6 +370,19 @@ impl FileSystem for RingerFs {
         self.client.write(changeable(ino)?, (!append).then_some(offset), data)
     }
 
+    fn write_cached(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        self.client.check_locks(handle)?;
+        self.known(ino)?;
+        self.client.write(changeable(ino)?, Some(offset), data)
+    }
+
     fn has_locks(&self) -> bool {
         true
     }

@@ -93,6 +93,11 @@ impl HostDir {
         Ok(done)
     }
 
+    /// Returns true if Linux ignores the offsets of writes by this handle.
+    pub(super) fn appends(&self, handle: Handle) -> bool {
+        locked(&self.handles).get(handle).is_some_and(|opened| opened.appends)
+    }
+
     pub(super) fn write_content(
         &self,
         ino: Ino,
