@@ -415,7 +415,9 @@ impl Front {
             atime: time(0, valid::ATIME, valid::ATIME_NOW),
             mtime: time(1, valid::MTIME, valid::MTIME_NOW),
             ctime: has(valid::CTIME).then(|| at(2)),
-            kill_privileges: has(valid::KILL_SUIDGID) || has(valid::UID) || has(valid::GID),
+            // Nothing at all comes from `chown(2)` with -1 for both, which clears setuid, too.
+            kill_privileges: has(valid::KILL_SUIDGID | valid::UID | valid::GID)
+                || bits & !valid::FH == 0,
         };
         if set.kill_privileges || set.size_bytes.is_some() {
             self.drop_capabilities(head, ino)?;

@@ -176,7 +176,8 @@ impl FileSystem for RingerFs {
             atime: set.atime.map(time),
             mtime: set.mtime.map(time),
             ctime: set.ctime,
-            kill_privileges: set.kill_privileges && !before.is_dir(),
+            // A mode that is set at the same time is meant as it is.
+            kill_privileges: set.kill_privileges && set.perm.is_none() && !before.is_dir(),
         };
         if set.size_bytes.is_some() {
             if matches!(before.body, Body::File { .. }) {
