@@ -11,6 +11,7 @@
 
 mod attribute_replies;
 mod commands;
+mod content;
 mod locks;
 mod overtaken;
 mod privileges;
@@ -25,17 +26,18 @@ use std::time::Duration;
 use fuser::{INodeNo, Notifier};
 use weft_vfs::{
     Caller, DirCursor, Entry, Error, FileKind, FileSystem, Handle, Ino, OpenFlags, Opened,
-    RenameFlags, SetAttr, SetTime, Time,
+    RenameFlags, SetAttr, SetTime, Time, keeping_access_times,
 };
 
 use self::attribute_replies::AttributeReplies;
+use self::content::keeps_access_time;
 use self::waits::Waits;
 use crate::handshake::Agreed;
 use crate::passthrough::{Mixed, Passthrough};
 use crate::wire::{
-    Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DIRECT, O_DSYNC,
-    O_EXCL, O_TRUNC, Opcode, ROOT_ID, Reply, errno, put_listed, put_listed_plus, put_name_plus,
-    valid, write_flags,
+    Body, FSYNC_DATA_ONLY, Header, Lifetimes, Listing, Malformed, O_APPEND, O_DIRECT, O_EXCL,
+    O_NOATIME, O_TRUNC, Opcode, ROOT_ID, Reply, errno, put_listed, put_listed_plus, put_name_plus,
+    valid,
 };
 
 /// The next step after a request was processed.
@@ -413,7 +415,9 @@ impl Front {
             atime: time(0, valid::ATIME, valid::ATIME_NOW),
             mtime: time(1, valid::MTIME, valid::MTIME_NOW),
             ctime: has(valid::CTIME).then(|| at(2)),
-            kill_privileges: has(valid::KILL_SUIDGID) || has(valid::UID) || has(valid::GID),
+            // Nothing at all comes from `chown(2)` with -1 for both, which clears setuid, too.
+            kill_privileges: has(valid::KILL_SUIDGID | valid::UID | valid::GID)
+                || bits & !valid::FH == 0,
         };
         if set.kill_privileges || set.size_bytes.is_some() {
             self.drop_capabilities(head, ino)?;
@@ -498,47 +502,6 @@ impl Front {
         Ok(self.fs.rename(&Self::caller(head), parent, name, new_parent, new_name, flags)?)
     }
 
-    fn read(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        // Without opening, the kernel has no other handle than `Handle::NONE`.
-        let handle = Handle(body.u64()?);
-        let (offset, size) = (body.u64()?, body.u32()?);
-        let got = self.fs.read(ino, handle, offset, reply.space(size as usize))?;
-        reply.took(got.min(size as usize));
-        Ok(())
-    }
-
-    fn write(&self, head: &Header, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        let handle = Handle(body.u64()?);
-        let (offset, size, write_bits) = (body.u64()?, body.u32()?, body.u32()?);
-        body.skip(8)?;
-        let open_flags = body.u32()?;
-        body.skip(4)?;
-        let data = body.bytes(size as usize)?;
-        if write_bits & write_flags::KILL_SUIDGID != 0 {
-            self.drop_privileges(head, ino)?;
-        }
-        let from_cache = write_bits & write_flags::CACHE != 0;
-        // The page of a mapping has a fixed offset, regardless of the open flags.
-        let placed = from_cache && self.appends && open_flags & O_APPEND != 0;
-        let caller = Self::caller_by(head, handle);
-        let handle = if placed { Handle::NONE } else { handle };
-        let taken = if from_cache {
-            self.fs.write_cached(&caller, ino, handle, offset, data)?
-        } else {
-            self.fs.write(&caller, ino, handle, offset, data)?
-        };
-        if from_cache && taken < data.len() {
-            // No caller waits for a count: fsync or close returns the page's error.
-            return Err(Refusal::Protocol(errno::ENOSPC));
-        }
-        if !from_cache && open_flags & O_DSYNC != 0 {
-            self.fs.fsync(&caller, ino, false)?;
-        }
-        // At most `size`.
-        reply.written(taken as u32);
-        Ok(())
-    }
-
     /// The kernel determines the offset of appends unless its file length may be out of date, and
     /// synchronous writes are made durable here: so other flags than reading and writing are not
     /// passed on.
@@ -550,6 +513,7 @@ impl Front {
         };
         flags.set(OpenFlags::APPEND, self.appends && bits & O_APPEND != 0);
         flags.set(OpenFlags::DIRECT, bits & O_DIRECT != 0);
+        flags.set(OpenFlags::NOATIME, bits & O_NOATIME != 0);
         flags
     }
 
@@ -674,6 +638,18 @@ impl Front {
         body.skip(8)?;
         let cursor = DirCursor(body.u64()?);
         let listing = Listing { room_bytes: body.u32()? as usize };
+        let quiet = keeps_access_time(&mut body)?;
+        keeping_access_times(quiet, || self.list(ino, cursor, listing, reply, plus))
+    }
+
+    fn list(
+        &self,
+        ino: Ino,
+        cursor: DirCursor,
+        listing: Listing,
+        reply: &mut Reply,
+        plus: bool,
+    ) -> Answered {
         if !plus {
             return Ok(self.fs.readdir(ino, cursor, &mut |d| put_listed(reply, listing, &d))?);
         }

@@ -74,13 +74,14 @@ impl Passthrough {
     ) -> Result<Option<u32>, Mixed> {
         let mut state = self.state();
         let way = match state.nodes.get(&node) {
-            Some((Way::Passthrough(_), _)) if opened.direct_io => return Err(Mixed),
-            // Bypassing the page cache, through this process: compatible with `Through`, and not
-            // with `Passthrough`, as the file may still be mapped.
-            _ if opened.direct_io => Way::Through,
+            // Also with `direct_io`, if the content is that of the file below: the kernel passes
+            // `O_DIRECT` on to it.
             Some((Way::Passthrough(id), _)) => {
                 backing().map(|_| Way::Passthrough(*id)).ok_or(Mixed)?
             }
+            // Bypassing the page cache, through this process: compatible with `Through`, and not
+            // with `Passthrough`, as the file may still be mapped.
+            _ if opened.direct_io => Way::Through,
             Some((Way::Through, _)) => Way::Through,
             None => self.register(backing)?,
         };

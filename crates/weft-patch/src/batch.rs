@@ -22,6 +22,8 @@ pub(crate) struct Write {
     pub partial: bool,
     /// The journal's next transaction when the copy was made.
     pub sequence: u32,
+    /// Time at which the copy was made, on the engine's clock.
+    pub taken_ms: u64,
     pub error: Option<Error>,
 }
 

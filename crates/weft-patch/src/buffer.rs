@@ -48,6 +48,8 @@ pub(crate) struct Buffer {
     owner_next: u32,
     /// Time at which it became dirty, in milliseconds of the engine's clock.
     pub dirty_since_ms: u64,
+    /// Time of its last change.
+    pub changed_ms: u64,
     /// Whether a write is in progress, or has failed and will be repeated.
     pub in_flight: bool,
     /// Whether it is on the ready list.
@@ -257,6 +259,7 @@ impl Cache {
             owner_prev: NONE,
             owner_next: NONE,
             dirty_since_ms: 0,
+            changed_ms: 0,
             in_flight: false,
             queued: false,
             referenced: true,

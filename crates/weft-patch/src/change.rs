@@ -87,6 +87,7 @@ impl State {
         if !self.cache[buffer].is_dirty() {
             self.cache.became_dirty(buffer, self.changed_ms);
         }
+        self.cache[buffer].changed_ms = self.changed_ms;
     }
 
     /// Notes that a clean buffer was filled with file data, as a part of the operation's run.

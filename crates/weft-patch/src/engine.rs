@@ -1,4 +1,4 @@
-//! The engine's interface: operations, syncs, and the write-back thread.
+//! The engine's interface: operations and syncs.
 
 use crate::batch::{Write, fail_all, first_error, write_batch};
 use crate::graph::NONE;
@@ -50,11 +50,11 @@ pub(crate) struct Shared {
     pub len_blocks: u64,
     max_request_bytes: usize,
     pub(crate) memory_budget_bytes: usize,
-    background_bytes: usize,
-    max_age: Duration,
+    pub(crate) background_bytes: usize,
+    pub(crate) max_age_ms: u64,
     background: bool,
     /// Wakes the write-back thread.
-    work: Condvar,
+    pub work: Condvar,
     /// Wakes the threads that wait for memory.
     pub room: Condvar,
     /// Wakes the threads that wait for blocks that others read.
@@ -63,9 +63,6 @@ pub(crate) struct Shared {
     pub unheld: Condvar,
     pub spare: Spare,
 }
-
-/// Interval at which the write-back thread looks for old blocks.
-pub(crate) const TICK: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// Opens an engine on a device and starts its write-back thread.
@@ -136,7 +133,7 @@ impl Engine {
             max_request_bytes: options.max_request_bytes,
             memory_budget_bytes: options.memory_budget_bytes,
             background_bytes: options.background_bytes.min(options.memory_budget_bytes / 2),
-            max_age: options.max_age,
+            max_age_ms: u64::try_from(options.max_age.as_millis()).unwrap_or(u64::MAX),
             background: options.background && !state.read_only,
             state: Mutex::new(state),
             io: Mutex::new(()),
@@ -407,99 +404,6 @@ impl Shared {
             self.check_progress(&batch)?;
         }
         self.write_planned(batch)
-    }
-
-    /// Runs the write-back thread: writes by memory pressure, and by age.
-    fn write_back(&self) {
-        let mut failures = 0_u32;
-        let mut busy = false;
-        loop {
-            let mut state = self.lock();
-            state.signals.woken = false;
-            let crowded = state.is_crowded(self.background_bytes);
-            let pressed = state.signals.pressed;
-            if !state.signals.stop && (failures > 0 || !(pressed || (busy && crowded))) {
-                let wait = TICK * (1 << failures.min(5));
-                state =
-                    self.work.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
-            }
-            if state.signals.stop {
-                return;
-            }
-            self.note_progress(state);
-            match self.write_back_once() {
-                Ok(wrote) => {
-                    failures = 0;
-                    busy = wrote;
-                    if !wrote {
-                        self.give_memory_back();
-                    }
-                }
-                Err(Error::Halted) => return,
-                Err(e) => {
-                    failures += 1;
-                    tracing::warn!("write-back failed, will be tried again: {e}");
-                    self.room.notify_all();
-                }
-            }
-        }
-    }
-
-    /// Runs one step of the write-back thread. Returns true if it wrote anything.
-    fn write_back_once(&self) -> Result<bool> {
-        let io = self.lock_io()?;
-        let (now_ms, crowded, pressed) = {
-            let mut state = self.lock();
-            let crowded = state.dirty_bytes() > self.background_bytes;
-            (state.now_ms(), crowded, std::mem::take(&mut state.signals.pressed))
-        };
-        let max_age_ms = u64::try_from(self.max_age.as_millis()).unwrap_or(u64::MAX);
-        if self.log.is_none() {
-            let mut state = self.lock();
-            let roots = if state.half_full_blocks > 0 {
-                state.seal_half_full()
-            } else if now_ms >= max_age_ms.saturating_mul(2) {
-                state.seal_overdue(now_ms - max_age_ms * 2)
-            } else {
-                Vec::new()
-            };
-            drop(state);
-            if !roots.is_empty() {
-                drop(io);
-                self.reach(Wanted::Patches(roots))?;
-                return Ok(true);
-            }
-        }
-        let mut goals = vec![];
-        if now_ms >= max_age_ms {
-            goals.push(Goal::Background { before_ms: now_ms - max_age_ms, data: false });
-        }
-        if crowded || pressed {
-            // File data first: metadata will soon be changed again.
-            goals.push(Goal::Background {
-                before_ms: now_ms.saturating_sub(max_age_ms),
-                data: true,
-            });
-            goals.push(Goal::Background { before_ms: now_ms, data: true });
-        }
-        if pressed {
-            goals.push(Goal::All);
-        }
-        for goal in goals {
-            let (wrote, result) = self.round(goal);
-            result?;
-            if wrote {
-                return Ok(true);
-            }
-        }
-        drop(io);
-        let commit = ((crowded || pressed) && !self.is_held())
-            || self.lock().commit_due(now_ms.saturating_sub(max_age_ms));
-        if commit && self.log.is_some() {
-            self.commit()?;
-            return Ok(true);
-        }
-        Ok(false)
     }
 }
 

@@ -185,15 +185,12 @@ impl State {
         Ok((needed > journal.free_blocks).then_some(LogWork::Checkpoint))
     }
 
-    /// Returns true if the running transaction has been open since before this time.
+    /// Returns true if the running transaction has been open since before this time, or a commit
+    /// has failed.
     pub fn commit_due(&self, before_ms: u64) -> bool {
-        let now_ms = self.now_ms();
         self.journal.as_ref().is_some_and(|j| {
-            j.committing.is_some()
-                || (!j.is_held(now_ms)
-                    && j.running
-                        .as_ref()
-                        .is_some_and(|t| !t.is_empty() && t.started_ms <= before_ms))
+            let running = j.running.as_ref().filter(|t| !t.is_empty());
+            j.committing.is_some() || running.is_some_and(|t| t.started_ms <= before_ms)
         })
     }
 

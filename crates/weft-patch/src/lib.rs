@@ -32,7 +32,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `engine` | the interface: operations, syncs, memory pressure, the write-back thread |
+//! | `engine` | the interface: operations, syncs, memory pressure |
+//! | `duties`, `clock` | the write-back thread: what it owes to age and to memory, and when it looks; the time |
 //! | `state` | all that the engine's one lock protects |
 //! | `graph`, `undo` | patches and their edges in arenas, bounded walks; the undo data of each patch |
 //! | `buffer`, `block_map` | blocks in memory, the patches of each, and the file it belongs to |
@@ -74,7 +75,9 @@ mod batch;
 mod block_map;
 mod buffer;
 mod change;
+mod clock;
 mod counters;
+mod duties;
 mod engine;
 mod error;
 mod explain;
@@ -100,7 +103,9 @@ mod watch;
 mod writeback;
 
 pub use atomic::{AtomicLimits, HOLD_BLOCKS_MIN};
+pub use clock::Clock;
 pub use counters::Counters;
+pub use duties::Pace;
 pub use engine::{Engine, Op};
 pub use error::{Error, Result};
 pub use explain::{BlockView, PatchKind, PatchView, Verdict};

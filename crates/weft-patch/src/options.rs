@@ -1,5 +1,6 @@
 //! Options of the engine, each with its default and the reason for it.
 
+use crate::Clock;
 use std::time::Duration;
 
 /// The meaning of the dependencies of patches.
@@ -68,8 +69,12 @@ pub struct Options {
     pub block_patches_max: u32,
     /// Run a thread that writes back by age and pressure. Without it, only syncs write, and
     /// operations under memory pressure, in the calling thread: deterministic, for tests and crash
-    /// exploration.
+    /// exploration. (Such a test makes the thread's steps itself: [`write_back_step`].)
+    ///
+    /// [`write_back_step`]: crate::Engine::write_back_step
     pub background: bool,
+    /// The clock by which blocks and transactions grow old.
+    pub clock: Clock,
 }
 
 impl Default for Options {
@@ -88,6 +93,7 @@ impl Default for Options {
             indexed_patches: 32,
             block_patches_max: 4096,
             background: true,
+            clock: Clock::default(),
         }
     }
 }

@@ -15,7 +15,6 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Instant;
 use weft_block::BlockDevice;
 
 /// Memory of one patch and of one dependency, for the budget.
@@ -30,7 +29,7 @@ pub(crate) struct Signals {
     pub pressed: bool,
     /// Set if the thread was woken for the present dirty memory.
     pub woken: bool,
-    /// The earliest age limit at which overdue blocks are searched for again.
+    /// The earliest time at which overdue blocks are searched for again.
     pub overdue_from_ms: u64,
 }
 
@@ -81,7 +80,8 @@ pub(crate) struct State {
     /// Start of the operation in progress, on the engine's clock: reading the time with each block
     /// was a tenth of the time of writing a file.
     pub changed_ms: u64,
-    opened: Instant,
+    /// Time at which the last round was planned.
+    pub planned_ms: u64,
 }
 
 impl State {
@@ -112,12 +112,12 @@ impl State {
             half_full_blocks: 0,
             full_blocks: 0,
             changed_ms: 0,
-            opened: Instant::now(),
+            planned_ms: 0,
         }
     }
 
     pub fn now_ms(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.options.clock.now_ms()
     }
 
     /// Returns the memory of all changes that are not durable yet, in bytes.

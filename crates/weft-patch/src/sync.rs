@@ -4,45 +4,85 @@
 //! the volume is.
 
 use crate::buffer::Buffer;
+use crate::duties::TICK;
 use crate::graph::{Kind, NONE, Patch};
 use crate::state::State;
-use crate::{Error, Owner, PatchId};
+use crate::{BlockNr, Error, Owner, PatchId};
 use hashbrown::HashSet;
+
+/// Ticks without a change after which a block counts as one that no longer changes.
+const CALM_TICKS: u64 = 2;
+
+/// Blocks whose patches were sealed.
+#[derive(Debug, Default)]
+pub(crate) struct Sealed {
+    at_ms: u64,
+    blocks: Vec<BlockNr>,
+    pub patches: Vec<PatchId>,
+}
 
 impl State {
     /// Seals and returns every live patch that a sync waits for.
     pub fn seal_all(&mut self) -> Vec<PatchId> {
-        let mut roots = self.seal_blocks(Buffer::is_dirty);
+        let mut roots = self.seal_blocks(Buffer::is_dirty).patches;
         self.add_in_flight(&mut roots, |_| true);
         roots
     }
 
-    /// Seals and returns the patches of blocks that have been dirty since before a time: a block
-    /// that changes all the time may never be ready when background write-back looks at it. Does so
-    /// at most once an interval, as it visits every block.
-    pub fn seal_overdue(&mut self, before_ms: u64) -> Vec<PatchId> {
-        if before_ms < self.signals.overdue_from_ms {
-            return Vec::new();
+    /// Seals the patches of old blocks that are not written by age: one that changes all the time may
+    /// never be ready when background write-back looks at it, and blocks of which each waits for a
+    /// part of the other never are. Those have twice the maximum age before they are sealed, or the
+    /// age itself once they no longer change. Under a journal, blocks of file data alone: commits make
+    /// the rest durable. Does so at most once an interval, as it visits every block.
+    pub fn seal_overdue(&mut self, now_ms: u64, max_age_ms: u64) -> Sealed {
+        let tick_ms = u64::try_from(TICK.as_millis()).unwrap_or(0);
+        let before = |ms: u64| now_ms.checked_sub(ms);
+        if now_ms < self.signals.overdue_from_ms {
+            return Sealed::default();
         }
-        self.signals.overdue_from_ms =
-            before_ms + u64::try_from(crate::engine::TICK.as_millis()).unwrap_or(0);
-        self.seal_blocks(|b| b.is_dirty() && b.dirty_since_ms <= before_ms)
+        self.signals.overdue_from_ms = now_ms + tick_ms;
+        let (old, calm) = (before(max_age_ms), before(CALM_TICKS * tick_ms));
+        let overdue = before(max_age_ms.saturating_mul(2));
+        let is_since = |ms: u64, limit: Option<u64>| limit.is_some_and(|limit| ms <= limit);
+        let journal = self.journal.as_ref();
+        let wanted = |b: &Buffer| {
+            let in_place = journal.is_none_or(|j| !j.journals(b.nr, b.data));
+            let is_calm = is_since(b.changed_ms, calm) && is_since(b.dirty_since_ms, old);
+            b.is_dirty() && in_place && (is_calm || is_since(b.dirty_since_ms, overdue))
+        };
+        let buffers = self.cache.all().filter(|&b| wanted(&self.cache[b])).collect();
+        self.seal_buffers(buffers)
     }
 
     /// Seals and returns the patches of the blocks that have at least half of the maximum number of
     /// patches.
-    pub fn seal_half_full(&mut self) -> Vec<PatchId> {
+    pub fn seal_half_full(&mut self) -> Sealed {
         let half = self.options.block_patches_max / 2;
         self.seal_blocks(|b| b.patches >= half)
     }
 
-    fn seal_blocks(&mut self, wanted: impl Fn(&Buffer) -> bool) -> Vec<PatchId> {
-        let buffers: Vec<u32> = self.cache.all().filter(|&b| wanted(&self.cache[b])).collect();
-        let mut roots = Vec::new();
+    fn seal_blocks(&mut self, wanted: impl Fn(&Buffer) -> bool) -> Sealed {
+        let buffers = self.cache.all().filter(|&b| wanted(&self.cache[b])).collect();
+        self.seal_buffers(buffers)
+    }
+
+    fn seal_buffers(&mut self, buffers: Vec<u32>) -> Sealed {
+        let mut sealed = Sealed { at_ms: self.now_ms(), ..Sealed::default() };
         for buffer in buffers {
-            self.seal_buffer(buffer, &mut roots);
+            self.seal_buffer(buffer, &mut sealed.patches);
+            sealed.blocks.push(self.cache[buffer].nr);
         }
-        roots
+        sealed
+    }
+
+    /// Notes that sealed patches are durable: what their blocks wait with is younger.
+    pub fn note_written(&mut self, sealed: &Sealed) {
+        for &nr in &sealed.blocks {
+            if let Some(buffer) = self.cache.find(nr) {
+                let since_ms = &mut self.cache[buffer].dirty_since_ms;
+                *since_ms = sealed.at_ms.max(*since_ms);
+            }
+        }
     }
 
     fn seal_buffer(&mut self, buffer: u32, roots: &mut Vec<PatchId>) {

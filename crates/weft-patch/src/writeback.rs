@@ -58,6 +58,7 @@ impl State {
     /// Takes the failed writes and those of whole blocks. Returns them, and the blocks of which only
     /// a part can be written.
     pub fn plan_whole(&mut self, goal: Goal) -> (Vec<Write>, Vec<u32>) {
+        self.planned_ms = self.now_ms();
         let mut batch = std::mem::take(&mut self.failed);
         let mut candidates = if self.options.ready_lists {
             std::mem::take(&mut self.ready)
@@ -177,7 +178,8 @@ impl State {
         b.in_flight = true;
         let partial = rolled_back.is_some();
         let content = rolled_back.unwrap_or_else(|| Arc::clone(&b.content));
-        Write { buffer, nr: b.nr, content, patches, run, partial, sequence, error: None }
+        let (nr, taken_ms) = (b.nr, self.planned_ms);
+        Write { buffer, nr, content, patches, run, partial, sequence, taken_ms, error: None }
     }
 
     /// Checks the safety rule: the befores of the written patches of a block are durable (and so
@@ -200,7 +202,6 @@ impl State {
 
     /// Notes the end of a round: a write that succeeded is durable if the flush succeeded.
     pub fn complete(&mut self, batch: Vec<Write>) {
-        let now = self.now_ms();
         for write in batch {
             if write.error.is_some() {
                 self.failed.push(write);
@@ -224,7 +225,11 @@ impl State {
             let b = &mut self.cache[write.buffer];
             b.in_flight = false;
             if b.is_dirty() {
-                b.dirty_since_ms = now;
+                // What a whole write does not contain was changed after its copy was made. What a
+                // partial one has left out may be as old as the block.
+                if !write.partial {
+                    b.dirty_since_ms = write.taken_ms;
+                }
                 self.queue_if_ready(write.buffer);
             } else {
                 self.cache.became_clean(write.buffer);

@@ -176,7 +176,8 @@ impl FileSystem for RingerFs {
             atime: set.atime.map(time),
             mtime: set.mtime.map(time),
             ctime: set.ctime,
-            kill_privileges: set.kill_privileges && !before.is_dir(),
+            // A mode that is set at the same time is meant as it is.
+            kill_privileges: set.kill_privileges && set.perm.is_none() && !before.is_dir(),
         };
         if set.size_bytes.is_some() {
             if matches!(before.body, Body::File { .. }) {
@@ -368,6 +369,19 @@ impl FileSystem for RingerFs {
         let append = flags.is_some_and(|f| f.contains(OpenFlags::APPEND));
         self.known(ino)?;
         self.client.write(changeable(ino)?, (!append).then_some(offset), data)
+    }
+
+    fn write_cached(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        self.client.check_locks(handle)?;
+        self.known(ino)?;
+        self.client.write(changeable(ino)?, Some(offset), data)
     }
 
     fn has_locks(&self) -> bool {

@@ -8,7 +8,9 @@ use crate::needs::Need;
 use crate::state::{LAZY_BATCH, State};
 use std::sync::atomic::Ordering;
 use weft_patch::{Op, about_to_wait};
-use weft_vfs::{Attr, FileFlags, Ino, SetAttr, SetTime, StatFs, Time};
+use weft_vfs::{
+    Attr, FileFlags, FileKind, Ino, SetAttr, SetTime, StatFs, Time, keeps_access_times,
+};
 
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
@@ -31,8 +33,10 @@ impl<F: Format> State<F> {
         };
         let (atime, mtime) = (set.atime.map(pick), set.mtime.map(pick));
         let ctime = set.ctime.map_or(now, |time| format.storable(node, time));
+        // Of a directory, setgid is no privilege: what is made in it gets its group.
+        let kill = set.kill_privileges && node.kind != FileKind::Directory;
         let inode = &mut node.inode;
-        if set.kill_privileges {
+        if kill {
             inode.mode &= !SETUID;
             if inode.mode & GROUP_EXEC != 0 {
                 inode.mode &= !SETGID;
@@ -95,7 +99,7 @@ impl<F: Format> UnixFs<F> {
 
     /// Notes that a file has been read, if its access time is kept.
     pub(crate) fn note_access(&self, st: &mut State<F>, ino: Ino) {
-        if self.atime == Atime::Never || self.is_read_only() {
+        if self.atime == Atime::Never || self.is_read_only() || keeps_access_times() {
             return;
         }
         let Ok((format, node)) = st.with_node(ino) else { return };

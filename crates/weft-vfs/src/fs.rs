@@ -329,7 +329,8 @@ pub trait FileSystem: Send + Sync {
 
     /// Returns the file of the host that has exactly the content of an open file: a front may let
     /// the kernel read and write the host's file from now on, past this file system, until the
-    /// handle is released. A returned file counts as used. By default there is none.
+    /// handle is released, also by a handle of `direct_io`. A returned file counts as used. By
+    /// default there is none.
     fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
         let _ = (ino, handle);
         None
@@ -371,8 +372,13 @@ pub trait FileSystem: Send + Sync {
         Err(Error::ReadOnly)
     }
 
-    /// Writes whole pages of a front's cache, as [`write`](Self::write) does, but also to a file
-    /// that may only be [appended](FileFlags::APPEND) to: its last page begins before its end.
+    /// Writes whole pages of a front's cache, of a mapping for example: always at byte `offset`,
+    /// whatever flags the handle was opened with, as a page has its place in the file. Also to a
+    /// file that may only be [appended](FileFlags::APPEND) to: its last page begins before its end.
+    /// The handle is any one of those open for writing; no caller is known that has changed the
+    /// page by it.
+    ///
+    /// By default a [`write`](Self::write) without a handle.
     ///
     /// # Errors
     /// Those of [`write`](Self::write).
@@ -384,7 +390,8 @@ pub trait FileSystem: Send + Sync {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
-        self.write(caller, ino, handle, offset, data)
+        let _ = handle;
+        self.write(caller, ino, Handle::NONE, offset, data)
     }
 
     /// Allocates, punches or zeroes a range.

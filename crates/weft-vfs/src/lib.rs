@@ -46,6 +46,7 @@ pub mod memfs;
 mod mutex;
 mod name;
 pub mod path;
+mod quiet;
 mod types;
 
 pub use defaults::{copy_by_reading, seek_without_holes};
@@ -65,3 +66,4 @@ pub use types::{
 pub use hostdir::{HostDir, HostDirOptions};
 pub use memfs::{MemFs, MemLimits};
 pub use path::{Node, Walker};
+pub use quiet::{keeping_access_times, keeps_access_times};

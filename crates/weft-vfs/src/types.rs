@@ -295,6 +295,9 @@ bitflags! {
         /// Bypasses the cache of a front and passthrough: all I/O goes through the file system
         /// (`O_DIRECT`).
         const DIRECT = 1 << 7;
+        /// Reading leaves the access time as it is (`O_NOATIME`). A file system without open files
+        /// sees it in [`keeps_access_times`](crate::keeps_access_times).
+        const NOATIME = 1 << 8;
     }
 
     /// The flags of `chattr(1)` and `lsattr(1)`, in Linux's numbers (`FS_*_FL`).

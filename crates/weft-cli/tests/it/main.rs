@@ -10,6 +10,7 @@ mod crash_live;
 mod crash_run;
 mod crowds;
 mod derived;
+mod descriptor_flags;
 mod documents;
 mod files;
 mod flags;

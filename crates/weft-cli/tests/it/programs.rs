@@ -248,3 +248,41 @@ fn the_umask_counts() {
     assert_eq!(text, "x\n");
     bench.ok(&["umount", "m"]);
 }
+
+/// As on the kernel's file systems: a directory keeps setgid, by which what is made in it gets its
+/// group; a file loses what would give its new owner's rights, also by a change to the same owner.
+#[test]
+fn a_change_of_owner_takes_privileges_from_files_alone() {
+    if !can_mount() || !root() {
+        return;
+    }
+    let line = "cd m; \
+        for mode in 2775 6775 7777; do mkdir d$mode; chmod $mode d$mode; \
+          chgrp 11 d$mode; chown 17 d$mode; chown 18:12 d$mode; \
+          mkdir d$mode/sub; echo > d$mode/file; \
+          stat -c '%a %u %g' d$mode d$mode/sub d$mode/file; done; \
+        for mode in 6755 2745 644; do for ids in 17,-1 -1,11 18,12 -1,-1; do \
+          echo > f; chmod $mode f; python3 -c \"import os; os.chown('f', $ids)\"; \
+          stat -c '%a %u %g' f; chown 0:0 f; done; done; cd ..";
+    let mut want = None;
+    for (source, options) in [
+        ("the kernel", &[][..]),
+        ("v.img", &["-o", "rw"][..]),
+        ("v.img", &["-o", "open_files,io_uring=off"]),
+        ("hostdir:data", &["-o", "rw"]),
+        ("hostdir:data", &["--transform", "rules"]),
+    ] {
+        let bench = Bench::with_volume("ext2");
+        bench.write("rules", b"*.z zstd\n");
+        for dir in ["data", "m"] {
+            fs::create_dir_all(bench.path(dir)).unwrap();
+        }
+        // Without a mount: what the kernel does here.
+        let mounted = (source != "the kernel").then(|| mount_of(&bench, source, options));
+        let Some(found) = shell(&bench, &["python3"], line) else { return };
+        drop(mounted);
+        let want = want.get_or_insert_with(|| found.clone());
+        assert_eq!(&found, want, "{source} {options:?}");
+        assert!(found.starts_with("2775 18 12\n2755 0 12\n644 0 12\n"), "{found}");
+    }
+}

@@ -1,5 +1,6 @@
 //! The explorer from outside: on a toy file system that can be made wrong on purpose.
 
+mod ages;
 mod churn;
 mod cuts;
 mod durable;

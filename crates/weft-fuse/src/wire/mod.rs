@@ -48,6 +48,8 @@ pub(crate) const FSYNC_DATA_ONLY: u32 = 1;
 pub(crate) const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
 /// `O_APPEND`
 pub(crate) const O_APPEND: u32 = 0o2000;
+/// `O_NOATIME`
+pub(crate) const O_NOATIME: u32 = rustix::fs::OFlags::NOATIME.bits();
 /// `O_DSYNC`, which `O_SYNC` contains.
 pub(crate) const O_DSYNC: u32 = 0o10000;
 

@@ -216,13 +216,16 @@ impl Reply<'_> {
     /// data, or locks.
     pub(crate) fn opened(&mut self, opened: &Opened, may_lose: bool, passthrough: Option<u32>) {
         let mut bits = 0;
-        if opened.direct_io {
-            bits |= open_flags::DIRECT_IO;
-        }
         if passthrough.is_some() {
+            // With `DIRECT_IO` the kernel would send the requests here.
             bits |= open_flags::PASSTHROUGH;
-        } else if opened.keep_cache {
-            bits |= open_flags::KEEP_CACHE;
+        } else {
+            if opened.direct_io {
+                bits |= open_flags::DIRECT_IO;
+            }
+            if opened.keep_cache {
+                bits |= open_flags::KEEP_CACHE;
+            }
         }
         if !may_lose {
             bits |= open_flags::NO_FLUSH;

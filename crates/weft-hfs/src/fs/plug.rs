@@ -155,6 +155,17 @@ impl FileSystem for Hfs {
         Ok(done)
     }
 
+    fn write_cached(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        Ok(self.do_write(plain(ino)?, self.fork_of(handle), Some(offset), data)?)
+    }
+
     fn fsync(&self, _: &Caller, ino: Ino, _data_only: bool) -> Result<()> {
         self.do_fsync(ino)
     }

@@ -1,4 +1,5 @@
 //! Tests of the engine through its front door.
+mod ages;
 mod atomic;
 mod cancelled;
 mod cold;

@@ -101,10 +101,10 @@ impl TransformFs {
             return Ok(0);
         }
         let append = open.is_some_and(|open| open.flags.contains(OpenFlags::APPEND));
-        let offset = (!append).then_some(offset);
+        let offset = (cached || !append).then_some(offset);
         let taken = self.mount.file(&inode).write(offset, data)?;
         let durable = OpenFlags::SYNC | OpenFlags::DSYNC;
-        if open.is_some_and(|open| open.flags.intersects(durable)) {
+        if !cached && open.is_some_and(|open| open.flags.intersects(durable)) {
             self.fsync(caller, inode.ino, false)?;
         }
         Ok(taken)

@@ -149,6 +149,7 @@ impl TransformFs {
         let (below, below_handle) = open.below?;
         let backing = self.mount.below.backing(below, below_handle)?;
         open.passthrough = true;
+        open.direct_io = false;
         if open.flags.contains(OpenFlags::WRITE) {
             inode.passthrough_writers.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
 //! Setting attributes with `setattr`.
 
 use super::bench::{Bench, caller};
-use crate::{Caller, Result, SetAttr, SetTime, Time};
+use crate::{Caller, Result, SetAttr, SetTime, Time, access};
 
 pub(super) fn mode_and_owner(bench: &Bench<'_>) -> Result<()> {
     let root = bench.root();
@@ -69,6 +69,44 @@ pub(super) fn privileges_fall(bench: &Bench<'_>) -> Result<()> {
         let node = root.create(&caller(), name.as_bytes(), perm)?;
         let left = bench.limits.shown(node.kind(), left);
         assert_eq!(bench.fs.setattr(&Caller::ROOT, node.ino(), &kill)?.perm, left);
+    }
+    Ok(())
+}
+
+/// Setuid and setgid fall with a change of owner, as with a change of content, but not those of a
+/// directory: what is made in a directory with setgid gets its group. A mode that is set at the same
+/// time is meant as it is.
+pub(super) fn privileges_of_files_alone_fall(bench: &Bench<'_>) -> Result<()> {
+    let root = bench.root();
+    let owners = [(None, None), (Some(17), None), (None, Some(11)), (Some(18), Some(12))];
+    for (at, (uid, gid)) in owners.into_iter().enumerate() {
+        let chown = SetAttr { uid, gid, kill_privileges: true, ..SetAttr::default() };
+        for perm in [0o2775, 0o4755, 0o6755, 0o7777, 0o2745, 0o644] {
+            let chmod = SetAttr { perm: Some(perm), ..SetAttr::default() };
+            let name = |kind| format!("{kind}-{at}-{perm:o}");
+            let dir = root.mkdir(&caller(), name("dir").as_bytes(), 0o755)?;
+            bench.fs.setattr(&Caller::ROOT, dir.ino(), &chmod)?;
+            let before = dir.stat()?;
+            let after = bench.fs.setattr(&Caller::ROOT, dir.ino(), &chown)?;
+            let owner = (uid.unwrap_or(before.uid), gid.unwrap_or(before.gid));
+            assert_eq!((after.perm, after.uid, after.gid), (perm, owner.0, owner.1));
+            assert_eq!(dir.stat()?.perm, perm);
+            if perm & 0o2000 != 0 {
+                let made = dir.create(&Caller::ROOT, b"made", 0o644)?;
+                assert_eq!(made.stat()?.gid, owner.1, "the group of a directory with setgid");
+                let sub = dir.mkdir(&Caller::ROOT, b"sub", 0o755)?;
+                assert_eq!((sub.stat()?.gid, sub.stat()?.perm & 0o2000), (owner.1, 0o2000));
+            }
+
+            let file = root.create(&caller(), name("file").as_bytes(), 0o644)?;
+            bench.fs.setattr(&Caller::ROOT, file.ino(), &chmod)?;
+            let after = bench.fs.setattr(&Caller::ROOT, file.ino(), &chown)?;
+            let left = bench.limits.shown(file.kind(), access::without_privileges(perm));
+            assert_eq!((after.perm, file.stat()?.perm), (left, left), "a file with {perm:o}");
+            let both = SetAttr { perm: Some(perm), ..chown };
+            let after = bench.fs.setattr(&Caller::ROOT, file.ino(), &both)?;
+            assert_eq!(after.perm, bench.limits.shown(file.kind(), perm), "with a mode");
+        }
     }
     Ok(())
 }

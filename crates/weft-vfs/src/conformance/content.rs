@@ -172,6 +172,15 @@ pub(super) fn append_handles(bench: &Bench<'_>) -> Result<()> {
     // Without a handle the offset counts.
     fs.write(&Caller::ROOT, node.ino(), Handle::NONE, 0, b"ONE")?;
     assert_eq!(node.read_all()?.len(), want.len());
+    // A page of a cache has its place, by whichever handle the kernel writes it.
+    let page = [b"PAGE\n", &want.as_bytes()[5..]].concat();
+    let taken = fs.write_cached(&Caller::ROOT, node.ino(), one.handle, 0, &page)?;
+    assert_eq!((taken, node.read_all()?), (page.len(), page.clone()), "a page was appended");
+    fs.write_cached(&Caller::ROOT, node.ino(), two.handle, 5, b"again")?;
+    fs.write(&Caller::ROOT, node.ino(), two.handle, 0, b"end\n")?;
+    let content = node.read_all()?;
+    assert_eq!((&content[..10], content.len()), (&b"PAGE\nagain"[..], want.len() + 4));
+    assert_eq!(&content[want.len()..], b"end\n", "a program appends as before");
     fs.release(node.ino(), one.handle)?;
     fs.release(node.ino(), two.handle)?;
     refused!(fs.release(node.ino(), two.handle), Invalid(_));

@@ -127,6 +127,7 @@ const CASES: &[Case] = cases![
     attributes::mode_and_owner if owners_and_modes,
     attributes::explicit_times,
     attributes::privileges_fall if owners_and_modes,
+    attributes::privileges_of_files_alone_fall if owners_and_modes,
     attributes::survive_forgetting,
     times::of_content,
     times::of_names,

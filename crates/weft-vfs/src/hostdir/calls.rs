@@ -297,11 +297,17 @@ impl FileSystem for HostDir {
             // Opening a FIFO would wait, and opening a device may have any side effect.
             _ => return Err(Error::Invalid("not a regular file")),
         }
-        let file = self.open_inode(&inode, open_flags(flags))?;
+        let quiet = flags.contains(OpenFlags::NOATIME);
+        let quietly = quiet.then(|| self.open_inode(&inode, open_flags(flags) | OFlags::NOATIME));
+        let file = match quietly {
+            Some(Ok(file)) => file,
+            // Only the owner may ask the host for that.
+            _ => self.open_inode(&inode, open_flags(flags))?,
+        };
         // Other processes may change the host's files at any time: cached content is checked at
         // each open, as on NFS.
         let keep_cache = inode.is_as_last_opened(&stat(&file)?);
-        let handle = self.new_handle(inode, file)?;
+        let handle = self.new_handle(inode, file, flags)?;
         Ok(Opened { handle, keep_cache, direct_io: false })
     }
 
@@ -328,6 +334,18 @@ impl FileSystem for HostDir {
         offset: u64,
         data: &[u8],
     ) -> Result<usize> {
+        self.write_content(ino, handle, offset, data)
+    }
+
+    fn write_cached(
+        &self,
+        _: &Caller,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize> {
+        let handle = if self.appends(handle) { Handle::NONE } else { handle };
         self.write_content(ino, handle, offset, data)
     }
 

@@ -12,14 +12,14 @@ use super::descriptors::Descriptor;
 use super::errno::os;
 use super::inodes::Inode;
 use crate::mutex::locked;
-use crate::{Error, FallocateMode, FileKind, Handle, Ino, Result, SeekFrom};
+use crate::{Error, FallocateMode, FileKind, Handle, Ino, Result, SeekFrom, keeps_access_times};
 
 /// The longest file length that a system call accepts.
 const FILE_MAX_BYTES: u64 = i64::MAX.cast_unsigned();
 
 /// The content of a file.
 pub(super) enum Content {
-    /// The descriptor of an open handle.
+    /// The descriptor of an open handle, or of one call.
     Opened(Arc<OwnedFd>),
     /// The descriptor of the inode.
     Own(Arc<Descriptor>),
@@ -41,6 +41,13 @@ impl HostDir {
         let opened = locked(&self.handles).get(handle).cloned();
         match opened {
             Some(opened) if opened.inode.ino == ino => Ok(Content::Opened(opened.file)),
+            // Only the owner may ask the host for that.
+            _ if !write && inode.kind == FileKind::Regular && keeps_access_times() => {
+                match self.open_inode(&inode, OFlags::RDONLY | OFlags::NOATIME) {
+                    Ok(file) => Ok(Content::Opened(Arc::new(file))),
+                    Err(_) => self.own_content(&inode, write).map(Content::Own),
+                }
+            }
             _ => self.own_content(&inode, write).map(Content::Own),
         }
     }
@@ -91,6 +98,11 @@ impl HostDir {
             }
         }
         Ok(done)
+    }
+
+    /// Returns true if Linux ignores the offsets of writes by this handle.
+    pub(super) fn appends(&self, handle: Handle) -> bool {
+        locked(&self.handles).get(handle).is_some_and(|opened| opened.appends)
     }
 
     pub(super) fn write_content(

@@ -37,7 +37,7 @@ use rustix::fs::{CWD, Mode, OFlags, Statx, openat};
 use rustix::io::Errno;
 
 use crate::mutex::locked;
-use crate::{Entry, Error, FileKind, Handle, HandleTable, Ino, Result, check_name};
+use crate::{Entry, Error, FileKind, Handle, HandleTable, Ino, OpenFlags, Result, check_name};
 use attributes::stat;
 use descriptors::{Descriptor, Descriptors, magic};
 use errno::os;
@@ -95,6 +95,8 @@ struct Opened {
     /// Keeps the inode addressable as long as the file is open.
     _named: Arc<Descriptor>,
     file: Arc<OwnedFd>,
+    /// Whether it was opened with `O_APPEND`.
+    appends: bool,
 }
 
 impl fmt::Debug for HostDir {
@@ -327,10 +329,11 @@ impl HostDir {
         Entry { attr: attributes::attr(inode.ino, attributes), generation: 0 }
     }
 
-    fn new_handle(&self, inode: Arc<Inode>, file: OwnedFd) -> Result<Handle> {
+    fn new_handle(&self, inode: Arc<Inode>, file: OwnedFd, flags: OpenFlags) -> Result<Handle> {
         let named = self.named(&inode)?;
         locked(&self.inodes).add_uses(&inode, 1);
-        let opened = Opened { inode, _named: named, file: Arc::new(file) };
+        let appends = flags.contains(OpenFlags::APPEND);
+        let opened = Opened { inode, _named: named, file: Arc::new(file), appends };
         Ok(locked(&self.handles).open(opened))
     }
 
