@@ -42,6 +42,9 @@ impl Mds {
             RequestBody::Archived { rnode, content, archive, era } => {
                 self.archived(store, *rnode, *content, *archive, *era)
             }
+            RequestBody::ArchiveLacks { rnode, archive, hash } => {
+                self.archive_lacks(store, *rnode, *archive, hash)
+            }
             RequestBody::Versions { rnode } => Ok(history::versions(store, *rnode)?),
             RequestBody::OldVersion { rnode, number } => history::version(store, *rnode, *number),
             RequestBody::Removed { dir } => history::removed_below(store, *dir),
