@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weft_ringer::client::{Call, CallId, Client, ClientAction, ClientEvent, Outcome};
+use weft_ringer::client::{Call, CallId, Client, ClientAction, ClientEvent, Conflict, Outcome};
 use weft_ringer::locks::LockStyle;
 use weft_ringer::wire::encode;
 use weft_ringer::{BlockHash, Body, ClientId, Epoch, Holders, Mode, Policy, RnodeId, Seq, Version};
@@ -92,6 +92,8 @@ pub(super) struct Engine {
     pub(super) peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
     pub(super) conflicts: Mutex<Conflicts>,
+    /// What the user of the mount should hear when it begins.
+    pub(super) notes: Mutex<Vec<String>>,
     /// Files that changed here and may be under-replicated.
     pub(super) under_replicated: Mutex<BTreeMap<RnodeId, UnderReplicated>>,
     pub(super) pins: Mutex<Pins>,
@@ -117,12 +119,14 @@ impl Engine {
         let blocks = Blocks::open(&options.directory, options.cache_max_bytes).map_err(failed)?;
         let keys = Keys::open(&home.path("keys")).map_err(failed)?;
         let members = Members::open(home.path("member"), home.path("trusted")).map_err(failed)?;
+        let damage = journal.damage.take();
         let records =
             super::open::recover(&blocks, &keys, &mut journal, records).map_err(failed)?;
         let open = OpenBlocks::new(home.incarnation);
         let conflicts = Conflicts::open(&home.path("conflicts")).map_err(failed)?;
         let known = KnownCell::open(home.path("known"));
         let pins = Pins::open(&home.path("pins")).map_err(failed)?;
+        let notes = damage.into_iter().collect();
         let own = client_id(&home.secret);
         let client = Client::new(own, home.incarnation, records, options.client.clone());
         let inner = Inner { client, journal, done: BTreeMap::new(), waiting: BTreeSet::new() };
@@ -151,6 +155,7 @@ impl Engine {
             peer_server: Mutex::default(),
             superseded: Mutex::default(),
             conflicts: Mutex::new(conflicts),
+            notes: Mutex::new(notes),
             under_replicated: Mutex::default(),
             pins: Mutex::new(pins),
             revoked: RevokedMembers::default(),
@@ -390,6 +395,34 @@ impl Engine {
         if answered {
             self.answered.notify_all();
         }
+    }
+
+    /// Makes conflicts of the changes that no server has: the cell that is accepted now is not the
+    /// one that they were made on. Returns their number. Durable when it returns.
+    pub(super) fn give_up_unsent(&self) -> Result<usize> {
+        let failed = |e| Error::io("the changes that are given up", e);
+        self.seal_all().and_then(|()| self.blocks.sync()).map_err(failed)?;
+        let inner = locked(&self.inner);
+        let mut conflicts = locked(&self.conflicts);
+        let base = conflicts.base_for_another_past();
+        let mut count = 0;
+        for logged in inner.client.unsent() {
+            for (rnode, hash) in blocks_of(&logged.op) {
+                self.blocks.keep(rnode, &hash).map_err(failed)?;
+            }
+            let mut logged = logged.clone();
+            logged.seq = Seq(base + logged.seq.0);
+            let why = weft_ringer::Refusal::OlderCell;
+            conflicts.add(Conflict { logged, why }).map_err(failed)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Something that the user of the mount should hear when it begins, and later in its status.
+    pub(super) fn note(&self, text: String) {
+        tracing::warn!("{text}");
+        locked(&self.notes).push(text);
     }
 
     fn keep_time(self: &Arc<Self>) {

@@ -58,12 +58,22 @@ impl RingerFs {
         }
         let engine = Engine::open(options.clone())?;
         let started = Self::start(&engine);
-        // The store is locked while an engine has it.
-        drop(engine);
         match started {
             Err(weft_ringer_net::Error::OlderCell(why)) if options.accept_older_cell => {
+                // Before anything is set aside: a crash in between leaves them twice, and never
+                // not at all.
+                let given_up = engine.give_up_unsent()?;
+                // The store is locked while an engine has it.
+                drop(engine);
                 super::set_aside::set_aside(&options.directory, &why)?;
-                Self::start(&Engine::open(options)?)
+                let engine = Engine::open(options)?;
+                if given_up > 0 {
+                    engine.note(format!(
+                        "{given_up} changes that the cell never had were given up, and are kept as \
+                        conflicts: `weft ringer conflicts` lists them"
+                    ));
+                }
+                Self::start(&engine)
             }
             started => started,
         }
@@ -101,6 +111,13 @@ impl RingerFs {
         engine
             .spawn("ringer-copies", move |engine| super::replication::run(engine, &replicator))?;
         Ok(Self { client })
+    }
+
+    /// What the user should hear when the mount begins: damage that was found in the local store,
+    /// and changes that were given up.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        locked(&self.client.engine.notes).clone()
     }
 
     /// Ends without notice, as if the machine had lost its power: for tests.

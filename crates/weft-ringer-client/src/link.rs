@@ -144,6 +144,17 @@ impl Engine {
                 }
                 Ok(Answer::Standby { owner }) => break Err(Error::standby(owner)),
                 Ok(Answer::Pong {}) => {}
+                // The server behind a proxy was restarted.
+                Ok(Answer::Generations { generations, revision }) => {
+                    if let Err(why) = self.known.meet(&generations, revision) {
+                        if let Some(Seen { generation, instance, revision }) = self.known.seen() {
+                            outbox.post(&Ask::SawLater { generation, instance, revision });
+                            outbox.drain(Duration::from_millis(100));
+                        }
+                        break Err(Error::OlderCell(why));
+                    }
+                    self.known.save();
+                }
                 Ok(Answer::Reached { revision }) => self.known.reached(revision),
                 Ok(Answer::RevokedMembers { certificates }) => {
                     *locked(&self.revoked) = certificates.into_iter().collect();

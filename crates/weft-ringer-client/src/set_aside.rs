@@ -6,9 +6,9 @@ use std::path::Path;
 
 use weft_ringer_net::{Error, Result, private_dir};
 
-/// The files with a client's identity, and the changes that it alone has.
-const OF_ONE_PAST: [&str; 6] =
-    ["identity", "incarnation", "known", "journal", "journal.damaged", "conflicts"];
+/// The files with a client's identity, and its changes: those that the cell never had are conflicts
+/// by now ([`Engine::give_up_unsent`](super::engine::Engine::give_up_unsent)). Conflicts stay.
+const OF_ONE_PAST: [&str; 5] = ["identity", "incarnation", "known", "journal", "journal.damaged"];
 /// The directories of blocks that may have no other copy.
 const ITS_BLOCKS: [&str; 2] = ["own", "kept"];
 

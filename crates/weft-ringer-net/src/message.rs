@@ -127,6 +127,17 @@ pub enum Ask {
         /// The highest revision seen of that generation.
         revision: u64,
     },
+    /// Sent by a proxy: the same of one of its clients.
+    ProxiedSawLater {
+        /// The client.
+        client: ClientId,
+        /// As in `SawLater`.
+        generation: Generation,
+        /// As in `SawLater`.
+        instance: u128,
+        /// As in `SawLater`.
+        revision: u64,
+    },
     /// Asks for records of the cell's store, in the order of their keys. Needs an administrator, as
     /// does the next.
     Copy {
@@ -177,6 +188,7 @@ wire_enum!(Ask {
     100 => SawLater { generation, instance, revision },
     101 => Copy { after },
     102 => ChangedSince { after },
+    103 => ProxiedSawLater { client, generation, instance, revision },
 });
 
 /// A message from a metadata server.
@@ -330,7 +342,9 @@ pub enum Answer {
     },
     /// To `Meet` and `Come`: from here on the connection is relayed to the other client.
     Met {},
-    /// After `Joined`: the cell's history, for the client to compare with what it has seen.
+    /// After `Joined`, and from a proxy whenever its own connection is a new one: the cell's history,
+    /// for the client to compare with what it has seen. Messages of a later generation never come
+    /// before it.
     Generations {
         /// The last generations of its server, oldest first, the present one last.
         generations: Vec<ServerGeneration>,

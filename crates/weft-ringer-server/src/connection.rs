@@ -146,10 +146,19 @@ fn take(
                 Event::Introduce { number, client, listens, certificate }
             }
             (Ask::Gone { client }, Some(_)) => Event::Gone { number, client },
-            (Ask::SawLater { generation, instance, revision }, Some(client)) => {
-                Event::SawLater { client, seen: SawLater { generation, instance, revision } }
+            (Ask::SawLater { generation, instance, revision }, Some(client)) => Event::SawLater {
+                number,
+                client,
+                seen: SawLater { generation, instance, revision },
+            },
+            (Ask::ProxiedSawLater { client, generation, instance, revision }, Some(_)) => {
+                Event::SawLater {
+                    number,
+                    client,
+                    seen: SawLater { generation, instance, revision },
+                }
             }
-            (Ask::SawLater { .. }, None) => {
+            (Ask::SawLater { .. } | Ask::ProxiedSawLater { .. }, None) => {
                 return Err(Error::Refused(
                     "protocol error: an observer connection has no cell state".into(),
                 ));

@@ -197,7 +197,11 @@ impl Dispatcher {
                     _ => true,
                 };
                 if speaks_for && allowed? {
-                    let forgotten = self.rollback.forget_client(&mut *self.store, message.client);
+                    let of = match &message.request.body {
+                        RequestBody::Enter { client, .. } => *client,
+                        _ => message.client,
+                    };
+                    let forgotten = self.rollback.forget_client(&mut *self.store, of);
                     forgotten?;
                     self.mds(MdsEvent::Message(*message))?;
                 } else {
@@ -240,7 +244,16 @@ impl Dispatcher {
                 self.rollback.problems().chain(damage).for_each(|problem| checked.add(problem));
                 self.sessions.answer(number, &answer_of(checked));
             }
-            Event::SawLater { client, seen } => {
+            Event::SawLater { number, client, seen } => {
+                // Of itself, or of a client that it was accepted as the proxy of.
+                let speaks_for = self.sessions.current(number, client).is_some()
+                    || self
+                        .sessions
+                        .of_connection(number)
+                        .is_some_and(|proxy| proxy.proxied.contains_key(&client));
+                if !speaks_for {
+                    return Ok(());
+                }
                 let noted = self.rollback.saw_later(&mut *self.store, client, seen);
                 noted?;
             }

@@ -54,6 +54,7 @@ pub(super) enum Event {
     },
     /// A client has seen a state that this cell never had.
     SawLater {
+        number: u64,
         client: ClientId,
         seen: SawLater,
     },

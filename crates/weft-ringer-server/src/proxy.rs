@@ -5,6 +5,8 @@
 //! - No message is sent to the parent on behalf of a client before the parent has accepted it as a
 //!   client of the proxy, by its own secret and certificate.
 //! - A revoked client is disconnected here as well, as soon as the parent says so.
+//! - Its clients hear everything that the parent tells a client, in the same order. `parent` names
+//!   each message, so that a new one must be decided.
 //! - The thread with the state machine waits for no connection and for no parent.
 
 use std::collections::BTreeMap;
@@ -23,6 +25,7 @@ use weft_ringer_net::{
 };
 
 use super::event::{Call, Event, UpstreamEvent};
+use super::rollback::SawLater;
 use super::thread::spawn;
 use super::traffic::{Counts, Traffic};
 
@@ -276,7 +279,15 @@ impl ProxyCore {
             }
             // A requester that has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
-            Event::Gone { .. } | Event::SawLater { .. } | Event::Stop => {}
+            Event::SawLater { number, client, seen } => {
+                let guest = self.guests.get(&client).filter(|g| g.number == number && g.joined);
+                if guest.is_some() {
+                    let SawLater { generation, instance, revision } = seen;
+                    self.say(&Ask::ProxiedSawLater { client, generation, instance, revision });
+                }
+            }
+            // A proxy has no proxies.
+            Event::Gone { .. } | Event::Stop => {}
         }
     }
 
@@ -352,6 +363,9 @@ impl ProxyCore {
             }
             Answer::Generations { generations, revision } => {
                 self.is_older = self.known.meet(&generations, revision).err();
+                // The parent may be another generation of the server than before. To a client that
+                // does not know, its revisions would be of the one that it knows.
+                self.tell_all(&Answer::Generations { generations: generations.clone(), revision });
                 (self.generations, self.reached) = (generations, revision);
             }
             Answer::Reached { revision } => {
@@ -359,7 +373,33 @@ impl ProxyCore {
                 self.reached = revision;
                 self.tell_all(&Answer::Reached { revision });
             }
-            other => tracing::debug!("unexpected message from the upstream server: {other:?}"),
+            // About the connection to the parent alone: its thread handles them.
+            answer @ (Answer::Joined { .. }
+            | Answer::Standby { .. }
+            | Answer::Denied { .. }
+            | Answer::Pong {}
+            // Answers to requests that a proxy makes on connections of their own (`pass_on`,
+            // `relay`), and passes on from there.
+            | Answer::Welcome {}
+            | Answer::Refused { .. }
+            | Answer::Status { .. }
+            | Answer::Found { .. }
+            | Answer::Checked { .. }
+            | Answer::Enrolled { .. }
+            | Answer::Invited { .. }
+            | Answer::Revoked { .. }
+            | Answer::Members { .. }
+            | Answer::Forgotten { .. }
+            | Answer::Archives { .. }
+            | Answer::Leases { .. }
+            | Answer::CellMounts { .. }
+            | Answer::Summary { .. }
+            | Answer::Swept { .. }
+            | Answer::Met {}
+            | Answer::Copied { .. }
+            | Answer::Changed { .. }) => {
+                tracing::debug!("unexpected message from the upstream server: {answer:?}");
+            }
         }
     }
 

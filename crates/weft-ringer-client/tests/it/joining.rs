@@ -22,26 +22,36 @@ use weft_testing::{LIMIT, ends, wait_until};
 use weft_vfs::{FileSystem, Time, Walker};
 
 /// A cell that one joins by invitation.
-struct Cell {
+pub struct Cell {
     dir: tempfile::TempDir,
-    server: Option<Server>,
-    address: Address,
+    pub server: Option<Server>,
+    pub address: Address,
+    pub epoch_micros: u64,
 }
 
 impl Cell {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::at(Address::Tcp("127.0.0.1".into(), 0))
     }
 
     fn at(address: Address) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         pki::create(&dir.path().join("pki"), &["127.0.0.1".to_owned()]).expect("made");
-        let mut cell = Self { dir, server: None, address };
+        let mut cell = Self { dir, server: None, address, epoch_micros: 2_000_000 };
         cell.start();
         cell
     }
 
-    fn start(&mut self) {
+    /// One in which no epoch ends during a test.
+    pub fn with_long_epochs() -> Self {
+        let mut cell = Self::new();
+        cell.server.take().expect("a server").stop().expect("it ends");
+        cell.epoch_micros = 3_600_000_000;
+        cell.start();
+        cell
+    }
+
+    pub fn start(&mut self) {
         let pki = self.path("pki");
         let mut options = ServeOptions {
             listen: vec![self.address.clone()],
@@ -50,17 +60,17 @@ impl Cell {
             admins: vec![pki::fingerprint_in(&pki.join("client-cert.pem")).expect("there")],
             ..ServeOptions::new()
         };
-        options.mds.epoch_micros = 2_000_000;
+        options.mds.epoch_micros = self.epoch_micros;
         let server = Server::start(&self.path("cell"), options).expect("a server");
         self.address = server.addresses()[0].clone();
         self.server = Some(server);
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn ask(&self, who: &str, question: &Ask) -> Result<Answer, Error> {
+    pub fn ask(&self, who: &str, question: &Ask) -> Result<Answer, Error> {
         let tls = ClientTls::mutual(&self.path(who)).expect("certificates");
         ask(&self.address, Some(&tls), question)
     }
@@ -75,11 +85,11 @@ impl Cell {
     }
 
     /// Makes a member who may do this.
-    fn member(&self, name: &str, grants: &[(&str, Level)]) {
+    pub fn member(&self, name: &str, grants: &[(&str, Level)]) {
         join(&self.invite(grants, 100), &self.path(name), name).expect("a member");
     }
 
-    fn options(&self, name: &str) -> RingerFsOptions {
+    pub fn options(&self, name: &str) -> RingerFsOptions {
         let store = self.path(&format!("{name}.store"));
         let mut options = super::options(self.address.clone(), &store);
         options.patience = Duration::from_secs(5);
@@ -93,7 +103,7 @@ impl Cell {
         options
     }
 
-    fn mount(&self, name: &str) -> RingerFs {
+    pub fn mount(&self, name: &str) -> RingerFs {
         RingerFs::join(self.options(name)).expect("it is let in")
     }
 }

@@ -12,6 +12,7 @@ mod faults;
 mod history;
 mod hostile;
 mod joining;
+mod proxied;
 mod relay;
 mod search;
 mod shared_keys;

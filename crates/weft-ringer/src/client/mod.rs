@@ -441,7 +441,12 @@ impl Client {
         self.cache.leases.get(&id)?.state.as_ref().map(|s| &s.holders)
     }
 
-    /// Returns the number of the client's changes that are not known to be carried out.
+    /// Returns the client's changes that are not known to be carried out, in order.
+    pub fn unsent(&self) -> impl Iterator<Item = &Logged> {
+        self.log.pending()
+    }
+
+    /// Returns the number of changes that the server may not have.
     #[must_use]
     pub fn unflushed(&self) -> usize {
         self.log.len()
