@@ -8,6 +8,7 @@ mod copies;
 mod encryption;
 mod history;
 mod members;
+mod owner;
 mod sharing;
 mod snapshots;
 mod tag;
@@ -23,7 +24,7 @@ use crate::output::{Output, count};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -67,6 +68,7 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Scrub(args) => care::scrub(out, args),
         Ringer::Conflicts(args) => conflicts(out, args),
         Ringer::Resolve(args) => resolve(out, args),
+        Ringer::Own(args) => owner::own(out, args),
         Ringer::Attach(args) => cells::attach(out, args),
         Ringer::Detach(args) => cells::detach(out, args),
         Ringer::Policy(args) => copies::policy(out, args),
@@ -237,7 +239,7 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
         admins,
         connections_max: args.connections_max,
         relays_max: args.relays_max,
-        mds: MdsOptions { epoch_micros, ..MdsOptions::default() },
+        mds: MdsOptions { epoch_micros, root: owner::of_root(args)?, ..MdsOptions::default() },
     })
 }
 
@@ -258,9 +260,15 @@ fn again() -> Result<(u32, String), Failure> {
 fn mount(out: Output, args: &Mount) -> Outcome {
     let (server, dir) = (&args.reaching.server, args.mountpoint.display());
     if args.background && !args.detached {
-        let (process, _) = again()?;
+        let (process, said) = again()?;
         if let Some(file) = &args.pid_file {
             background::write_pid(file, process)?;
+        }
+        let notes: Vec<String> = serde_json::from_str(&said).map_err(|_| {
+            Failure::new(format!("unexpected output of the background process: {said:?}"))
+        })?;
+        for note in &notes {
+            out.note(note);
         }
         let text = format!("{server} is mounted on {dir}");
         out.confirm(&serde_json::json!({ "mounted": server, "process": process }), &text)?;
@@ -277,13 +285,17 @@ fn mount(out: Output, args: &Mount) -> Outcome {
     let client = client_options(args)?;
     let store = client.directory.clone();
     let fs = CellTree::join(client).map_err(failed)?;
+    let notes = fs.notes();
     let session = Tree::cell(&store, fs)?.mount(&args.mountpoint, &options)?;
     if let (Some(file), false) = (&args.pid_file, args.detached) {
         background::write_pid(file, std::process::id())?;
     }
     if args.detached {
-        background::let_go("mounted")?;
+        background::let_go(&serde_json::to_string(&notes).map_err(std::io::Error::from)?)?;
     } else {
+        for note in &notes {
+            out.note(note);
+        }
         out.note(&format!("{server} is mounted on {dir}; unmount it, or press Ctrl-C, to end"));
     }
     session.wait()?;
@@ -568,27 +580,19 @@ impl ConflictReport {
     }
 }
 
-/// The attribute of a mount's root for conflicts.
-fn attribute() -> Result<CString, Failure> {
-    CString::new(CONFLICTS_XATTR).map_err(|_| Failure::new("an attribute's name"))
-}
-
 fn no_cell(mountpoint: &std::path::Path, e: rustix::io::Errno) -> Failure {
     Failure::new(match e {
         rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP => {
             format!("no cell is mounted on {}", mountpoint.display())
         }
-        rustix::io::Errno::NOENT => "no such conflict or directory".to_owned(),
         rustix::io::Errno::EXIST => "that name already exists".to_owned(),
         e => format!("{}: {e}", mountpoint.display()),
     })
 }
 
 fn conflicts(out: Output, args: &Conflicts) -> Outcome {
-    let mut list = vec![0; 64 << 10];
-    let n = rustix::fs::getxattr(&args.mountpoint, &attribute()?, &mut list[..])
-        .map_err(|e| no_cell(&args.mountpoint, e))?;
-    let text = String::from_utf8_lossy(&list[..n]);
+    let text =
+        xattr::get(&args.mountpoint, CONFLICTS_XATTR).map_err(|e| no_cell(&args.mountpoint, e))?;
     let cell = cells::number_at(&args.mountpoint).map_err(|e| no_cell(&args.mountpoint, e))?;
     let report = |line| ConflictReport::parse(&cell, line);
     let reports: Vec<_> = text.lines().filter_map(report).collect();
@@ -622,9 +626,12 @@ fn resolve(out: Output, args: &Resolve) -> Outcome {
         }
         _ => return Err(Failure::usage("--as is only for --keep both")),
     };
-    let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(&args.mountpoint, &attribute()?, &text, flags)
-        .map_err(|e| no_cell(&args.mountpoint, e))?;
+    xattr::set(&args.mountpoint, CONFLICTS_XATTR, &text).map_err(|e| match e {
+        rustix::io::Errno::NOENT if args.mountpoint.exists() => {
+            Failure::new(format!("no such conflict, or no directory to put the copy in: {number}"))
+        }
+        e => no_cell(&args.mountpoint, e),
+    })?;
     out.confirm(&serde_json::json!({ "settled": number }), &format!("resolved conflict {number}"))?;
     Ok(DONE)
 }

@@ -22,6 +22,7 @@ mod history;
 mod leases;
 mod locks;
 mod names;
+mod options;
 mod paths;
 mod proxied;
 mod records;
@@ -41,6 +42,7 @@ use self::commit::carry_out;
 pub(crate) use self::commit::note_writer;
 pub(crate) use self::leases::{Leases, Step};
 use self::locks::LockTable;
+pub use self::options::{MdsOptions, RootOwner};
 pub use self::paths::path_of;
 use self::proxied::{ProxiedClient, Relayed};
 use self::records::{Cell, Numbers, Session, key};
@@ -67,23 +69,6 @@ pub const INDEX: IndexSource = IndexSource {
     ranges: &[(b"d", b"e", 1000), (b"r", b"s", 1000), (b"T", b"U", 20)],
     read: records::indexed,
 };
-
-/// Options of a metadata server.
-#[derive(Debug, Clone)]
-pub struct MdsOptions {
-    /// The time an epoch lasts without being renewed, in microseconds. Long epochs survive long
-    /// interruptions; short ones let other clients go on sooner when a client dies. 15 s is a third
-    /// of what NFS servers use, and survives a change of wireless network.
-    pub epoch_micros: u64,
-    /// The time after which an unanswered recall is sent again, in microseconds.
-    pub recall_retry_micros: u64,
-}
-
-impl Default for MdsOptions {
-    fn default() -> Self {
-        Self { epoch_micros: 15_000_000, recall_retry_micros: 1_000_000 }
-    }
-}
 
 /// An event for the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,7 +165,8 @@ impl Mds {
             None => Numbers { slot: 0, epoch: Epoch(0) },
         };
         if old.is_none() {
-            let root = Rnode::root(wall);
+            let RootOwner { uid, gid, perm } = options.root;
+            let root = Rnode { uid, gid, perm, ..Rnode::root(wall) };
             transaction.put(records::rnode_key(root.id), encode(&root));
         }
         let cell = store.commit(&transaction)?;

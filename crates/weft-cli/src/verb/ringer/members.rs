@@ -24,6 +24,13 @@ pub(super) fn init(out: Output, args: &Init) -> Outcome {
             the administrator"
         ),
     )?;
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    out.note(&format!(
+        "the root of a cell belongs to the user who first serves it, with mode 0755: here user {} \
+        and group {}. `ringer serve --owner` and `--root-mode` make it another's, or everyone's",
+        user.as_raw(),
+        group.as_raw()
+    ));
     out.note("keep ca-key.pem secret: anyone with it can add members to the cell");
     Ok(DONE)
 }
