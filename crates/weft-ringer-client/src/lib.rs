@@ -15,6 +15,8 @@
 //! copy/ kept/    more blocks
 //! open/          the former contents of blocks that are being written
 //! room/ spare    reserved room, for blocks that must be stored before other clients can go on
+//! runs           the last start that the server has seen, and later ones
+//! garbage        files that may have blocks here that no client needs, from the last unmount
 //! pins           files and directories that are kept here whole
 //! keys           keys of encrypted directories; readable for this user alone
 //! member         the secret by which others hand keys to this client; made on first use

@@ -68,6 +68,7 @@ impl Engine {
             secret: Bytes(self.home.secret.clone()),
             listens: Some(Bytes(listens.to_string().into_bytes())),
             cell: self.home.cell()?,
+            runs: self.home.runs.clone(),
         };
         link.send(&ask)?;
         let own = match link.receive(Some(Instant::now() + limit))? {
@@ -108,8 +109,13 @@ impl Engine {
                 return Err(Error::OlderCell(why));
             }
             self.known.save();
-            first = None;
+            // The next message says whether the client is accepted.
+            first = match link.receive::<Answer>(Some(Instant::now() + limit))? {
+                Answer::Denied { denial } => return Err(denial.into()),
+                answer => Some(answer),
+            };
         }
+        self.home.accepted()?;
         self.acquit();
         let (mut receiver, writer, socket) = link.into_parts();
         let outbox = Arc::new(Outbox::new(Arc::clone(&socket), &*writer));

@@ -154,6 +154,11 @@ refusals! {
         errno: 116,
         message: "made before an older copy of the cell was accepted".into(),
     };
+    /// The change was made in a store that was copied, and another copy has been used since.
+    116/2 => CopiedStore, VfsError::Io {
+        errno: 116,
+        message: "made in a copy of a local store".into(),
+    };
     /// The client's epoch ended while the operation waited, or before it reached the server.
     125 => Fenced, VfsError::Io { errno: 125, message: "the client's epoch has ended".into() };
 }

@@ -320,6 +320,10 @@ pub struct Mount {
     /// local changes are set aside in the store
     #[arg(long)]
     pub accept_older_cell: bool,
+    /// Begin as another client with a store that is a copy, or an older state, of one that was used
+    /// since; changes that it had not sent become conflicts, and its earlier identity is set aside
+    #[arg(long)]
+    pub adopt_store: bool,
     /// Return once it is mounted
     #[arg(long, short)]
     pub background: bool,

@@ -133,6 +133,9 @@ struct Served {
     /// The address of the metrics for Prometheus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
+    /// Damage of the cell's file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 fn serve(out: Output, args: &Serve) -> Outcome {
@@ -157,6 +160,7 @@ fn serve(out: Output, args: &Serve) -> Outcome {
         cell: args.cell.display().to_string(),
         addresses: server.addresses().iter().map(Address::to_string).collect(),
         process: std::process::id(),
+        notes: server.notes().to_vec(),
     };
     if let (Some(file), false) = (&args.pid_file, args.detached) {
         background::write_pid(file, served.process)?;
@@ -244,6 +248,9 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
 }
 
 fn report(out: Output, served: &Served) -> Outcome {
+    for note in &served.notes {
+        out.note(note);
+    }
     let places = served.addresses.join(" and ");
     out.confirm(served, &format!("{} is served at {places}", served.cell))?;
     Ok(DONE)
@@ -325,6 +332,7 @@ fn client_options(args: &Mount) -> Result<RingerFsOptions, Failure> {
     options.allow_attach = args.allow_attach;
     options.allow_shared_memory = args.allow_shared_memory;
     options.accept_older_cell = args.accept_older_cell;
+    options.adopt_store = args.adopt_store;
     Ok(options)
 }
 
@@ -369,6 +377,8 @@ struct CellReport {
     generation: u32,
     transactions: u64,
     waits_for_clients: bool,
+    /// Whether the server's disk is full, so that changes wait.
+    disk_full: bool,
     epoch_seconds: f64,
     clients: Vec<ClientReport>,
     /// The servers that were queried, if there are several.
@@ -432,6 +442,7 @@ impl CellReport {
             generation: status.generation.0,
             transactions: status.revision,
             waits_for_clients: status.in_grace,
+            disk_full: status.is_full,
             epoch_seconds: status.epoch_micros as f64 / 1e6,
             clients: clients.collect(),
             servers: Vec::new(),
@@ -456,6 +467,9 @@ fn status(out: Output, args: &Status) -> Outcome {
     out.report(&report, |to| {
         let CellReport { cell, generation, transactions, clients, .. } = &report;
         writeln!(to, "cell {cell}, start {generation}, {}", count(*transactions, "transaction"))?;
+        if report.disk_full {
+            writeln!(to, "the server's disk is full: changes wait until there is room")?;
+        }
         if report.waits_for_clients {
             writeln!(to, "recovering: waiting for clients to reclaim their leases")?;
         }

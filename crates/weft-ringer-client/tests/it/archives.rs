@@ -288,6 +288,37 @@ fn client_evicts_archived_blocks() {
         assert!(read == content(n, 100_000));
     }
     assert!(figure(&a, "archive_blocks_read") > 0);
+    // That no client has them is no fault.
+    let checked = observer(&cell).ask(&Ask::Check {}).expect("an answer");
+    let Answer::Checked { problem_count, problems, .. } = checked else { panic!("{checked:?}") };
+    assert_eq!(problem_count, 0, "{problems:?}");
+}
+
+#[test]
+fn files_that_the_kernel_remembers_are_evicted_and_open_ones_are_not() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    add(&cell, "archive", 1);
+    let a = join(&cell, "a", &faults, 100_000);
+    let handles: Vec<_> = (0..8)
+        .map(|n| {
+            let path = format!("file{n}");
+            write(&a, &format!("/{path}"), &content(n, 100_000));
+            // A reference that is never given back; half of them are open.
+            let at = ino(&a, &path);
+            (n % 2 == 0)
+                .then(|| a.open(&Caller::ROOT, at, weft_vfs::OpenFlags::READ).expect("open"))
+        })
+        .collect();
+    set_policy(&a, "", "archive=later");
+    a.sync().expect("with the server");
+    wait_until("the files that are not open go", || figure(&a, "staying_bytes") == 400_000);
+    for (n, opened) in handles.into_iter().enumerate() {
+        if let Some(opened) = opened {
+            a.release(ino(&a, &format!("file{n}")), opened.handle).expect("closed");
+        }
+    }
+    wait_until("the others go", || figure(&a, "staying_bytes") <= 100_000);
 }
 
 /// The file of a block in the archive `name`.

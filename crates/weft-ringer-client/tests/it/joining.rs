@@ -15,7 +15,7 @@ use weft_ringer::{
 use weft_ringer_client::{RingerFs, RingerFsOptions};
 use weft_ringer_net::pki::{self, Authority, NewKey, Token};
 use weft_ringer_net::{
-    Answer, Ask, Conversation, Denial, Error, FromPeer, MEMBER_NAME, ToPeer, ask, join,
+    Answer, Ask, Conversation, Denial, Error, FromPeer, MEMBER_NAME, StoreRuns, ToPeer, ask, join,
 };
 use weft_ringer_server::{ServeOptions, Server};
 use weft_testing::{LIMIT, ends, wait_until};
@@ -199,7 +199,7 @@ fn strangers(cell: &Cell) {
     // Members do not make members, nor send them away.
     cell.member("a", &[("/", Level::Write)]);
     let invite = Ask::Invite { grants: Vec::new(), lasts_secs: 9 };
-    let revoke = Ask::Revoke { name: Bytes(b"a".to_vec()) };
+    let revoke = Ask::Revoke { name: Bytes(b"a".to_vec()), force: true };
     for question in [invite, revoke, Ask::Members {}] {
         assert_eq!(denial(cell.ask("a", &question)), Denial::NotAdmin);
     }
@@ -223,7 +223,8 @@ impl Raw {
         let tls = Some((&tls, "127.0.0.1"));
         let mut link = Conversation::connect(&cell.address, tls, LIMIT).expect("a connection");
         let secret = Bytes(vec![7; 32]);
-        link.send(&Ask::Join { secret, listens: None, cell: 0 }).expect("sent");
+        link.send(&Ask::Join { secret, listens: None, cell: 0, runs: StoreRuns::default() })
+            .expect("sent");
         let answer = link.receive(Some(Instant::now() + LIMIT)).expect("an answer");
         let Answer::Joined { client, .. } = answer else { panic!("{answer:?}") };
         let (epoch, generation) = (Epoch(0), Generation(0));
@@ -395,8 +396,16 @@ fn sending_away(mut cell: Cell) {
     };
     assert_eq!(fetch().expect("an answer"), FromPeer::Absent {});
 
-    let revoke = |name: &str| cell.ask("pki", &Ask::Revoke { name: Bytes(name.into()) });
+    let revoke =
+        |name: &str| cell.ask("pki", &Ask::Revoke { name: Bytes(name.into()), force: true });
     revoke("stranger").expect_err("no such member");
+    // Of a file that nobody else has the content of.
+    Walker::new(&b).write_file(b"/of-b", b"content", 0o644).expect("written");
+    b.sync().expect("with the server");
+    let gently = Ask::Revoke { name: Bytes(b"b".to_vec()), force: false };
+    let why = cell.ask("pki", &gently).expect_err("a file would be lost").to_string();
+    assert!(why.contains("1 files") && why.contains("/of-b") && why.contains("--force"), "{why}");
+    b.sync().expect("it was not revoked");
     revoke("b").expect("sent away");
     assert_eq!(denial(cell.ask("b", &Ask::Status {})), Denial::Revoked);
     // Its leases end with its epoch, and others go on.
@@ -439,7 +448,7 @@ fn check_relayed_members(cell: &Cell) {
     super::relay::share(&a, &b, "/of-a", 1);
     super::relay::share(&b, &a, "/of-b", 2);
     // A revoked member reaches no client, nor does a client without a certificate.
-    cell.ask("pki", &Ask::Revoke { name: Bytes(b"b".to_vec()) }).expect("revoked");
+    cell.ask("pki", &Ask::Revoke { name: Bytes(b"b".to_vec()), force: true }).expect("revoked");
     let Answer::Status { status } = cell.ask("a", &Ask::Status {}).expect("an answer") else {
         panic!("no status")
     };

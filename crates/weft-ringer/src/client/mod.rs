@@ -441,6 +441,12 @@ impl Client {
         self.cache.leases.get(&id)?.state.as_ref().map(|s| &s.holders)
     }
 
+    /// Returns true if changes wait because the server's store had no room at last.
+    #[must_use]
+    pub fn is_server_full(&self) -> bool {
+        self.log.is_server_full && self.log.len() > 0
+    }
+
     /// Returns the client's changes that are not known to be carried out, in order.
     pub fn unsent(&self) -> impl Iterator<Item = &Logged> {
         self.log.pending()

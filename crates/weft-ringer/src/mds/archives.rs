@@ -8,7 +8,7 @@
 //! whenever doomed blocks are cleared; so a block found before it was deleted does not count after
 //! it. A client that finds a block missing reports that as well, and the archive no longer counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Mds;
 use super::records::{self, key};
@@ -66,6 +66,12 @@ impl Archives {
         // Sweep numbers differ between generations: a step of an earlier sweep is refused.
         let last_sweep = u64::from(generation.0) << 32;
         Ok(Self { record, sweep: None, quiet_until: now.after(quiet), last_sweep })
+    }
+
+    /// Returns the numbers of the archives of the cell in a store.
+    pub(super) fn ids(store: &dyn Store) -> StoreResult<BTreeSet<ArchiveId>> {
+        let record: Option<ArchivesRecord> = records::load(store, ARCHIVES, "archives")?;
+        Ok(record.unwrap_or_default().urls.into_keys().collect())
     }
 
     pub(super) fn era(&self) -> u64 {

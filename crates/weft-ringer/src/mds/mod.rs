@@ -40,6 +40,7 @@ use self::archives::Archives;
 pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
 use self::commit::carry_out;
 pub(crate) use self::commit::note_writer;
+pub use self::copies::sole_holders;
 pub(crate) use self::leases::{Leases, Step};
 use self::locks::LockTable;
 pub use self::options::{MdsOptions, RootOwner};
@@ -133,6 +134,8 @@ pub struct Mds {
     snapshots: snapshots::Snapshots,
     /// Questions of clients that wait for a lease.
     questions: Vec<names::Question>,
+    /// Whether the store had no room for the last transaction.
+    is_full: std::cell::Cell<bool>,
 }
 
 impl Mds {
@@ -193,6 +196,7 @@ impl Mds {
             sessions,
             live: BTreeMap::new(),
             proxied: BTreeMap::new(),
+            is_full: std::cell::Cell::new(false),
         };
         // Each epoch may have been renewed just before the last generation ended, which was before
         // now.
@@ -337,7 +341,19 @@ impl Mds {
 
     fn commit(&self, store: &mut dyn Store, mut transaction: Transaction) -> StoreResult<Revision> {
         transaction.expect.push((records::CELL.to_vec(), Some(self.cell)));
-        store.commit(&transaction)
+        let committed = store.commit(&transaction);
+        match &committed {
+            Ok(_) if !transaction.changes.is_empty() => self.is_full.set(false),
+            Err(StoreError::Full) => self.is_full.set(true),
+            _ => {}
+        }
+        committed
+    }
+
+    /// Returns true if the store had no room for the last transaction.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_full.get()
     }
 
     fn message(

@@ -136,7 +136,7 @@ fn join_by_cell(token: &Token, directory: &Path, name: &str) -> Result<PathBuf, 
 /// `ringer revoke`.
 pub(super) fn revoke(out: Output, args: &Revoke) -> Outcome {
     let name = Bytes(args.name.as_bytes().to_vec());
-    let Answer::Revoked {} = ask(&args.reaching, &Ask::Revoke { name })? else {
+    let Answer::Revoked {} = ask(&args.reaching, &Ask::Revoke { name, force: args.force })? else {
         return Err(Failure::new(UNEXPECTED));
     };
     let name = args.name.to_string_lossy();
