@@ -3,14 +3,18 @@
 //!
 //! Invariants:
 //! - The server is told that an archive has a content only after the archive has acknowledged each
-//!   of its blocks, or had it, after the request for the era that the server is told as well.
+//!   of its blocks, or had it, after the request for the era that the server is told as well, and
+//!   after the archive was then still the one that it should be: its marker is read again for each
+//!   report.
+//! - A copy here is given up for one in an archive only after the archive has answered for each
+//!   block. What it turns out to lack is reported to the server.
 //! - An archive that fails is asked last, or skipped for reads, for a while (`opened_archives`).
 
 use std::time::{Duration, Instant};
 
 use weft_ringer::wire::{ArchiveInfo, Peeked, Reply, RequestBody};
 use weft_ringer::{
-    Block, BlockHash, ENCRYPTED_OVERHEAD_BYTES, Holders, Refusal, RnodeId, is_encrypted,
+    ArchiveId, Block, BlockHash, ENCRYPTED_OVERHEAD_BYTES, Holders, Refusal, RnodeId, is_encrypted,
 };
 use weft_vfs::{Error, Result};
 
@@ -46,6 +50,11 @@ fn as_vfs(error: &ArchiveError) -> Error {
         ArchiveError::Silent { .. } => io(ETIMEDOUT),
         _ => io(5),
     }
+}
+
+/// By how much a stored block of a file is longer than its content.
+fn overhead_bytes(peeked: &Peeked) -> u64 {
+    if is_encrypted(&peeked.rnode) { u64::from(ENCRYPTED_OVERHEAD_BYTES) } else { 0 }
 }
 
 impl ClientFs {
@@ -106,6 +115,7 @@ impl ClientFs {
                 Ok(bytes) => return Ok(bytes),
                 Err(e) => {
                     archives.went_wrong(info.archive, &e);
+                    self.report_lack(id, info.archive, hash, &e);
                     said.push_str(&format!("; {e}"));
                 }
             }
@@ -216,7 +226,74 @@ impl ClientFs {
                 });
             }
         }
-        Ok(())
+        // The blocks went to whatever is there: it must be the archive, now.
+        archive
+            .check(info.archive, self.engine.cell(), self.request_limit(deadline))
+            .map_err(failed)
+    }
+
+    /// Reports to the server that an archive does not have a block, if `error` says so.
+    fn report_lack(&self, id: RnodeId, archive: ArchiveId, hash: &BlockHash, error: &ArchiveError) {
+        if !matches!(error, ArchiveError::Absent { .. } | ArchiveError::Wrong { .. }) {
+            return;
+        }
+        tracing::error!("inode {id} no longer counts as archived: {error}");
+        match self.ask(RequestBody::ArchiveLacks { rnode: id, archive, hash: *hash }) {
+            // A member that may only read is not believed, nor is there a file to correct.
+            Ok(Reply::Held {} | Reply::No { .. }) => {}
+            Ok(_) => tracing::warn!("{}", unexpected()),
+            Err(e) => tracing::warn!("cannot report that: {e}"),
+        }
+    }
+
+    /// Returns true if an archive that should have a file's present content has each block of it,
+    /// as the archive itself says now.
+    pub(super) fn is_in_an_archive(&self, id: RnodeId, content: &Content, peeked: &Peeked) -> bool {
+        let should =
+            |info: &ArchiveInfo| peeked.archived.get(&info.archive) == Some(&content.version);
+        let archives = self.engine.archives.in_order(self.known_archives());
+        archives.iter().filter(|info| should(info)).any(|info| {
+            let has = self.has_all(info, id, content, peeked);
+            has.inspect_err(|e| tracing::info!("the copy of inode {id} stays here: {e}")).is_ok()
+        })
+    }
+
+    /// Asks an archive for each block of a file.
+    fn has_all(
+        &self,
+        info: &ArchiveInfo,
+        id: RnodeId,
+        content: &Content,
+        peeked: &Peeked,
+    ) -> Result<(), ArchiveError> {
+        let archives = &self.engine.archives;
+        let limit = READ_LIMIT.min(self.engine.options.patience);
+        let (cell, overhead) = (self.engine.cell(), overhead_bytes(peeked));
+        let archive = archives.open(info, cell, limit)?;
+        let has = |block: &Block| match archive.len_of(&block.hash, limit)? {
+            Some(len) if len >= u64::from(block.len_bytes) + overhead => Ok(()),
+            found => {
+                let (archive, object) = (archive.url().to_owned(), block.hash.to_string());
+                let error = match found {
+                    Some(_) => ArchiveError::Wrong { archive, object },
+                    None => ArchiveError::Absent { archive, object },
+                };
+                self.report_lack(id, info.archive, &block.hash, &error);
+                Err(error)
+            }
+        };
+        let blocks: Vec<&Block> = content.blocks.values().collect();
+        for part in blocks.chunks(PUT_AT_ONCE) {
+            std::thread::scope(|scope| {
+                let asked: Vec<_> =
+                    part.iter().map(|block| scope.spawn(move || has(block))).collect();
+                asked.into_iter().try_for_each(|one| {
+                    one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+            })
+            .inspect_err(|e| archives.went_wrong(info.archive, e))?;
+        }
+        archive.check(info.archive, cell, limit)
     }
 
     /// The time limit of one request.
@@ -237,8 +314,7 @@ impl ClientFs {
         let limit = self.request_limit(deadline);
         // The file may use only the beginning of a stored block.
         let there = archive.len_of(&block.hash, limit).map_err(failed)?;
-        let overhead = if is_encrypted(&peeked.rnode) { ENCRYPTED_OVERHEAD_BYTES } else { 0 };
-        if there.is_some_and(|len| len >= u64::from(block.len_bytes + overhead)) {
+        if there.is_some_and(|len| len >= u64::from(block.len_bytes) + overhead_bytes(peeked)) {
             return Ok(());
         }
         let here = self.engine.blocks.whole(id, &block.hash);

@@ -187,6 +187,7 @@ impl ClientFs {
                 let _ = self.engine.call(Call::Evict { id });
             }
         }
+        self.engine.leave_list();
         self.engine.end();
         synced
     }

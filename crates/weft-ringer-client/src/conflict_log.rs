@@ -11,6 +11,9 @@ use weft_ringer::{BlockHash, RnodeId, Seq};
 
 use super::journal::Journal;
 
+/// More changes than one client makes.
+const ANOTHER_PAST: u64 = 1_000_000_000_000;
+
 /// A record in the file of conflicts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kept {
@@ -68,6 +71,13 @@ impl Conflicts {
 
     pub(super) fn add(&mut self, conflict: Conflict) -> io::Result<()> {
         self.keep(Kept::Conflict { conflict })
+    }
+
+    /// The number to be added to the numbers of changes that another identity of this client made,
+    /// so that no change that it makes from now on has the number of one of these.
+    pub(super) fn base_for_another_past(&self) -> u64 {
+        let last = self.open.last_key_value().map_or(0, |(seq, _)| seq.0);
+        (last / ANOTHER_PAST + 1) * ANOTHER_PAST
     }
 
     /// The number of conflicts.

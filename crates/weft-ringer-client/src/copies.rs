@@ -9,6 +9,7 @@
 //!   holds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use weft_ringer::client::{Call, Outcome};
@@ -279,6 +280,20 @@ impl ClientFs {
         Ok(needed)
     }
 
+    /// Asks the server to release a file of which `others` have a copy, or an archive. If it
+    /// agrees, returns the lock under which that is so.
+    fn release(
+        &self,
+        id: RnodeId,
+        content: &Content,
+        others: u32,
+    ) -> Result<Option<MutexGuard<'_, ()>>> {
+        let lock = locked(self.writer(id));
+        let body = RequestBody::Release { rnode: id, content: content.version, others };
+        let is_released = self.engine.is_all_flushed() && self.ask(body)? == (Reply::Held {});
+        Ok(is_released.then_some(lock))
+    }
+
     /// Asks the server to release a file, and if it agrees, moves the blocks to the cache. `false`
     /// if they must stay.
     pub(super) fn let_go(&self, id: RnodeId) -> Result<bool> {
@@ -287,12 +302,18 @@ impl ClientFs {
         }
         let Some(peeked) = self.peek(id)? else { return Ok(false) };
         let Some(content) = Content::of(&peeked) else { return Ok(false) };
-        let _one = locked(self.writer(id));
+        // An archive is asked, not believed from a record, before it alone has the file.
         let others = peeked.policy.copies;
-        let body = RequestBody::Release { rnode: id, content: content.version, others };
-        if !self.engine.is_all_flushed() || self.ask(body)? != (Reply::Held {}) {
-            return Ok(false);
-        }
+        let _one = match self.release(id, &content, others.max(1))? {
+            Some(lock) => lock,
+            None if others > 0 || !self.is_in_an_archive(id, &content, &peeked) => {
+                return Ok(false);
+            }
+            None => match self.release(id, &content, 0)? {
+                Some(lock) => lock,
+                None => return Ok(false),
+            },
+        };
         for hash in content.blocks.keys() {
             self.engine.blocks.demote(id, hash).map_err(|e| io_error(&e))?;
         }

@@ -7,17 +7,19 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weft_ringer::client::{Call, CallId, Client, ClientAction, ClientEvent, Outcome};
+use weft_ringer::client::{Call, CallId, Client, ClientAction, ClientEvent, Conflict, Outcome};
 use weft_ringer::locks::LockStyle;
 use weft_ringer::wire::encode;
-use weft_ringer::{BlockHash, Body, ClientId, Epoch, Holders, Mode, Policy, RnodeId, Seq, Version};
+use weft_ringer::{
+    BlockHash, Body, ClientId, Epoch, Holders, Mode, Policy, Refusal, RnodeId, Seq, Version,
+};
 use weft_ringer_net::{Ask, Denial, Error, Home, KnownCell, Outbox, Result, client_id, now, wall};
 use weft_vfs::Interrupt;
 
 use super::blocks::Blocks;
 use super::conflict_log::{Conflicts, blocks_of};
 use super::encryption::{Keys, Members};
-use super::errors::{ETIMEDOUT, io_error};
+use super::errors::{ENOSPC, ETIMEDOUT, io_error};
 use super::journal::Journal;
 use super::lost_leases::LostLeases;
 use super::mutex::locked;
@@ -91,7 +93,15 @@ pub(super) struct Engine {
     pub(super) archives: Archives,
     pub(super) peer_server: Mutex<Option<PeerServer>>,
     pub(super) superseded: Mutex<VecDeque<Superseded>>,
+    /// Rnodes that may have blocks here that no client needs: the server has to be asked.
+    pub(super) doubtful: Mutex<BTreeSet<RnodeId>>,
+    /// The orphans that the garbage collector waits for.
+    pub(super) orphans: Mutex<Vec<RnodeId>>,
+    /// Whether the last mount did not leave a list of them.
+    pub(super) must_scan_soon: bool,
     pub(super) conflicts: Mutex<Conflicts>,
+    /// What the user of the mount should hear when it begins.
+    pub(super) notes: Mutex<Vec<String>>,
     /// Files that changed here and may be under-replicated.
     pub(super) under_replicated: Mutex<BTreeMap<RnodeId, UnderReplicated>>,
     pub(super) pins: Mutex<Pins>,
@@ -117,12 +127,17 @@ impl Engine {
         let blocks = Blocks::open(&options.directory, options.cache_max_bytes).map_err(failed)?;
         let keys = Keys::open(&home.path("keys")).map_err(failed)?;
         let members = Members::open(home.path("member"), home.path("trusted")).map_err(failed)?;
+        let damage = journal.damage.take();
         let records =
             super::open::recover(&blocks, &keys, &mut journal, records).map_err(failed)?;
         let open = OpenBlocks::new(home.incarnation);
         let conflicts = Conflicts::open(&home.path("conflicts")).map_err(failed)?;
         let known = KnownCell::open(home.path("known"));
         let pins = Pins::open(&home.path("pins")).map_err(failed)?;
+        let notes = damage.into_iter().collect();
+        let doubtful = super::garbage_collector::take_list(&home.path("garbage"));
+        // A new store has nothing that could be garbage.
+        let must_scan_soon = doubtful.is_none() && home.incarnation.0 > 1;
         let own = client_id(&home.secret);
         let client = Client::new(own, home.incarnation, records, options.client.clone());
         let inner = Inner { client, journal, done: BTreeMap::new(), waiting: BTreeSet::new() };
@@ -150,7 +165,11 @@ impl Engine {
             archives,
             peer_server: Mutex::default(),
             superseded: Mutex::default(),
+            doubtful: Mutex::new(doubtful.unwrap_or_default()),
+            orphans: Mutex::default(),
+            must_scan_soon,
             conflicts: Mutex::new(conflicts),
+            notes: Mutex::new(notes),
             under_replicated: Mutex::default(),
             pins: Mutex::new(pins),
             revoked: RevokedMembers::default(),
@@ -171,9 +190,11 @@ impl Engine {
             match self.joined.get() {
                 Some(Ok(_)) => return Ok(()),
                 Some(Err(why)) => {
-                    let is_older = matches!(*locked(&self.verdict), Some(Verdict::Older(_)));
-                    let error = if is_older { Error::OlderCell } else { Error::Refused };
-                    break error(why.clone());
+                    break match &*locked(&self.verdict) {
+                        Some(Verdict::Older(_)) => Error::OlderCell(why.clone()),
+                        Some(Verdict::Denied(denial)) => Error::Denied(*denial),
+                        None => Error::Refused(why.clone()),
+                    };
                 }
                 None if Instant::now() >= deadline => {
                     break Error::timed_out(self.silent());
@@ -310,6 +331,10 @@ impl Engine {
                 if let Some(error) = hopeless {
                     return Err(error);
                 }
+                if inner.client.is_server_full() {
+                    let message = "the metadata server's disk is full".to_owned();
+                    return Err(weft_vfs::Error::Io { errno: ENOSPC, message });
+                }
                 return Err(weft_vfs::Error::Io { errno: ETIMEDOUT, message: self.silent() });
             }
             let waited = self.answered.wait_timeout(inner, left);
@@ -390,6 +415,34 @@ impl Engine {
         if answered {
             self.answered.notify_all();
         }
+    }
+
+    /// Makes conflicts of the changes that no server has, as this client begins anew: the cell that
+    /// is accepted now is not the one that they were made on, or the store is a copy. Returns their
+    /// number. Durable when it returns.
+    pub(super) fn give_up_unsent(&self, why: Refusal) -> Result<usize> {
+        let failed = |e| Error::io("the changes that are given up", e);
+        self.seal_all().and_then(|()| self.blocks.sync()).map_err(failed)?;
+        let inner = locked(&self.inner);
+        let mut conflicts = locked(&self.conflicts);
+        let base = conflicts.base_for_another_past();
+        let mut count = 0;
+        for logged in inner.client.unsent() {
+            for (rnode, hash) in blocks_of(&logged.op) {
+                self.blocks.keep(rnode, &hash).map_err(failed)?;
+            }
+            let mut logged = logged.clone();
+            logged.seq = Seq(base + logged.seq.0);
+            conflicts.add(Conflict { logged, why }).map_err(failed)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Something that the user of the mount should hear when it begins, and later in its status.
+    pub(super) fn note(&self, text: String) {
+        tracing::warn!("{text}");
+        locked(&self.notes).push(text);
     }
 
     fn keep_time(self: &Arc<Self>) {
@@ -491,6 +544,7 @@ impl Engine {
             errno: e.raw_os_error().unwrap_or(5),
             message: format!("the local store: {e}"),
         };
+        self.home.check_place().map_err(io)?;
         self.seal_all().map_err(io)?;
         self.blocks.sync().map_err(io)?;
         let (journal, is_long) = {
@@ -591,15 +645,17 @@ impl Engine {
                 later.push(old);
                 continue;
             }
-            // If the change was given up, the block may belong to the file again. If the lease is
-            // gone, this client cannot tell.
-            let blocks = inner.client.cached(old.rnode).map(|r| &r.body);
-            // For a file with earlier versions, the scan asks the server.
-            if let Some(Body::File { blocks, kept, .. }) = blocks
-                && *kept == Version::default()
-                && !blocks.values().any(|b| b.hash == old.hash)
-            {
-                useless.push((old.rnode, old.hash));
+            // If the change was given up, the block may belong to the file again.
+            match inner.client.cached(old.rnode).map(|r| &r.body) {
+                Some(Body::File { blocks, kept, .. }) if *kept == Version::default() => {
+                    if !blocks.values().any(|b| b.hash == old.hash) {
+                        useless.push((old.rnode, old.hash));
+                    }
+                }
+                // For a file with earlier versions, the scan asks the server.
+                Some(_) => {}
+                // The lease is gone: this client cannot tell, and the server is asked.
+                None => drop(locked(&self.doubtful).insert(old.rnode)),
             }
         }
         superseded.extend(later);

@@ -5,6 +5,9 @@ use weft_vfs::Error;
 /// `ETIMEDOUT`
 pub(super) const ETIMEDOUT: i32 = 110;
 
+/// `ENOSPC`
+pub(super) const ENOSPC: i32 = 28;
+
 /// The error for a failure of the local store.
 pub(super) fn io_error(e: &std::io::Error) -> Error {
     match e.raw_os_error() {

@@ -7,8 +7,8 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use weft_ringer::op::{Change, Make, Op};
-use weft_ringer::{Body, Bytes, RnodeId};
-use weft_ringer_net::wall;
+use weft_ringer::{Body, Bytes, Refusal, RnodeId};
+use weft_ringer_net::{Denial, wall};
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileLock, FileSystem,
     Handle, Ino, Interrupt, Invalidate, LockStyle, OpenFlags, Opened, RenameFlags, Result,
@@ -58,15 +58,28 @@ impl RingerFs {
         }
         let engine = Engine::open(options.clone())?;
         let started = Self::start(&engine);
+        let (why, refusal, kind) = match &started {
+            Err(weft_ringer_net::Error::OlderCell(why)) if options.accept_older_cell => {
+                (why.clone(), Refusal::OlderCell, "older-cell")
+            }
+            Err(weft_ringer_net::Error::Denied(denial @ Denial::Copied)) if options.adopt_store => {
+                (denial.to_string(), Refusal::CopiedStore, "copied-store")
+            }
+            _ => return started,
+        };
+        // Before anything is set aside: a crash in between leaves them twice, and never not at all.
+        let given_up = engine.give_up_unsent(refusal)?;
         // The store is locked while an engine has it.
         drop(engine);
-        match started {
-            Err(weft_ringer_net::Error::OlderCell(why)) if options.accept_older_cell => {
-                super::set_aside::set_aside(&options.directory, &why)?;
-                Self::start(&Engine::open(options)?)
-            }
-            started => started,
+        super::set_aside::set_aside(&options.directory, kind, &why)?;
+        let engine = Engine::open(options)?;
+        if given_up > 0 {
+            engine.note(format!(
+                "{given_up} changes that the server never had are kept as conflicts: `weft ringer \
+                conflicts` lists them"
+            ));
         }
+        Self::start(&engine)
     }
 
     fn start(engine: &Arc<Engine>) -> weft_ringer_net::Result<Self> {
@@ -101,6 +114,13 @@ impl RingerFs {
         engine
             .spawn("ringer-copies", move |engine| super::replication::run(engine, &replicator))?;
         Ok(Self { client })
+    }
+
+    /// What the user should hear when the mount begins: damage that was found in the local store,
+    /// and changes that were given up.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        locked(&self.client.engine.notes).clone()
     }
 
     /// Ends without notice, as if the machine had lost its power: for tests.

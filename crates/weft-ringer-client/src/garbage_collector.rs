@@ -1,6 +1,7 @@
 //! The garbage collector: releases blocks and leases that are no longer needed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,33 @@ const LEASES_MAX: usize = 100_000;
 /// The maximum number of rnodes without a name checked in one scan.
 const ORPHANS_AT_ONCE: usize = 64;
 
+/// The maximum number of doubtful rnodes that the server is asked about in one scan.
+const DOUBTFUL_AT_ONCE: usize = 64;
+
+/// Reads the list of rnodes that may have garbage, as the last mount left it, and removes it: it is
+/// written again at the end. `None` if there is none: the last mount was killed.
+pub(super) fn take_list(path: &Path) -> Option<BTreeSet<RnodeId>> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let _ = std::fs::remove_file(path);
+    let number = |line: &str| u64::from_str_radix(line, 16).ok().map(RnodeId);
+    text.lines().map(number).collect()
+}
+
+impl Engine {
+    /// Leaves the list of rnodes that may have garbage to the next mount.
+    pub(super) fn leave_list(&self) {
+        let mut left = locked(&self.doubtful).clone();
+        left.extend(locked(&self.superseded).iter().map(|old| old.rnode));
+        left.extend(locked(&self.orphans).iter());
+        let text: String = left.iter().map(|id| format!("{:016x}\n", id.0)).collect();
+        let path = self.home.path("garbage");
+        // Without it the next mount looks through its whole store.
+        if let Err(e) = weft_ringer_net::replace(&path, text.as_bytes()) {
+            tracing::debug!("{}: {e}", path.display());
+        }
+    }
+}
+
 pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
     let mut seldom = Instant::now();
     // Orphaned rnodes that this client does not use: their blocks are removed after the rnodes.
@@ -36,6 +64,7 @@ pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
             client.remove_superseded(rnode, &hashes);
         }
         reap(&client, &mut orphans);
+        *locked(&engine.orphans) = orphans.iter().copied().collect();
         if seldom.elapsed() < SELDOM {
             continue;
         }
@@ -54,6 +83,19 @@ pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
                     orphans.push_back(id);
                 }
             }
+        }
+        let doubtful: Vec<RnodeId> = {
+            let mut doubtful = locked(&engine.doubtful);
+            std::iter::from_fn(|| doubtful.pop_first()).take(DOUBTFUL_AT_ONCE).collect()
+        };
+        for id in doubtful {
+            match client.scrub(id) {
+                // It does nothing while the server lacks changes.
+                Ok(()) if engine.is_all_flushed() => continue,
+                Ok(()) => {}
+                Err(e) => tracing::debug!("cannot remove the garbage of inode {id}: {e}"),
+            }
+            locked(&engine.doubtful).insert(id);
         }
         let leases = engine.leases();
         let mut excess = leases.len().saturating_sub(LEASES_MAX);

@@ -50,6 +50,8 @@ pub(super) struct Journal {
     is_thin: bool,
     /// Records that found no room. They are in memory, and sent to the server as others are.
     behind: Vec<u8>,
+    /// The damage that was found when it was opened, for people.
+    pub(super) damage: Option<String>,
 }
 
 fn check(payload: &[u8]) -> [u8; 4] {
@@ -87,8 +89,8 @@ fn parse<R: Wire>(bytes: &[u8]) -> (Vec<R>, usize) {
 
 impl Journal {
     fn of(path: &Path, file: File, end: u64) -> Self {
-        let (allocated, is_thin, behind) = (0, false, Vec::new());
-        Self { path: path.into(), file, end, allocated, is_thin, behind }
+        let (allocated, is_thin, behind, damage) = (0, false, Vec::new(), None);
+        Self { path: path.into(), file, end, allocated, is_thin, behind, damage }
     }
 
     /// Opens the journal at `path`, and makes it if there is none. Returns its records.
@@ -96,12 +98,13 @@ impl Journal {
         let mut file = private().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
+        let mut damage = None;
         let (records, end) = match bytes.strip_prefix(MAGIC) {
             Some(rest) => {
                 let (records, end) = parse(rest);
                 let left = rest.get(end..).unwrap_or_default();
                 if let Some(at) = whole_record_in::<R>(left) {
-                    keep_damaged(path, &bytes, MAGIC.len() + end, at)?;
+                    damage = Some(keep_damaged(path, &bytes, MAGIC.len() + end, at)?);
                 }
                 (records, MAGIC.len() + end)
             }
@@ -114,7 +117,7 @@ impl Journal {
         };
         file.set_len(end as u64)?;
         file.sync_all()?;
-        Ok((Self::of(path, file, end as u64), records))
+        Ok((Self { damage, ..Self::of(path, file, end as u64) }, records))
     }
 
     /// Appends a record. If there is no room, it is kept for [`catch_up`](Self::catch_up).
@@ -236,19 +239,20 @@ fn whole_record_in<R: Wire>(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Stores a copy of a journal that is damaged in its middle.
-fn keep_damaged(path: &Path, bytes: &[u8], end: usize, at: usize) -> io::Result<()> {
+/// Stores a copy of a journal that is damaged in its middle. Returns what is to be said of it.
+fn keep_damaged(path: &Path, bytes: &[u8], end: usize, at: usize) -> io::Result<String> {
     let aside = path.with_extension("damaged");
     let mut file = private().write(true).create(true).truncate(true).open(&aside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    tracing::error!(
+    let text = format!(
         "{} is damaged at byte {end}, and intact again {at} bytes later: changes recorded from \
         there on that the server does not have are lost. The damaged file is kept as {}",
         path.display(),
         aside.display()
     );
-    Ok(())
+    tracing::error!("{text}");
+    Ok(text)
 }
 
 #[cfg(test)]

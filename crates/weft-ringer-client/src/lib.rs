@@ -15,6 +15,8 @@
 //! copy/ kept/    more blocks
 //! open/          the former contents of blocks that are being written
 //! room/ spare    reserved room, for blocks that must be stored before other clients can go on
+//! runs           the last start that the server has seen, and later ones
+//! garbage        files that may have blocks here that no client needs, from the last unmount
 //! pins           files and directories that are kept here whole
 //! keys           keys of encrypted directories; readable for this user alone
 //! member         the secret by which others hand keys to this client; made on first use
@@ -36,7 +38,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `fs`, `client_fs`, `listing`, `attributes`, `locks` | [`RingerFs`], the file system; the state that its threads share; control attributes; file locks |
+//! | `fs`, `client_fs`, `listing`, `attributes`, `control`, `locks` | [`RingerFs`], the file system; the state that its threads share; control attributes, and requests of the mount's user; file locks |
 //! | `content`, `open`, `durable` | reads and writes of blocks; blocks that are being written; syncs |
 //! | `engine`, `link`, `journal` | the state machine in a process, its connection, its journal |
 //! | `blocks`, `verified`, `room`, `scrubbing` | blocks in files; checks of their hashes; reserved room |
@@ -90,6 +92,7 @@ mod client_fs;
 mod conflict_log;
 mod conflicts;
 mod content;
+mod control;
 mod copies;
 mod durable;
 mod encryption;
@@ -134,6 +137,7 @@ pub use attributes::{
 };
 pub use cells::CellTree;
 pub use conflicts::CONFLICTS_XATTR;
+pub use control::{ControlReply, ControlRequest};
 pub use encryption::{
     BlockError, DirectoryKey, EncryptedBlock, KEYS_XATTR, KeyTextError, MEMBER_XATTR, MemberId,
     MemberIdError, SHARE, SHARED_KEYS_XATTR, Share, Shares, SharesError, TRUSTED_XATTR, parse_keys,

@@ -68,6 +68,7 @@ impl Engine {
             secret: Bytes(self.home.secret.clone()),
             listens: Some(Bytes(listens.to_string().into_bytes())),
             cell: self.home.cell()?,
+            runs: self.home.runs.clone(),
         };
         link.send(&ask)?;
         let own = match link.receive(Some(Instant::now() + limit))? {
@@ -108,8 +109,13 @@ impl Engine {
                 return Err(Error::OlderCell(why));
             }
             self.known.save();
-            first = None;
+            // The next message says whether the client is accepted.
+            first = match link.receive::<Answer>(Some(Instant::now() + limit))? {
+                Answer::Denied { denial } => return Err(denial.into()),
+                answer => Some(answer),
+            };
         }
+        self.home.accepted()?;
         self.acquit();
         let (mut receiver, writer, socket) = link.into_parts();
         let outbox = Arc::new(Outbox::new(Arc::clone(&socket), &*writer));
@@ -144,6 +150,17 @@ impl Engine {
                 }
                 Ok(Answer::Standby { owner }) => break Err(Error::standby(owner)),
                 Ok(Answer::Pong {}) => {}
+                // The server behind a proxy was restarted.
+                Ok(Answer::Generations { generations, revision }) => {
+                    if let Err(why) = self.known.meet(&generations, revision) {
+                        if let Some(Seen { generation, instance, revision }) = self.known.seen() {
+                            outbox.post(&Ask::SawLater { generation, instance, revision });
+                            outbox.drain(Duration::from_millis(100));
+                        }
+                        break Err(Error::OlderCell(why));
+                    }
+                    self.known.save();
+                }
                 Ok(Answer::Reached { revision }) => self.known.reached(revision),
                 Ok(Answer::RevokedMembers { certificates }) => {
                     *locked(&self.revoked) = certificates.into_iter().collect();

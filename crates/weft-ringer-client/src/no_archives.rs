@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use weft_ringer::wire::ArchiveInfo;
+use weft_ringer::wire::{ArchiveInfo, Peeked};
 use weft_ringer::{BlockHash, Holders, RnodeId};
 use weft_vfs::{Error, Result};
 
 use super::client_fs::ClientFs;
-use super::copies::Wanted;
+use super::copies::{Content, Wanted};
 
 impl ClientFs {
     #[expect(clippy::unused_self, reason = "the other has some")]
@@ -25,6 +25,12 @@ impl ClientFs {
             .peers
             .fetch(id, hash, holders, self.engine.options.patience)
             .map_err(|e| e.to_string())
+    }
+
+    /// No archive can be asked, so none counts.
+    #[expect(clippy::unused_self, reason = "the other has archives")]
+    pub(super) fn is_in_an_archive(&self, _: RnodeId, _: &Content, _: &Peeked) -> bool {
+        false
     }
 
     #[expect(clippy::unused_self, reason = "the other has archives")]

@@ -50,6 +50,9 @@ pub struct RingerFsOptions {
     /// Set if a cell is accepted that is older than what this client has seen of it. Later state
     /// of this client is set aside then, and it begins anew.
     pub accept_older_cell: bool,
+    /// Whether to begin as another client with a store that is a copy, or an older state, of one that
+    /// was used since. Changes that it had not sent become conflicts.
+    pub adopt_store: bool,
     /// The opener of the cell's archives.
     #[cfg(feature = "archive")]
     pub archives: crate::archive::Opener,
@@ -84,6 +87,7 @@ impl RingerFsOptions {
             patience: Duration::from_secs(30),
             allow_shared_memory: false,
             accept_older_cell: false,
+            adopt_store: false,
             #[cfg(feature = "archive")]
             archives: crate::archive::Opener::default(),
             client: ClientOptions { retry_micros: 500_000, ..ClientOptions::default() },

@@ -12,6 +12,12 @@ impl ClientFs {
         id == RnodeId::ROOT || locked(&self.references).contains_key(&id)
     }
 
+    /// Returns true if a program has a file open, or a mapping of it. The kernel remembers files for
+    /// much longer.
+    pub(super) fn is_open(&self, id: RnodeId) -> bool {
+        locked(&self.handles).values().any(|open| open.id == id)
+    }
+
     pub(super) fn add_reference(&self, id: RnodeId) {
         *locked(&self.references).entry(id).or_default() += 1;
     }

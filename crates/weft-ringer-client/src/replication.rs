@@ -26,12 +26,17 @@ const PINS_EVERY: Duration = Duration::from_secs(1);
 const ROOM_EVERY: Duration = Duration::from_secs(5);
 /// The maximum number of files in one round of that.
 const ROOM_AT_ONCE: usize = 256;
+/// The delay of the first scan after a mount that did not end well.
+const SOON: Duration = Duration::from_secs(30);
 /// The pause between two files of a scan, which leaves the server to others.
 const PACE: Duration = Duration::from_millis(5);
 
 pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
     let mut walked = (Instant::now(), PINS_EVERY);
     let (mut scanned, mut made_room) = (Instant::now(), Instant::now());
+    let every = engine.options.scan_every;
+    // A mount that was killed has left no list of what it had not removed yet.
+    let mut scan_after = if engine.must_scan_soon { every.min(SOON) } else { every };
     while !engine.is_stopped() {
         std::thread::sleep(EVERY);
         let Some(client) = client.upgrade() else { return };
@@ -46,9 +51,9 @@ pub(super) fn run(engine: &Arc<Engine>, client: &Weak<ClientFs>) {
             client.make_room();
             made_room = Instant::now();
         }
-        if scanned.elapsed() >= engine.options.scan_every {
+        if scanned.elapsed() >= scan_after {
             client.look_through();
-            scanned = Instant::now();
+            (scanned, scan_after) = (Instant::now(), every);
         }
     }
 }
@@ -186,7 +191,7 @@ impl ClientFs {
         }
         let pinned = self.pinned();
         let ids = blocks.staying().unwrap_or_default();
-        let candidates = ids.into_iter().filter(|id| !pinned.contains(id) && !self.is_used(*id));
+        let candidates = ids.into_iter().filter(|id| !pinned.contains(id) && !self.is_open(*id));
         for id in candidates.take(ROOM_AT_ONCE) {
             let is_enough = blocks.staying_bytes() <= self.engine.options.store_max_bytes;
             if is_enough || self.engine.is_stopped() {

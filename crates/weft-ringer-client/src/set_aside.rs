@@ -1,4 +1,5 @@
-//! A fresh start with a cell that is older than what this client has seen of it.
+//! A fresh start with a cell that is older than what this client has seen of it, or with a local
+//! store that is a copy of another.
 
 use std::fs;
 use std::io;
@@ -6,18 +7,20 @@ use std::path::Path;
 
 use weft_ringer_net::{Error, Result, private_dir};
 
-/// The files with a client's identity, and the changes that it alone has.
+/// The files with a client's identity, and its changes: those that the cell never had are conflicts
+/// by now ([`Engine::give_up_unsent`](super::engine::Engine::give_up_unsent)). Conflicts stay.
 const OF_ONE_PAST: [&str; 6] =
-    ["identity", "incarnation", "known", "journal", "journal.damaged", "conflicts"];
+    ["identity", "incarnation", "runs", "known", "journal", "journal.damaged"];
 /// The directories of blocks that may have no other copy.
 const ITS_BLOCKS: [&str; 2] = ["own", "kept"];
 
-/// Sets aside a client's state of a history that its cell no longer has, so that it begins anew:
+/// Sets aside a client's state of a history that its cell no longer has, or that another client
+/// continues, so that it begins anew:
 /// its identity and its changes. Its blocks stay, since the cell may need them; second names keep
 /// which they were.
-pub(crate) fn set_aside(dir: &Path, why: &str) -> Result<()> {
+pub(crate) fn set_aside(dir: &Path, kind: &str, why: &str) -> Result<()> {
     let failed = |e: io::Error| Error::io(format!("the local store {}", dir.display()), e);
-    let aside = (1..).map(|n| dir.join(format!("older-cell-{n}"))).find(|path| !path.exists());
+    let aside = (1..).map(|n| dir.join(format!("{kind}-{n}"))).find(|path| !path.exists());
     let Some(aside) = aside else { return Ok(()) };
     private_dir(&aside).map_err(failed)?;
     for kind in ITS_BLOCKS {

@@ -23,6 +23,35 @@ pub struct Receiver {
     chunk: Box<[u8]>,
     /// The longest unfinished frame that is accepted, in bytes.
     pub limit_bytes: usize,
+    /// The first bytes of the connection, as far as they have come.
+    first: Vec<u8>,
+}
+
+/// How many bytes tell TLS from a frame.
+const FIRST_BYTES: usize = 6;
+/// Types of TLS records: a server that was sent something else answers with an alert, a client
+/// begins with a handshake.
+const TLS_ALERT: u8 = 0x15;
+const TLS_HANDSHAKE: u8 = 0x16;
+/// The fatal alert `handshake_failure`: what a server without certificates answers to TLS.
+const NO_TLS_HERE: [u8; 7] = [TLS_ALERT, 3, 3, 0, 2, 2, 40];
+
+/// Returns what is wrong if a connection that should carry frames begins with TLS.
+fn tls_instead(first: &[u8]) -> Option<Error> {
+    let [kind, 3, _, _, magic, version] = first else { return None };
+    // The length of a frame may have any bytes.
+    if *magic == 0x72 && *version > 1 {
+        return None;
+    }
+    match *kind {
+        TLS_ALERT => Some(Error::Refused(
+            "the server requires TLS: give --tls-certificates DIRECTORY, with the certificates that \
+            `weft ringer join` or `init` made"
+                .into(),
+        )),
+        TLS_HANDSHAKE => Some(Error::UnexpectedTls),
+        _ => None,
+    }
 }
 
 impl Receiver {
@@ -31,7 +60,7 @@ impl Receiver {
     pub fn new(reader: Box<dyn Read + Send>) -> Self {
         let limit_bytes = usize::MAX;
         let chunk = vec![0; CHUNK_BYTES].into_boxed_slice();
-        Self { reader, deframer: Deframer::default(), chunk, limit_bytes }
+        Self { reader, deframer: Deframer::default(), chunk, limit_bytes, first: Vec::new() }
     }
 
     /// Returns the next message. Skips messages of a later version that it does not understand.
@@ -56,7 +85,16 @@ impl Receiver {
             let room = self.chunk.len().min(self.limit_bytes);
             match self.reader.read(&mut self.chunk[..room]) {
                 Ok(0) => return Err(Error::Closed),
-                Ok(n) => self.deframer.push(&self.chunk[..n]),
+                Ok(n) => {
+                    let lacks = FIRST_BYTES.saturating_sub(self.first.len()).min(n);
+                    if lacks > 0 {
+                        self.first.extend_from_slice(&self.chunk[..lacks]);
+                        if let Some(error) = tls_instead(&self.first) {
+                            return Err(error);
+                        }
+                    }
+                    self.deframer.push(&self.chunk[..n]);
+                }
                 Err(e) if is_pause(&e) => {}
                 Err(e) => return Err(Error::io("cannot receive", e)),
             }
@@ -115,9 +153,23 @@ impl Conversation {
         deadline: Instant,
     ) -> Result<Self> {
         Ok(Self::new(match tls {
-            Some((tls, name)) => tls.connect(channel, name, deadline)?,
+            Some((tls, name)) => tls.connect(channel, name, deadline).map_err(|e| match e {
+                weft_net::Error::Tls(why) if why.contains("HandshakeFailure") => {
+                    Error::Refused(format!(
+                        "the server does not use TLS ({why}): leave out --tls-certificates, or give \
+                        it to `serve` too"
+                    ))
+                }
+                e => e.into(),
+            })?,
             None => channel,
         }))
+    }
+
+    /// Tells a peer that began with TLS, in TLS, that it is not spoken here.
+    pub fn refuse_tls(&mut self) {
+        // The peer may have gone.
+        let _ = write_all_vectored(&mut *self.writer, &[&NO_TLS_HERE]);
     }
 
     /// Accepts a connection.
@@ -210,5 +262,25 @@ impl Conversation {
     #[must_use]
     pub fn into_parts(self) -> (Receiver, Box<dyn SendHalf>, Arc<Socket>) {
         (self.receiver, self.writer, self.socket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_ringer::wire::frame::FRAME_MAX_BYTES;
+
+    #[test]
+    fn tls_is_told_from_frames() {
+        assert!(matches!(tls_instead(&NO_TLS_HERE[..6]), Some(Error::Refused(_))));
+        // The beginning of a ClientHello.
+        assert!(matches!(tls_instead(&[0x16, 3, 1, 2, 0, 1]), Some(Error::UnexpectedTls)));
+        assert!(tls_instead(&[0x16, 3, 1, 2, 0]).is_none(), "not enough yet");
+        // Frames of any length.
+        for len in 2..=FRAME_MAX_BYTES as u32 {
+            let [a, b, c, d] = len.to_le_bytes();
+            let first = [a, b, c, d, 0x72, weft_ringer::wire::frame::VERSION];
+            assert!(tls_instead(&first).is_none(), "{len}");
+        }
     }
 }

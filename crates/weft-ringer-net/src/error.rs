@@ -16,6 +16,9 @@ pub enum Error {
     /// Bytes that are not a valid message.
     #[error("protocol error: {0}")]
     Wire(#[from] WireError),
+    /// The peer began with TLS, and this side has no certificates.
+    #[error("the peer uses TLS, but no certificates were given to this side")]
+    UnexpectedTls,
     /// The peer refused.
     #[error("{0}")]
     Refused(String),

@@ -58,7 +58,7 @@ pub use joining::join;
 pub use known::{KnownCell, Seen};
 pub use message::{
     Answer, Ask, BlockBytes, CellStatus, ClientStatus, Denial, FromPeer, Hit, LeaseStatus,
-    MemberStatus, Peer, Rendezvous, SECRET_BYTES, ServerGeneration, ToPeer,
+    MemberStatus, Peer, Rendezvous, SECRET_BYTES, ServerGeneration, StoreRuns, ToPeer,
 };
 pub use observer::{Observer, ask};
 pub use outbox::Outbox;

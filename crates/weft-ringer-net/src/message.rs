@@ -25,6 +25,8 @@ pub enum Ask {
         listens: Option<Bytes>,
         /// The cell that its local store belongs to, 0 if it is new.
         cell: u64,
+        /// The runs of its local store.
+        runs: StoreRuns,
     },
     /// Opens an observer connection, which belongs to no client.
     Observe {},
@@ -67,6 +69,8 @@ pub enum Ask {
     Revoke {
         /// Its name.
         name: Bytes,
+        /// Even if some files are then on no client that others can reach.
+        force: bool,
     },
     /// Lists the members. Needs an administrator.
     Members {},
@@ -112,6 +116,8 @@ pub enum Ask {
         listens: Option<Bytes>,
         /// The fingerprint of the certificate that the client presented to the proxy.
         certificate: Option<BlockHash>,
+        /// As in `Join`.
+        runs: StoreRuns,
     },
     /// Sent by a proxy: one of its clients has disconnected.
     Gone {
@@ -125,6 +131,17 @@ pub enum Ask {
         /// The random instance number of that generation.
         instance: u128,
         /// The highest revision seen of that generation.
+        revision: u64,
+    },
+    /// Sent by a proxy: the same of one of its clients.
+    ProxiedSawLater {
+        /// The client.
+        client: ClientId,
+        /// As in `SawLater`.
+        generation: Generation,
+        /// As in `SawLater`.
+        instance: u128,
+        /// As in `SawLater`.
         revision: u64,
     },
     /// Asks for records of the cell's store, in the order of their keys. Needs an administrator, as
@@ -151,7 +168,7 @@ pub enum Ask {
     },
 }
 wire_enum!(Ask {
-    1 => Join { secret, listens, cell },
+    1 => Join { secret, listens, cell, runs },
     2 => Observe {},
     3 => Mds { message },
     4 => Status {},
@@ -160,10 +177,10 @@ wire_enum!(Ask {
     21 => Check {},
     40 => Enroll { secret, public_key, name },
     41 => Invite { grants, lasts_secs },
-    42 => Revoke { name },
+    42 => Revoke { name, force },
     43 => Members {},
     44 => Forget { client },
-    60 => Introduce { secret, listens, certificate },
+    60 => Introduce { secret, listens, certificate, runs },
     61 => Gone { client },
     62 => Meet { peer },
     63 => Come { rendezvous },
@@ -177,6 +194,7 @@ wire_enum!(Ask {
     100 => SawLater { generation, instance, revision },
     101 => Copy { after },
     102 => ChangedSince { after },
+    103 => ProxiedSawLater { client, generation, instance, revision },
 });
 
 /// A message from a metadata server.
@@ -330,7 +348,9 @@ pub enum Answer {
     },
     /// To `Meet` and `Come`: from here on the connection is relayed to the other client.
     Met {},
-    /// After `Joined`: the cell's history, for the client to compare with what it has seen.
+    /// After `Joined`, and from a proxy whenever its own connection is a new one: the cell's history,
+    /// for the client to compare with what it has seen. Messages of a later generation never come
+    /// before it.
     Generations {
         /// The last generations of its server, oldest first, the present one last.
         generations: Vec<ServerGeneration>,
@@ -402,6 +422,26 @@ wire_enum!(Answer {
     103 => Changed { records, upto, complete },
 });
 
+/// The runs of a client's local store: each start of a client draws a number at random and keeps it
+/// in the store, durably, before any server hears of it. So a store that was copied, or restored
+/// from an older copy, does not know the last run that the server has seen.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoreRuns {
+    /// The last run that a server has accepted, and later ones of which that is not known.
+    pub before: Vec<u64>,
+    /// The present run; 0 if the client has no store.
+    pub now: u64,
+}
+wire_struct!(StoreRuns { before, now });
+
+impl StoreRuns {
+    /// Returns true if the store can be the one whose last run was `last`.
+    #[must_use]
+    pub fn continue_from(&self, last: u64) -> bool {
+        self.now == 0 || last == 0 || self.now == last || self.before.contains(&last)
+    }
+}
+
 /// A generation of a cell's server: one run of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerGeneration {
@@ -448,6 +488,13 @@ pub enum Denial {
         cell's own server"
     )]
     FewerPermissions,
+    /// The client's local store has another past than the one that was used last.
+    #[error(
+        "the local store is a copy, or an older state, of a store that another mount has used \
+        since. Mount the one that was used last; or mount this one with --adopt-store: it becomes \
+        another client of the cell, and changes that it had not sent become conflicts"
+    )]
+    Copied,
 }
 wire_enum!(Denial {
     1 => NoInvitation,
@@ -459,6 +506,7 @@ wire_enum!(Denial {
     7 => NotAdmin,
     8 => NoAuthority,
     9 => FewerPermissions,
+    10 => Copied,
 });
 
 /// A member of a cell.
@@ -498,8 +546,10 @@ pub struct CellStatus {
     pub epoch_micros: u64,
     /// All clients that the cell has ever had.
     pub clients: Vec<ClientStatus>,
+    /// Whether the server's disk is full: changes wait until there is room.
+    pub is_full: bool,
 }
-wire_struct!(CellStatus { cell, generation, revision, in_grace, epoch_micros, clients });
+wire_struct!(CellStatus { cell, generation, revision, in_grace, epoch_micros, clients, is_full });
 
 /// The status of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]

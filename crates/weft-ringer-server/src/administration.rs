@@ -2,7 +2,7 @@
 //! permanently, backups of the cell.
 
 use weft_ringer::Bytes;
-use weft_ringer::mds::Level;
+use weft_ringer::mds::{Level, sole_holders};
 use weft_ringer::store::Revision;
 use weft_ringer_net::pki::{PUBLIC_KEY_BYTES, TOKEN_SECRET_BYTES, secret_hash};
 use weft_ringer_net::{Answer, Ask, Denial, Error, Result, fill_random, wall};
@@ -92,8 +92,23 @@ impl Dispatcher {
                 kept?;
                 Ok(Answer::Invited { secret: Bytes(secret) })
             }
-            Ask::Revoke { name } => {
+            Ask::Revoke { name, force } => {
                 let name = String::from_utf8_lossy(&name.0);
+                let of = members.certificate_of(&name).map(|c| self.stores.of_certificate(c));
+                if let Some(clients) = of.filter(|clients| !force && !clients.is_empty()) {
+                    let (files, paths) = sole_holders(&*self.store, &clients)?;
+                    if files > 0 {
+                        let paths: Vec<_> =
+                            paths.iter().map(|path| String::from_utf8_lossy(path)).collect();
+                        return Ok(Answer::refused(&format!(
+                            "not revoked: of {files} files only clients of {name} have the content \
+                            (such as {}). Nobody can read them once these clients have ended. Have \
+                            others keep copies first (`ringer pin` on another mount, or a policy \
+                            with --copies or --archive); or revoke with --force",
+                            paths.join(", ")
+                        )));
+                    }
+                }
                 let revoked = members.revoke(&mut *self.store, &name);
                 let Some(certificate) = revoked? else {
                     return Ok(Answer::refused("no such member"));

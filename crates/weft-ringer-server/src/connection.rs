@@ -9,7 +9,7 @@ use weft_net::{Address, Socket};
 use weft_ringer::{Bytes, ClientId};
 use weft_ringer_net::{
     Ask, Conversation, Denial, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT, Result,
-    SECRET_BYTES, client_id,
+    SECRET_BYTES, StoreRuns, client_id,
 };
 
 use super::admission::{self, deny, refuse};
@@ -52,7 +52,12 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
     link.limit_frames(HELLO_MAX_BYTES);
     // Also from a peer that is refused: an answer may be lost when a connection is closed with
     // unread data.
-    let first = link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))?;
+    let first = link.receive(Some(Instant::now() + HANDSHAKE_LIMIT)).inspect_err(|e| {
+        if matches!(e, Error::UnexpectedTls) {
+            link.refuse_tls();
+        }
+    });
+    let first = first?;
     if let Some(why) = refusal {
         return Err(refuse(&mut link, &why));
     }
@@ -74,10 +79,10 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
         Ask::Come { rendezvous } => return relay::come(shared, link, rendezvous),
         _ => {}
     }
-    let (client, listens, cell) = match &first {
-        Ask::Enroll { .. } | Ask::Observe {} => (None, None, 0),
-        Ask::Join { secret, listens, cell } => match identify(secret, listens.as_ref()) {
-            Ok(client) => (Some(client), listens.clone(), *cell),
+    let (client, listens, cell, runs) = match &first {
+        Ask::Enroll { .. } | Ask::Observe {} => (None, None, 0, StoreRuns::default()),
+        Ask::Join { secret, listens, cell, runs } => match identify(secret, listens.as_ref()) {
+            Ok(client) => (Some(client), listens.clone(), *cell, runs.clone()),
             Err(why) => return Err(refuse(&mut link, why)),
         },
         _ => return Err(refuse(&mut link, "protocol error: the first message is not a Hello")),
@@ -102,7 +107,8 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
             Ask::Join { secret, .. } => secret,
             _ => Bytes::default(),
         };
-        let joined = Event::Joined { number, client, secret, certificate, listens, cell, outbox };
+        let joined =
+            Event::Joined { number, client, secret, certificate, listens, cell, runs, outbox };
         shared.post(joined).and_then(|()| take(shared, &mut receiver, number, client))
     };
     if let Some(client) = client {
@@ -140,16 +146,25 @@ fn take(
                     "protocol error: message for another client on this connection".to_owned();
                 return Err(Error::Refused(why));
             }
-            (Ask::Introduce { secret, listens, certificate }, Some(_)) => {
+            (Ask::Introduce { secret, listens, certificate, runs }, Some(_)) => {
                 let client = identify(&secret, listens.as_ref());
                 let client = client.map_err(|why| Error::Refused(why.to_owned()))?;
-                Event::Introduce { number, client, listens, certificate }
+                Event::Introduce { number, client, listens, certificate, runs }
             }
             (Ask::Gone { client }, Some(_)) => Event::Gone { number, client },
-            (Ask::SawLater { generation, instance, revision }, Some(client)) => {
-                Event::SawLater { client, seen: SawLater { generation, instance, revision } }
+            (Ask::SawLater { generation, instance, revision }, Some(client)) => Event::SawLater {
+                number,
+                client,
+                seen: SawLater { generation, instance, revision },
+            },
+            (Ask::ProxiedSawLater { client, generation, instance, revision }, Some(_)) => {
+                Event::SawLater {
+                    number,
+                    client,
+                    seen: SawLater { generation, instance, revision },
+                }
             }
-            (Ask::SawLater { .. }, None) => {
+            (Ask::SawLater { .. } | Ask::ProxiedSawLater { .. }, None) => {
                 return Err(Error::Refused(
                     "protocol error: an observer connection has no cell state".into(),
                 ));

@@ -11,7 +11,7 @@ use weft_ringer::store::{CellStore, StoreError};
 use weft_ringer::wire::RequestBody;
 use weft_ringer::{BlockHash, Bytes, ClientId};
 use weft_ringer_net::pki::Authority;
-use weft_ringer_net::{Answer, Ask, Denial, Error, Rendezvous, Result, now, wall};
+use weft_ringer_net::{Answer, Ask, Denial, Error, Rendezvous, Result, StoreRuns, now, wall};
 
 use super::cell_number::cell_number;
 use super::event::{Call, Event};
@@ -20,6 +20,7 @@ use super::members::Members;
 use super::options::ServeOptions;
 use super::rollback::Rollback;
 use super::sessions::{Observer, Proxied, Session, Sessions};
+use super::stores::Stores;
 use super::traffic::Traffic;
 
 /// The time limit for telling clients that this server has lost its cell.
@@ -33,6 +34,7 @@ pub(super) struct Dispatcher {
     pub(super) mds: Mds,
     pub(super) cell: u64,
     pub(super) rollback: Rollback,
+    pub(super) stores: Stores,
     federation: Federation,
     pub(super) epoch_micros: u64,
     pub(super) sessions: Sessions,
@@ -40,6 +42,8 @@ pub(super) struct Dispatcher {
     /// The members of the cell; `None` if every certificate of the authority is admitted.
     pub(super) members: Option<Members>,
     pub(super) authority: Option<Arc<Authority>>,
+    /// Whether the store had no room at last.
+    was_full: bool,
 }
 
 impl Dispatcher {
@@ -57,11 +61,14 @@ impl Dispatcher {
         let mds = Mds::open(&mut *store, now(), wall(), options.mds.clone());
         let mds = mds?;
         let rollback = Rollback::open(&mut *store, mds.generation(), began)?;
+        let stores = Stores::load(&*store)?;
         Ok(Self {
             store,
             mds,
             cell,
             rollback,
+            stores,
+            was_full: false,
             federation: Federation::new().map_err(|e| Error::io("random numbers", e))?,
             epoch_micros: options.mds.epoch_micros,
             sessions: Sessions::default(),
@@ -123,6 +130,17 @@ impl Dispatcher {
         if !self.store.is_owned() {
             return Err(StoreError::Fenced.into());
         }
+        if self.mds.is_full() != self.was_full {
+            self.was_full = self.mds.is_full();
+            if self.was_full {
+                tracing::error!(
+                    "the disk of the cell is full: changes of all clients wait, and their calls \
+                    fail with ENOSPC, until there is room"
+                );
+            } else {
+                tracing::warn!("the disk of the cell has room again");
+            }
+        }
         let reached = self.store.revision()?.0;
         for ToClient { client, message } in out {
             self.traffic.sent(client, &message);
@@ -133,7 +151,7 @@ impl Dispatcher {
 
     fn event(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Joined { number, client, certificate, listens, cell, outbox, .. } => {
+            Event::Joined { number, client, certificate, listens, cell, runs, outbox, .. } => {
                 let access = match self.admit(certificate) {
                     Ok(access) => access,
                     Err(denial) => {
@@ -154,6 +172,12 @@ impl Dispatcher {
                 outbox.post(&Answer::Joined { client, cell: self.cell });
                 let revision = self.store.revision()?;
                 outbox.post(&self.rollback.generations(revision));
+                // After that: a cell that was restored from a backup has seen fewer runs as well.
+                let admitted = self.stores.admit(&mut *self.store, client, &runs, certificate);
+                if let Err(denial) = admitted? {
+                    outbox.post(&Answer::Denied { denial });
+                    return Ok(());
+                }
                 let (proxied, reached) = (BTreeMap::new(), revision.0);
                 let session =
                     Session { number, outbox, listens, certificate, access, proxied, reached };
@@ -161,8 +185,8 @@ impl Dispatcher {
                 self.sessions.introduce(client);
                 self.tell_revoked();
             }
-            Event::Introduce { number, client, listens, certificate } => {
-                self.introduce(number, client, Proxied { listens, certificate });
+            Event::Introduce { number, client, listens, certificate, runs } => {
+                self.introduce(number, client, Proxied { listens, certificate }, &runs)?;
             }
             Event::Gone { number, client } => {
                 if let Some(proxy) = self.sessions.of_connection(number) {
@@ -197,7 +221,11 @@ impl Dispatcher {
                     _ => true,
                 };
                 if speaks_for && allowed? {
-                    let forgotten = self.rollback.forget_client(&mut *self.store, message.client);
+                    let of = match &message.request.body {
+                        RequestBody::Enter { client, .. } => *client,
+                        _ => message.client,
+                    };
+                    let forgotten = self.rollback.forget_client(&mut *self.store, of);
                     forgotten?;
                     self.mds(MdsEvent::Message(*message))?;
                 } else {
@@ -240,7 +268,7 @@ impl Dispatcher {
                 self.rollback.problems().chain(damage).for_each(|problem| checked.add(problem));
                 self.sessions.answer(number, &answer_of(checked));
             }
-            Event::SawLater { client, seen } => {
+            Event::SawLater { client, seen, .. } => {
                 let noted = self.rollback.saw_later(&mut *self.store, client, seen);
                 noted?;
             }
@@ -252,26 +280,40 @@ impl Dispatcher {
 
     /// Adds a client to a proxy. The client must have at least the proxy's permissions, because it
     /// can read whatever the proxy has read.
-    fn introduce(&mut self, number: u64, client: ClientId, proxied: Proxied) {
+    fn introduce(
+        &mut self,
+        number: u64,
+        client: ClientId,
+        proxied: Proxied,
+        runs: &StoreRuns,
+    ) -> Result<()> {
         let full = match proxied.certificate {
             Some(_) => Some(self.admit(proxied.certificate)),
             // The proxy's own user.
             None => None,
         };
-        let Some(proxy) = self.sessions.of_connection(number) else { return };
+        let Some(proxy) = self.sessions.of_connection(number) else { return Ok(()) };
         let denial = match full {
             None => None,
             Some(Ok(access)) if access.includes(&proxy.access) => None,
             Some(Ok(_)) => Some(Denial::FewerPermissions),
             Some(Err(denial)) => Some(denial),
         };
+        let denial = match denial {
+            None => {
+                let (store, certificate) = (&mut *self.store, proxied.certificate);
+                self.stores.admit(store, client, runs, certificate)?.err()
+            }
+            denial => denial,
+        };
         if let Some(denial) = denial {
             proxy.outbox.post(&Answer::NotIntroduced { client, denial });
-            return;
+            return Ok(());
         }
         proxy.outbox.post(&Answer::Introduced { client });
         proxy.proxied.insert(client, proxied);
         self.sessions.introduce(client);
+        Ok(())
     }
 
     /// Notifies a client, or its proxy, of a call.

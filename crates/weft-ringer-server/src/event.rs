@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 
 use weft_ringer::wire::ToServer;
 use weft_ringer::{BlockHash, Bytes, ClientId};
-use weft_ringer_net::{Answer, Ask, CellStatus, Denial, Outbox, Rendezvous};
+use weft_ringer_net::{Answer, Ask, CellStatus, Denial, Outbox, Rendezvous, StoreRuns};
 
 use super::rollback::SawLater;
 
@@ -23,6 +23,8 @@ pub(super) enum Event {
         listens: Option<Bytes>,
         /// The cell that the client's local store belongs to; 0 if it is new.
         cell: u64,
+        /// The runs of that store.
+        runs: StoreRuns,
         outbox: Arc<Outbox>,
     },
     Left {
@@ -39,6 +41,7 @@ pub(super) enum Event {
         client: ClientId,
         listens: Option<Bytes>,
         certificate: Option<BlockHash>,
+        runs: StoreRuns,
     },
     Gone {
         number: u64,
@@ -54,6 +57,8 @@ pub(super) enum Event {
     },
     /// A client has seen a state that this cell never had.
     SawLater {
+        /// The number of its connection, to this server or to a proxy of it.
+        number: u64,
         client: ClientId,
         seen: SawLater,
     },

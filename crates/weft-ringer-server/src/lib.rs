@@ -21,7 +21,7 @@
 //! | `administration`, `status` | requests of administrators; the status of the cell |
 //! | `search`, `federation` | search in this cell; the parts of a search across cells |
 //! | `archives`, `copies`, [`backup`] | archives and sweeps; pages of records for a backup; backup and restore |
-//! | `rollback`, `cell_number` | detection of an older copy of the cell; its number |
+//! | `rollback`, `stores`, `cell_number` | detection of an older copy of the cell, and of copied local stores; its number |
 //! | `proxy`, `cluster_member`, `relay` | a proxy as a process; one of several servers on etcd; relayed connections between clients |
 //! | [`store`] | SQLite in one file, etcd (feature `etcd`), the index of names, words, tags and texts |
 //!
@@ -66,6 +66,7 @@ mod sessions;
 mod shared;
 mod status;
 pub mod store;
+mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod thread;

@@ -86,6 +86,11 @@ impl Members {
         }
     }
 
+    /// Returns the certificate of a member.
+    pub(super) fn certificate_of(&self, name: &str) -> Option<BlockHash> {
+        self.by_name.get(name).map(|member| member.certificate)
+    }
+
     /// The revoked certificates.
     pub(super) fn revoked(&self) -> Vec<BlockHash> {
         let revoked = self.by_name.values().filter(|member| member.revoked);

@@ -5,6 +5,8 @@
 //! - No message is sent to the parent on behalf of a client before the parent has accepted it as a
 //!   client of the proxy, by its own secret and certificate.
 //! - A revoked client is disconnected here as well, as soon as the parent says so.
+//! - Its clients hear everything that the parent tells a client, in the same order. `parent` names
+//!   each message, so that a new one must be decided.
 //! - The thread with the state machine waits for no connection and for no parent.
 
 use std::collections::BTreeMap;
@@ -19,10 +21,12 @@ use weft_ringer::proxy::{Proxy, ProxyAction, ProxyEvent, ProxyOptions};
 use weft_ringer::{BlockHash, Bytes, ClientId, Generation};
 use weft_ringer_net::{
     Answer, Ask, CellStatus, ClientStatus, Conversation, Denial, Error, HANDSHAKE_LIMIT, Home,
-    KnownCell, Outbox, Peer, Rendezvous, Result, ServerGeneration, ServerList, ask, client_id, now,
+    KnownCell, Outbox, Peer, Rendezvous, Result, ServerGeneration, ServerList, StoreRuns, ask,
+    client_id, now,
 };
 
 use super::event::{Call, Event, UpstreamEvent};
+use super::rollback::SawLater;
 use super::thread::spawn;
 use super::traffic::{Counts, Traffic};
 
@@ -58,6 +62,7 @@ struct Guest {
     listens: Option<Bytes>,
     certificate: Option<BlockHash>,
     cell: u64,
+    runs: StoreRuns,
     /// Whether the parent has accepted it.
     joined: bool,
 }
@@ -213,12 +218,13 @@ impl ProxyCore {
             secret: guest.secret.clone(),
             listens: guest.listens.clone(),
             certificate: guest.certificate,
+            runs: guest.runs.clone(),
         });
     }
 
     fn event(&mut self, event: Event) {
         match event {
-            Event::Joined { number, client, secret, certificate, listens, cell, outbox } => {
+            Event::Joined { number, client, secret, certificate, listens, cell, runs, outbox } => {
                 if certificate.is_some_and(|c| self.revoked.contains(&c)) {
                     outbox.post(&Answer::Denied { denial: Denial::Revoked });
                     return;
@@ -230,7 +236,8 @@ impl ProxyCore {
                     return;
                 };
                 let joined = false;
-                let guest = Guest { number, outbox, secret, listens, certificate, cell, joined };
+                let guest =
+                    Guest { number, outbox, secret, listens, certificate, cell, runs, joined };
                 self.introduce(&guest);
                 if let Some(old) = self.guests.insert(client, guest) {
                     // A client has one connection: the old one is dead, or a duplicate's.
@@ -276,7 +283,15 @@ impl ProxyCore {
             }
             // A requester that has gone meanwhile needs no answer.
             Event::Describe { tell } => drop(tell.try_send(self.status())),
-            Event::Gone { .. } | Event::SawLater { .. } | Event::Stop => {}
+            Event::SawLater { number, client, seen } => {
+                // Perhaps of one that was denied.
+                if self.guests.get(&client).is_some_and(|g| g.number == number) {
+                    let SawLater { generation, instance, revision } = seen;
+                    self.say(&Ask::ProxiedSawLater { client, generation, instance, revision });
+                }
+            }
+            // A proxy has no proxies.
+            Event::Gone { .. } | Event::Stop => {}
         }
     }
 
@@ -322,6 +337,16 @@ impl ProxyCore {
                 guest.outbox.post(&Answer::RevokedMembers { certificates });
             }
             Answer::NotIntroduced { client, denial } => {
+                if denial == Denial::Copied
+                    && let Some(guest) = self.guests.get(&client).filter(|g| !g.joined)
+                {
+                    // As the cell's own server: the cell may be an older copy.
+                    guest.outbox.post(&Answer::Joined { client, cell: self.cell });
+                    let (generations, revision) = (self.generations.clone(), self.reached);
+                    guest.outbox.post(&Answer::Generations { generations, revision });
+                    guest.outbox.post(&Answer::Denied { denial });
+                    return;
+                }
                 if let Some(guest) = self.guests.remove(&client) {
                     guest.outbox.post(&Answer::Denied { denial });
                     if guest.joined {
@@ -352,6 +377,9 @@ impl ProxyCore {
             }
             Answer::Generations { generations, revision } => {
                 self.is_older = self.known.meet(&generations, revision).err();
+                // The parent may be another generation of the server than before. To a client that
+                // does not know, its revisions would be of the one that it knows.
+                self.tell_all(&Answer::Generations { generations: generations.clone(), revision });
                 (self.generations, self.reached) = (generations, revision);
             }
             Answer::Reached { revision } => {
@@ -359,7 +387,33 @@ impl ProxyCore {
                 self.reached = revision;
                 self.tell_all(&Answer::Reached { revision });
             }
-            other => tracing::debug!("unexpected message from the upstream server: {other:?}"),
+            // About the connection to the parent alone: its thread handles them.
+            answer @ (Answer::Joined { .. }
+            | Answer::Standby { .. }
+            | Answer::Denied { .. }
+            | Answer::Pong {}
+            // Answers to requests that a proxy makes on connections of their own (`pass_on`,
+            // `relay`), and passes on from there.
+            | Answer::Welcome {}
+            | Answer::Refused { .. }
+            | Answer::Status { .. }
+            | Answer::Found { .. }
+            | Answer::Checked { .. }
+            | Answer::Enrolled { .. }
+            | Answer::Invited { .. }
+            | Answer::Revoked { .. }
+            | Answer::Members { .. }
+            | Answer::Forgotten { .. }
+            | Answer::Archives { .. }
+            | Answer::Leases { .. }
+            | Answer::CellMounts { .. }
+            | Answer::Summary { .. }
+            | Answer::Swept { .. }
+            | Answer::Met {}
+            | Answer::Copied { .. }
+            | Answer::Changed { .. }) => {
+                tracing::debug!("unexpected message from the upstream server: {answer:?}");
+            }
         }
     }
 
@@ -453,6 +507,7 @@ impl ProxyCore {
             in_grace: !self.proxy.is_serving(now),
             epoch_micros: self.proxy.client_epoch_micros(),
             clients: clients.collect(),
+            is_full: false,
         }
     }
 }
@@ -462,12 +517,13 @@ fn join(parent: &Address, tls: Option<&ClientTls>, home: &Home) -> Result<(Conve
     let tls = tls.map(|tls| (tls, parent.host()));
     let mut link = Conversation::connect(parent, tls, HANDSHAKE_LIMIT)?;
     let (secret, cell) = (Bytes(home.secret.clone()), home.cell()?);
-    link.send(&Ask::Join { secret, listens: None, cell })?;
+    link.send(&Ask::Join { secret, listens: None, cell, runs: home.runs.clone() })?;
     match link.receive(Some(Instant::now() + HANDSHAKE_LIMIT))? {
         Answer::Joined { cell, .. } => {
             if home.cell()? == 0 {
                 home.set_cell(cell)?;
             }
+            home.accepted()?;
             Ok((link, cell))
         }
         Answer::Refused { why } => {

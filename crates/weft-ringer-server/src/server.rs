@@ -37,6 +37,8 @@ pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<Listening>,
     core: Option<JoinHandle<Result<()>>>,
+    /// What an administrator should hear when it begins.
+    notes: Vec<String>,
     ended: Mutex<Receiver<()>>,
 }
 
@@ -49,8 +51,23 @@ impl Server {
         let bound = bind(&options)?;
         let failed = |e: &dyn std::fmt::Display| Error::Store(format!("{}: {e}", path.display()));
         let store = SqliteStore::open(path).map_err(|e| failed(&e))?;
+        let damage = store.quick_damage().map_err(|e| failed(&e))?;
+        let notes: Vec<String> = damage
+            .iter()
+            .map(|what| {
+                format!(
+                    "{} is damaged: {what}. `weft ringer doctor` finds what is wrong; \
+                    `restore-cell` makes a cell from a backup",
+                    path.display()
+                )
+            })
+            .inspect(|note| tracing::error!("{note}"))
+            .collect();
         let core = Dispatcher::open(Box::new(store), &options).map_err(|e| failed(&e))?;
-        Self::run(bound, options, Parents::default(), move |events, _| core.run(events))
+        let mut server =
+            Self::run(bound, options, Parents::default(), move |events, _| core.run(events))?;
+        server.notes = notes;
+        Ok(server)
     }
 
     /// Serves a cell that other servers have, as their proxy. The options about members and epochs
@@ -113,13 +130,20 @@ impl Server {
                 }
             })?);
         }
-        Ok(Self { addresses, shared, listeners, core: Some(core), ended: Mutex::new(ended) })
+        let (core, notes, ended) = (Some(core), Vec::new(), Mutex::new(ended));
+        Ok(Self { addresses, shared, listeners, core, notes, ended })
     }
 
     /// The addresses at which the server is reached.
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// What an administrator should hear when it begins: damage of the cell's file.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Returns a handle for status requests.

@@ -41,6 +41,7 @@ impl Dispatcher {
             in_grace: self.mds.in_grace(),
             epoch_micros: self.epoch_micros,
             clients: clients.collect(),
+            is_full: self.mds.is_full(),
         }
     }
 

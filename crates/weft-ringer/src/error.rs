@@ -149,6 +149,16 @@ refusals! {
     61 => NoAttribute, VfsError::NoAttribute;
     /// The rnode no longer exists.
     116 => Stale, VfsError::Stale(0);
+    /// The change was made on a newer state of the cell than the one that was accepted since.
+    116/1 => OlderCell, VfsError::Io {
+        errno: 116,
+        message: "made before an older copy of the cell was accepted".into(),
+    };
+    /// The change was made in a store that was copied, and another copy has been used since.
+    116/2 => CopiedStore, VfsError::Io {
+        errno: 116,
+        message: "made in a copy of a local store".into(),
+    };
     /// The client's epoch ended while the operation waited, or before it reached the server.
     125 => Fenced, VfsError::Io { errno: 125, message: "the client's epoch has ended".into() };
 }

@@ -146,7 +146,7 @@ impl FileLocks {
         self.in_the_way(lock).filter(|held| held.owner != lock.owner)
     }
 
-    /// Returns the locks that conflict with `lock`, of another client.
+    /// Returns the locks that conflict with `lock`, of another client. In no order.
     pub fn in_the_way<'a>(&'a self, lock: &'a Lock) -> impl Iterator<Item = &'a Lock> {
         self.held.iter().filter(|held| held.excludes(lock))
     }

@@ -175,7 +175,7 @@ wire_struct!(Rnode {
 pub const TAGS_XATTR: &[u8] = b"user.xdg.tags";
 
 impl Rnode {
-    /// The root directory of a new cell.
+    /// The root directory of a new cell, which belongs to root unless another is asked for.
     #[must_use]
     pub fn root(now: Time) -> Self {
         Self {

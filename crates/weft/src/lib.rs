@@ -45,6 +45,8 @@ pub mod transfer;
 pub mod volume;
 
 mod check_volume;
+#[cfg(feature = "ringer")]
+pub mod control;
 mod directory_lock;
 pub mod ending;
 mod error;

@@ -171,6 +171,7 @@ mod tests {
             in_grace: false,
             epoch_micros: 1,
             clients: vec![client(5, true), client(7, false)],
+            is_full: false,
         };
         let samples = parse(&render(vec![Box::new(CellFigures(status))]));
         assert_eq!(samples.len(), 11, "{samples:?}");

@@ -27,6 +27,9 @@ pub struct Session {
     mount: weft_fuse::Mount,
     /// Reports to unmounting processes how the mount ended; `None` where there are no such sockets.
     reporter: Option<EndReporter>,
+    /// Answers requests of the mount's user.
+    #[cfg(feature = "ringer")]
+    control: Option<crate::control::ControlSocket>,
     /// The lock of the source, held until everything is durable.
     lock: Option<OwnedFd>,
 }
@@ -42,7 +45,28 @@ impl Session {
                 })
                 .ok()
         });
-        Self { mount, reporter, lock }
+        Self {
+            mount,
+            reporter,
+            #[cfg(feature = "ringer")]
+            control: None,
+            lock,
+        }
+    }
+
+    /// Answers requests of the mount's user about a cell.
+    #[cfg(feature = "ringer")]
+    pub(crate) fn with_control(
+        mut self,
+        cell: std::sync::Weak<weft_ringer_client::CellTree>,
+    ) -> Self {
+        let mounted = mounts::mounted_at(self.mount.mountpoint()).ok().flatten();
+        self.control = mounted.and_then(|mounted| {
+            crate::control::ControlSocket::listen(&mounted, cell)
+                .inspect_err(|e| tracing::warn!("cannot listen for requests to the mount: {e}"))
+                .ok()
+        });
+        self
     }
 
     /// Waits until the volume is unmounted (or SIGTERM or SIGINT arrives), then makes everything
@@ -87,7 +111,15 @@ impl Session {
     /// Releases the volume and its source, and then reports the result: a process that hears it may
     /// open the source at once.
     fn end(self, ended: Result<()>) -> Result<()> {
-        let Self { mount, reporter, lock } = self;
+        let Self {
+            mount,
+            reporter,
+            #[cfg(feature = "ringer")]
+            control,
+            lock,
+        } = self;
+        #[cfg(feature = "ringer")]
+        drop(control);
         drop(mount);
         drop(lock);
         if let Some(reporter) = reporter {

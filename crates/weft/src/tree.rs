@@ -42,6 +42,9 @@ pub struct Tree {
     is_behind: bool,
     /// Distinguishes the inodes of a directory of the host from those of other trees.
     identity: Option<String>,
+    /// The cell, for requests of the mount's user.
+    #[cfg(feature = "ringer")]
+    cell: Option<std::sync::Weak<weft_ringer_client::CellTree>>,
     /// The lock that keeps other processes of weft out of the same directory.
     lock: Option<OwnedFd>,
 }
@@ -66,6 +69,8 @@ impl From<Stack> for Tree {
             has_companions: stack.shows_companions(),
             is_behind: false,
             identity: None,
+            #[cfg(feature = "ringer")]
+            cell: None,
             lock: None,
         }
     }
@@ -100,6 +105,8 @@ impl Tree {
             has_aliases: false,
             has_companions: false,
             is_behind: false,
+            #[cfg(feature = "ringer")]
+            cell: None,
             identity: std::fs::metadata(path).ok().map(|found| format!("device {}", found.dev())),
             lock: Some(lock),
         })
@@ -116,9 +123,11 @@ impl Tree {
         let path = store
             .to_str()
             .ok_or_else(|| Error::Invalid(format!("{} is not UTF-8", store.display())))?;
+        let fs = Arc::new(fs);
         Ok(Self {
             source: format!("{CELL_STORE}{path}"),
-            fs: Arc::new(fs),
+            cell: Some(Arc::downgrade(&fs)),
+            fs,
             read_only: false,
             shared: Some(Duration::ZERO),
             has_foreign_owners: true,
@@ -198,7 +207,12 @@ impl Tree {
         if !options.leave_signals {
             mount.unmount_on_signals().map_err(failed)?;
         }
-        Ok(Session::new(mount, self.lock))
+        let session = Session::new(mount, self.lock);
+        #[cfg(feature = "ringer")]
+        if let Some(cell) = self.cell {
+            return Ok(session.with_control(cell));
+        }
+        Ok(session)
     }
 }
 

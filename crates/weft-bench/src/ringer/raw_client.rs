@@ -10,7 +10,7 @@ use weft::ringer::{
     Bytes, ClientId, Epoch, Generation, Incarnation, Mode, Name, RequestId, Rnode, RnodeId, Seq,
     Token,
 };
-use weft::ringer_net::{Answer, Ask, Conversation, Error, SECRET_BYTES};
+use weft::ringer_net::{Answer, Ask, Conversation, Error, SECRET_BYTES, StoreRuns};
 use weft::vfs::Time;
 
 /// The time limit for a reply.
@@ -43,7 +43,7 @@ impl RawClient {
     pub fn join(server: &Address, secret: u8) -> Result<Self> {
         let mut link = Conversation::connect(server, None, PATIENCE)?;
         let secret = Bytes(vec![secret; SECRET_BYTES]);
-        link.send(&Ask::Join { secret, listens: None, cell: 0 })?;
+        link.send(&Ask::Join { secret, listens: None, cell: 0, runs: StoreRuns::default() })?;
         let client = loop {
             match link.receive(Some(Instant::now() + PATIENCE))? {
                 Answer::Joined { client, .. } => break client,

@@ -58,6 +58,13 @@ pub enum Ringer {
     Conflicts(Conflicts),
     /// Resolve a conflict
     Resolve(Resolve),
+    /// Change the owner or mode of a cell's root, as an administrator of the cell
+    #[command(
+        after_help = "For the user who runs the mount, and root, on a mount of an administrator of the cell \
+        (of a cell without certificates, every mount). The owner is stored as a number, which is \
+        the same on all machines. To users of other machines a number may be another user."
+    )]
+    Own(Own),
     /// Attach another cell to an empty directory; it appears on every mount
     Attach(Attach),
     /// Detach a cell from a directory; the cell stays as it is
@@ -195,6 +202,13 @@ pub struct Serve {
     /// full permissions [default without TLS: only root and this user, on this machine]
     #[arg(long, conflicts_with = "tls_certificates")]
     pub insecure: bool,
+    /// Owner of the root of a new cell: USER[:GROUP], as numbers or as names of this machine
+    /// [default: this process's user and group]
+    #[arg(long, value_name = "USER[:GROUP]")]
+    pub owner: Option<String>,
+    /// Mode of the root of a new cell, such as 1777 for a folder in which every user may make files
+    #[arg(long, value_name = "MODE", default_value = "0755")]
+    pub root_mode: String,
     /// Lease term: how long the leases of an unresponsive client are kept
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub epoch: u64,
@@ -235,6 +249,19 @@ pub struct Etcd {
     /// Address of this server for clients and other servers [default: the first --listen]
     #[arg(long, value_name = "ADDRESS", requires = "members")]
     pub advertise: Option<String>,
+}
+
+/// `ringer own`.
+#[derive(Debug, Args)]
+pub struct Own {
+    /// The mount point of the cell
+    pub mountpoint: PathBuf,
+    /// The new owner: USER[:GROUP], as numbers or as names of this machine
+    #[arg(long, value_name = "USER[:GROUP]", required_unless_present = "mode")]
+    pub owner: Option<String>,
+    /// The new mode, such as 1777
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<String>,
 }
 
 /// The address of a server, and the certificates for it.
@@ -293,6 +320,10 @@ pub struct Mount {
     /// local changes are set aside in the store
     #[arg(long)]
     pub accept_older_cell: bool,
+    /// Begin as another client with a store that is a copy, or an older state, of one that was used
+    /// since; changes that it had not sent become conflicts, and its earlier identity is set aside
+    #[arg(long)]
+    pub adopt_store: bool,
     /// Return once it is mounted
     #[arg(long, short)]
     pub background: bool,

@@ -8,6 +8,7 @@ mod copies;
 mod encryption;
 mod history;
 mod members;
+mod owner;
 mod sharing;
 mod snapshots;
 mod tag;
@@ -23,7 +24,7 @@ use crate::output::{Output, count};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -67,6 +68,7 @@ pub fn run(out: Output, verb: &Ringer) -> Outcome {
         Ringer::Scrub(args) => care::scrub(out, args),
         Ringer::Conflicts(args) => conflicts(out, args),
         Ringer::Resolve(args) => resolve(out, args),
+        Ringer::Own(args) => owner::own(out, args),
         Ringer::Attach(args) => cells::attach(out, args),
         Ringer::Detach(args) => cells::detach(out, args),
         Ringer::Policy(args) => copies::policy(out, args),
@@ -131,6 +133,9 @@ struct Served {
     /// The address of the metrics for Prometheus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
+    /// Damage of the cell's file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 fn serve(out: Output, args: &Serve) -> Outcome {
@@ -155,6 +160,7 @@ fn serve(out: Output, args: &Serve) -> Outcome {
         cell: args.cell.display().to_string(),
         addresses: server.addresses().iter().map(Address::to_string).collect(),
         process: std::process::id(),
+        notes: server.notes().to_vec(),
     };
     if let (Some(file), false) = (&args.pid_file, args.detached) {
         background::write_pid(file, served.process)?;
@@ -237,11 +243,14 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
         admins,
         connections_max: args.connections_max,
         relays_max: args.relays_max,
-        mds: MdsOptions { epoch_micros, ..MdsOptions::default() },
+        mds: MdsOptions { epoch_micros, root: owner::of_root(args)?, ..MdsOptions::default() },
     })
 }
 
 fn report(out: Output, served: &Served) -> Outcome {
+    for note in &served.notes {
+        out.note(note);
+    }
     let places = served.addresses.join(" and ");
     out.confirm(served, &format!("{} is served at {places}", served.cell))?;
     Ok(DONE)
@@ -258,9 +267,15 @@ fn again() -> Result<(u32, String), Failure> {
 fn mount(out: Output, args: &Mount) -> Outcome {
     let (server, dir) = (&args.reaching.server, args.mountpoint.display());
     if args.background && !args.detached {
-        let (process, _) = again()?;
+        let (process, said) = again()?;
         if let Some(file) = &args.pid_file {
             background::write_pid(file, process)?;
+        }
+        let notes: Vec<String> = serde_json::from_str(&said).map_err(|_| {
+            Failure::new(format!("unexpected output of the background process: {said:?}"))
+        })?;
+        for note in &notes {
+            out.note(note);
         }
         let text = format!("{server} is mounted on {dir}");
         out.confirm(&serde_json::json!({ "mounted": server, "process": process }), &text)?;
@@ -277,13 +292,17 @@ fn mount(out: Output, args: &Mount) -> Outcome {
     let client = client_options(args)?;
     let store = client.directory.clone();
     let fs = CellTree::join(client).map_err(failed)?;
+    let notes = fs.notes();
     let session = Tree::cell(&store, fs)?.mount(&args.mountpoint, &options)?;
     if let (Some(file), false) = (&args.pid_file, args.detached) {
         background::write_pid(file, std::process::id())?;
     }
     if args.detached {
-        background::let_go("mounted")?;
+        background::let_go(&serde_json::to_string(&notes).map_err(std::io::Error::from)?)?;
     } else {
+        for note in &notes {
+            out.note(note);
+        }
         out.note(&format!("{server} is mounted on {dir}; unmount it, or press Ctrl-C, to end"));
     }
     session.wait()?;
@@ -313,6 +332,7 @@ fn client_options(args: &Mount) -> Result<RingerFsOptions, Failure> {
     options.allow_attach = args.allow_attach;
     options.allow_shared_memory = args.allow_shared_memory;
     options.accept_older_cell = args.accept_older_cell;
+    options.adopt_store = args.adopt_store;
     Ok(options)
 }
 
@@ -357,6 +377,8 @@ struct CellReport {
     generation: u32,
     transactions: u64,
     waits_for_clients: bool,
+    /// Whether the server's disk is full, so that changes wait.
+    disk_full: bool,
     epoch_seconds: f64,
     clients: Vec<ClientReport>,
     /// The servers that were queried, if there are several.
@@ -420,6 +442,7 @@ impl CellReport {
             generation: status.generation.0,
             transactions: status.revision,
             waits_for_clients: status.in_grace,
+            disk_full: status.is_full,
             epoch_seconds: status.epoch_micros as f64 / 1e6,
             clients: clients.collect(),
             servers: Vec::new(),
@@ -444,6 +467,9 @@ fn status(out: Output, args: &Status) -> Outcome {
     out.report(&report, |to| {
         let CellReport { cell, generation, transactions, clients, .. } = &report;
         writeln!(to, "cell {cell}, start {generation}, {}", count(*transactions, "transaction"))?;
+        if report.disk_full {
+            writeln!(to, "the server's disk is full: changes wait until there is room")?;
+        }
         if report.waits_for_clients {
             writeln!(to, "recovering: waiting for clients to reclaim their leases")?;
         }
@@ -568,27 +594,19 @@ impl ConflictReport {
     }
 }
 
-/// The attribute of a mount's root for conflicts.
-fn attribute() -> Result<CString, Failure> {
-    CString::new(CONFLICTS_XATTR).map_err(|_| Failure::new("an attribute's name"))
-}
-
 fn no_cell(mountpoint: &std::path::Path, e: rustix::io::Errno) -> Failure {
     Failure::new(match e {
         rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP => {
             format!("no cell is mounted on {}", mountpoint.display())
         }
-        rustix::io::Errno::NOENT => "no such conflict or directory".to_owned(),
         rustix::io::Errno::EXIST => "that name already exists".to_owned(),
         e => format!("{}: {e}", mountpoint.display()),
     })
 }
 
 fn conflicts(out: Output, args: &Conflicts) -> Outcome {
-    let mut list = vec![0; 64 << 10];
-    let n = rustix::fs::getxattr(&args.mountpoint, &attribute()?, &mut list[..])
-        .map_err(|e| no_cell(&args.mountpoint, e))?;
-    let text = String::from_utf8_lossy(&list[..n]);
+    let text =
+        xattr::get(&args.mountpoint, CONFLICTS_XATTR).map_err(|e| no_cell(&args.mountpoint, e))?;
     let cell = cells::number_at(&args.mountpoint).map_err(|e| no_cell(&args.mountpoint, e))?;
     let report = |line| ConflictReport::parse(&cell, line);
     let reports: Vec<_> = text.lines().filter_map(report).collect();
@@ -622,9 +640,12 @@ fn resolve(out: Output, args: &Resolve) -> Outcome {
         }
         _ => return Err(Failure::usage("--as is only for --keep both")),
     };
-    let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(&args.mountpoint, &attribute()?, &text, flags)
-        .map_err(|e| no_cell(&args.mountpoint, e))?;
+    xattr::set(&args.mountpoint, CONFLICTS_XATTR, &text).map_err(|e| match e {
+        rustix::io::Errno::NOENT if args.mountpoint.exists() => {
+            Failure::new(format!("no such conflict, or no directory to put the copy in: {number}"))
+        }
+        e => no_cell(&args.mountpoint, e),
+    })?;
     out.confirm(&serde_json::json!({ "settled": number }), &format!("resolved conflict {number}"))?;
     Ok(DONE)
 }

@@ -50,6 +50,7 @@ mod ringer_sharing;
 mod ringer_snapshots;
 mod ringer_text;
 mod ringer_top;
+mod ringer_user;
 mod run;
 #[cfg(feature = "archive")]
 mod s3;

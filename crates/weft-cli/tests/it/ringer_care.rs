@@ -222,9 +222,11 @@ fn a_server_on_a_full_disk_loses_nothing() {
         }
     }
     let refused = refused.expect("the disk is full at last");
-    // It was not refused: it waits in the client, for longer than the patience of this one.
-    let waits = rustix::io::Errno::TIMEDOUT.raw_os_error();
-    assert_eq!(refused.raw_os_error(), Some(waits), "{refused}");
+    // It waits in the client, for longer than the patience of this one, which says why.
+    let full = rustix::io::Errno::NOSPC.raw_os_error();
+    assert_eq!(refused.raw_os_error(), Some(full), "{refused}");
+    let status = cell.bench.json(&["ringer", "status", &cell.address()]);
+    assert_eq!(status["disk_full"], true, "{status}");
     let names = |mount: &std::path::Path| {
         let names =
             fs::read_dir(mount).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());

@@ -138,7 +138,7 @@ fn a_machine_joins_by_a_token_works_and_is_sent_away() {
     let not = ["ringer", "revoke", &joined.address, "ada", "--tls-certificates", "b.keys"];
     let said = bench.fails(1, &not);
     assert!(said.contains("needs an administrator of the cell"), "{said}");
-    bench.ok(&["ringer", "revoke", &joined.address, "ada", "--tls-certificates", "pki"]);
+    bench.ok(&["ringer", "revoke", &joined.address, "ada", "--force", "--tls-certificates", "pki"]);
     let status = ["ringer", "status", &joined.address, "--tls-certificates", "a.keys"];
     let said = bench.fails(1, &status);
     assert!(said.contains("revoked"), "{said}");
@@ -159,7 +159,7 @@ fn a_mount_that_was_sent_away_says_permission_denied() {
     bench.ok(&mount.iter().map(String::as_str).collect::<Vec<_>>());
     fs::create_dir(bench.path("a/d")).unwrap();
     fs::write(bench.path("a/d/file"), "content").unwrap();
-    bench.ok(&["ringer", "revoke", &joined.address, "ada", "--tls-certificates", "pki"]);
+    bench.ok(&["ringer", "revoke", &joined.address, "ada", "--force", "--tls-certificates", "pki"]);
     // What is under leases goes on until its epoch is over.
     let watchdog = Instant::now() + LIMIT;
     let mut denied = 0;

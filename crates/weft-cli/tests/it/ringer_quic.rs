@@ -141,7 +141,7 @@ fn over_quic_only_members_get_in() {
     assert!(said.contains("certificate"), "{said}");
     let said = bench.fails(1, &["ringer", "status", &quic.address]);
     assert!(said.contains("QUIC requires certificates"), "{said}");
-    bench.ok(&quic.admin("revoke", &["a"]));
+    bench.ok(&quic.admin("revoke", &["a", "--force"]));
     let said = fails("a.keys");
     assert!(said.contains("revoked"), "{said}");
     // Nor is a cell served so.

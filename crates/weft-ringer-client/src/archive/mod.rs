@@ -14,8 +14,10 @@
 //! - A block returned by [`Archive::get`] has the hash that was asked for.
 //! - No call takes longer than the limit it is given.
 //! - An archive is used by the cell that it was [claimed](Archive::claim) for, and no other: so a
-//!   directory that is not mounted is not taken for an empty archive.
+//!   directory that is not mounted is not taken for an empty archive. The marker is not trusted for
+//!   longer than a request (`directory`) or a file (the client checks it again before it reports).
 
+mod directory;
 mod error;
 mod http;
 mod store;

@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
-use std::path::Path as HostPath;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
@@ -17,13 +16,14 @@ use object_store::{
 };
 use weft_ringer::{ArchiveId, BlockHash, STORED_MAX_BYTES};
 
+use super::directory::{Directory, NotTheArchive};
 use super::error::{ArchiveError, Result};
 use super::http;
 
 /// The object that names the cell to which the archive belongs.
-const MARKER: &str = "weft-archive";
+pub(super) const MARKER: &str = "weft-archive";
 /// The maximum length of the marker, in bytes.
-const MARKER_MAX_BYTES: u64 = 1024;
+pub(super) const MARKER_MAX_BYTES: u64 = 1024;
 /// The maximum number of parallel requests to one archive that wait for a disk or a socket.
 const THREADS_MAX: usize = 32;
 /// `EPERM`, `EACCES`, `EROFS`
@@ -66,17 +66,12 @@ impl fmt::Debug for Opener {
 /// [`ArchiveError::Url`], [`ArchiveError::Failed`] if it cannot be used.
 pub fn by_url(url: &str) -> Result<Arc<dyn ObjectStore>> {
     let bad = |why| ArchiveError::Url { url: url.to_owned(), why };
-    let failed = |e: object_store::Error| ArchiveError::Failed {
-        archive: url.to_owned(),
-        object: "the store".into(),
-        why: e.to_string(),
-    };
+    let failed = |e: object_store::Error| translate(url.to_owned(), "the store".to_owned(), &e);
     if let Some(path) = url.strip_prefix("file://") {
         if !path.starts_with('/') {
             return Err(bad("the path of a directory must begin with /"));
         }
-        let store = LocalFileSystem::new_with_prefix(HostPath::new(path)).map_err(failed)?;
-        return Ok(Arc::new(store.with_fsync(true)));
+        return Ok(Arc::new(Directory::new(PathBuf::from(path)).map_err(failed)?));
     }
     let Some(place) = url.strip_prefix("s3://") else {
         return Err(bad("invalid archive URL"));
@@ -211,7 +206,9 @@ impl Archive {
         self.run(&path, limit, self.store.delete(&path))
     }
 
-    /// Checks that this is the archive `id` of a cell.
+    /// Checks that this is the archive `id` of a cell. To be called again before the server is told
+    /// that the archive has something: a disk may have been unmounted meanwhile, or a bucket
+    /// replaced.
     ///
     /// # Errors
     /// [`ArchiveError::Foreign`] if it is not.
@@ -319,6 +316,9 @@ fn translate(archive: String, object: String, error: &object_store::Error) -> Ar
     let mut errno = None;
     let mut source = std::error::Error::source(error);
     while let Some(e) = source {
+        if let Some(NotTheArchive(why)) = e.downcast_ref() {
+            return ArchiveError::Foreign { archive, why: why.clone() };
+        }
         errno = errno.or(e.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error));
         let text = e.to_string();
         // Most errors include the text of their cause.
@@ -397,6 +397,46 @@ mod tests {
         }
         archive.put(&name(&b), b.clone(), LIMIT).expect("room");
         assert_eq!(archive.get(&name(&b), LIMIT), Ok(b));
+    }
+
+    #[test]
+    fn an_unmarked_directory_takes_and_shows_nothing_even_once_it_was_an_archive() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = dir.path().join("disk");
+        std::fs::create_dir(&at).expect("room");
+        let archive =
+            Archive::new(&format!("file://{}", at.display()), &Opener::default()).expect("there");
+        archive.claim(ArchiveId(5), 7, LIMIT).expect("empty");
+        archive.check(ArchiveId(5), 7, LIMIT).expect("its own");
+        let bytes = vec![1; 1000];
+        let refused = |archive: &Archive| {
+            let name = name(&bytes);
+            let all = [
+                archive.put(&name, bytes.clone(), LIMIT).err(),
+                archive.get(&name, LIMIT).err(),
+                archive.len_of(&name, LIMIT).err(),
+                archive.delete(&name, LIMIT).err(),
+                archive.check(ArchiveId(5), 7, LIMIT).err(),
+            ];
+            for error in all {
+                assert!(matches!(error, Some(ArchiveError::Foreign { .. })), "{error:?}");
+            }
+        };
+        // The disk is gone: first its mount point too, then an empty directory is in its place,
+        // then one with the blocks of another archive.
+        let away = dir.path().join("away");
+        std::fs::rename(&at, &away).expect("renamed");
+        refused(&archive);
+        assert!(!at.exists(), "nothing makes the place of an archive");
+        std::fs::create_dir(&at).expect("room");
+        refused(&archive);
+        assert_eq!(std::fs::read_dir(&at).expect("there").count(), 0, "nothing was put");
+        std::fs::write(at.join(MARKER), marker(ArchiveId(6), 7)).expect("room");
+        refused(&archive);
+        std::fs::remove_dir_all(&at).expect("removed");
+        std::fs::rename(&away, &at).expect("renamed");
+        archive.put(&name(&bytes), bytes.clone(), LIMIT).expect("it is back");
+        assert_eq!(archive.get(&name(&bytes), LIMIT), Ok(bytes.clone()));
     }
 
     #[test]

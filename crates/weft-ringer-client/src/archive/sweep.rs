@@ -71,6 +71,8 @@ pub fn sweep(
     }
     step(observer, begun.number, SweepStep::End {})?;
     let hashes = archive.blocks(LIST_LIMIT)?;
+    // The list is the archive's, and not what an unmounted disk left.
+    archive.check(id, status.cell, CHECK_LIMIT)?;
     report.blocks = hashes.len() as u64;
     for part in hashes.chunks(LOOK_AT_ONCE) {
         let number = step(observer, 0, SweepStep::Begin { archive: id })?.number;

@@ -19,7 +19,7 @@ use crate::options::RingerFsOptions;
 #[derive(Debug)]
 pub struct CellTree {
     pub(super) root: Arc<Place>,
-    pub(super) outer: Arc<RingerFs>,
+    pub(crate) outer: Arc<RingerFs>,
     pub(super) cells: Arc<InnerCells>,
     pub(super) upward: Arc<Upward>,
     /// Set if users other than root and the mount's own may attach cells.
@@ -55,6 +55,13 @@ impl CellTree {
         outer.search_with(Box::new(Shared(searcher)));
         let root = Arc::new(Place::outermost(Arc::clone(&outer)));
         Ok(Self { root, outer, cells, upward, allow_attach })
+    }
+
+    /// What the user should hear when the mount begins: damage that was found in the local store,
+    /// and changes that were given up.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.outer.notes()
     }
 
     /// Ends without notice, as if the machine had lost its power: for tests.

@@ -41,15 +41,25 @@ enum Fault {
     Hangs,
     Denies,
     IsFull,
+    /// Is another store, an empty one: a bucket that was deleted and made again.
+    Replaced,
 }
 
-const FAULTS: [Fault; 6] =
-    [Fault::None, Fault::OtherBytes, Fault::Short, Fault::Hangs, Fault::Denies, Fault::IsFull];
+const FAULTS: [Fault; 7] = [
+    Fault::None,
+    Fault::OtherBytes,
+    Fault::Short,
+    Fault::Hangs,
+    Fault::Denies,
+    Fault::IsFull,
+    Fault::Replaced,
+];
 
 /// A store that does what the test says.
 #[derive(Debug)]
 struct Faulty {
     store: Arc<dyn ObjectStore>,
+    other: Arc<dyn ObjectStore>,
     fault: Arc<AtomicU8>,
 }
 
@@ -60,9 +70,17 @@ impl fmt::Display for Faulty {
 }
 
 impl Faulty {
+    fn fault(&self) -> Fault {
+        FAULTS[usize::from(self.fault.load(Ordering::Acquire))]
+    }
+
+    fn store(&self) -> &Arc<dyn ObjectStore> {
+        if self.fault() == Fault::Replaced { &self.other } else { &self.store }
+    }
+
     async fn go_wrong(&self, path: &Path) -> object_store::Result<Fault> {
         let source = |errno| std::io::Error::from_raw_os_error(errno).into();
-        match FAULTS[usize::from(self.fault.load(Ordering::Acquire))] {
+        match self.fault() {
             Fault::Hangs => std::future::pending().await,
             Fault::Denies => {
                 let path = path.to_string();
@@ -83,7 +101,7 @@ impl ObjectStore for Faulty {
         options: PutOptions,
     ) -> object_store::Result<PutResult> {
         self.go_wrong(path).await?;
-        self.store.put_opts(path, payload, options).await
+        self.store().put_opts(path, payload, options).await
     }
 
     async fn put_multipart_opts(
@@ -91,21 +109,21 @@ impl ObjectStore for Faulty {
         path: &Path,
         options: PutMultipartOptions,
     ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.store.put_multipart_opts(path, options).await
+        self.store().put_multipart_opts(path, options).await
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> object_store::Result<GetResult> {
         // Whose archive it is, it says at any time.
         let is_block = path.as_ref().starts_with("blocks/");
         let fault = if is_block && !options.head {
-            match FAULTS[usize::from(self.fault.load(Ordering::Acquire))] {
-                Fault::IsFull => Fault::None,
+            match self.fault() {
+                Fault::IsFull | Fault::Replaced => Fault::None,
                 _ => self.go_wrong(path).await?,
             }
         } else {
             Fault::None
         };
-        let found = self.store.get_opts(path, options).await?;
+        let found = self.store().get_opts(path, options).await?;
         if fault == Fault::None {
             return Ok(found);
         }
@@ -125,15 +143,15 @@ impl ObjectStore for Faulty {
         &self,
         paths: BoxStream<'static, object_store::Result<Path>>,
     ) -> BoxStream<'static, object_store::Result<Path>> {
-        self.store.delete_stream(paths)
+        self.store().delete_stream(paths)
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        self.store.list(prefix)
+        self.store().list(prefix)
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
-        self.store.list_with_delimiter(prefix).await
+        self.store().list_with_delimiter(prefix).await
     }
 
     async fn copy_opts(
@@ -142,7 +160,7 @@ impl ObjectStore for Faulty {
         to: &Path,
         options: CopyOptions,
     ) -> object_store::Result<()> {
-        self.store.copy_opts(from, to, options).await
+        self.store().copy_opts(from, to, options).await
     }
 }
 
@@ -163,7 +181,8 @@ impl Faults {
         let faults = self.clone();
         Opener::new(move |url| {
             let (store, fault) = (by_url(url)?, faults.of(url));
-            Ok(Arc::new(Faulty { store, fault }))
+            let other = Arc::new(object_store::memory::InMemory::new());
+            Ok(Arc::new(Faulty { store, other, fault }))
         })
     }
 }
@@ -269,6 +288,158 @@ fn client_evicts_archived_blocks() {
         assert!(read == content(n, 100_000));
     }
     assert!(figure(&a, "archive_blocks_read") > 0);
+    // That no client has them is no fault.
+    let checked = observer(&cell).ask(&Ask::Check {}).expect("an answer");
+    let Answer::Checked { problem_count, problems, .. } = checked else { panic!("{checked:?}") };
+    assert_eq!(problem_count, 0, "{problems:?}");
+}
+
+#[test]
+fn files_that_the_kernel_remembers_are_evicted_and_open_ones_are_not() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    add(&cell, "archive", 1);
+    let a = join(&cell, "a", &faults, 100_000);
+    let handles: Vec<_> = (0..8)
+        .map(|n| {
+            let path = format!("file{n}");
+            write(&a, &format!("/{path}"), &content(n, 100_000));
+            // A reference that is never given back; half of them are open.
+            let at = ino(&a, &path);
+            (n % 2 == 0)
+                .then(|| a.open(&Caller::ROOT, at, weft_vfs::OpenFlags::READ).expect("open"))
+        })
+        .collect();
+    set_policy(&a, "", "archive=later");
+    a.sync().expect("with the server");
+    wait_until("the files that are not open go", || figure(&a, "staying_bytes") == 400_000);
+    for (n, opened) in handles.into_iter().enumerate() {
+        if let Some(opened) = opened {
+            a.release(ino(&a, &format!("file{n}")), opened.handle).expect("closed");
+        }
+    }
+    wait_until("the others go", || figure(&a, "staying_bytes") <= 100_000);
+}
+
+/// The file of a block in the archive `name`.
+fn block_file(cell: &Cell, name: &str, bytes: &[u8]) -> std::path::PathBuf {
+    let hash = blake3_of(bytes).to_string();
+    cell.path(name).join("blocks").join(&hash[..2]).join(hash)
+}
+
+fn is_archived(fs: &RingerFs, path: &str) -> bool {
+    attribute(fs, path, HOLDERS_XATTR).contains("\tcurrent\tarchive\n")
+}
+
+#[test]
+fn archive_whose_disk_is_unmounted_takes_nothing() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    let url = add(&cell, "archive", 1);
+    let a = join_for(&cell, "a", &faults, u64::MAX, Duration::from_secs(1));
+    set_policy(&a, "", "archive=fsync");
+    let sync = |path: &str| a.fsync(&Caller::ROOT, ino(&a, path), false);
+    write(&a, "/one", &content(1, 100_000));
+    sync("one").expect("archived");
+    // What an unmounted disk leaves is an empty directory; of a directory on the disk, nothing.
+    std::fs::rename(cell.path("archive"), cell.path("disk")).expect("renamed");
+    for has_mount_point in [false, true] {
+        if has_mount_point {
+            std::fs::create_dir(cell.path("archive")).expect("room");
+        }
+        write(&a, "/two", &content(2 + u8::from(has_mount_point), 100_000));
+        let error = sync("two").expect_err("no archive is there");
+        let text = error.to_string();
+        assert!(text.contains("is its disk mounted?"), "{text}");
+        assert_eq!(error.errno(), 110, "{text}");
+        assert!(!is_archived(&a, "two"));
+    }
+    assert_eq!(std::fs::read_dir(cell.path("archive")).expect("there").count(), 0);
+    // It is another directory with the marker of another archive.
+    std::fs::write(cell.path("archive").join("weft-archive"), "another\n").expect("room");
+    sync("two").expect_err("another archive");
+    assert!(!is_archived(&a, "two"));
+    std::fs::remove_dir_all(cell.path("archive")).expect("removed");
+    std::fs::rename(cell.path("disk"), cell.path("archive")).expect("renamed");
+    sync("two").expect("the disk is back");
+    assert!(is_archived(&a, "two"));
+    // A bucket that is another is noticed before the report.
+    faults.set(&url, Fault::Replaced);
+    write(&a, "/three", &content(4, 100_000));
+    sync("three").expect_err("an empty bucket");
+    assert!(!is_archived(&a, "three"));
+    faults.set(&url, Fault::None);
+    sync("three").expect("the bucket is back");
+    a.vanish();
+    drop(a);
+    std::fs::remove_dir_all(cell.path("a")).expect("gone");
+    let b = join(&cell, "b", &faults, u64::MAX);
+    for (path, seed) in [("/one", 1), ("/two", 3), ("/three", 4)] {
+        let read = Walker::new(&b).read_file(path.as_bytes());
+        assert!(read.expect("from the archive") == content(seed, 100_000));
+    }
+}
+
+#[test]
+fn archive_that_lacks_a_block_no_longer_counts() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    add(&cell, "archive", 1);
+    let a = join(&cell, "a", &faults, u64::MAX);
+    set_policy(&a, "", "archive=fsync");
+    for n in 0..2 {
+        let path = format!("/file{n}");
+        write(&a, &path, &content(n, 50_000));
+        a.fsync(&Caller::ROOT, ino(&a, &path), false).expect("archived");
+    }
+    std::fs::remove_file(block_file(&cell, "archive", &content(0, 50_000))).expect("there");
+    std::fs::write(block_file(&cell, "archive", &content(1, 50_000)), "damaged").expect("there");
+    a.vanish();
+    let b = join_for(&cell, "b", &faults, u64::MAX, PATIENCE);
+    for n in 0..2 {
+        let path = format!("file{n}");
+        assert!(is_archived(&b, &path), "nothing is known of the loss");
+        Walker::new(&b).read_file(format!("/{path}").as_bytes()).expect_err("lost");
+        assert!(!is_archived(&b, &path), "it no longer counts");
+    }
+    // The client that has the blocks puts them there again.
+    drop(a);
+    let a = join(&cell, "a", &faults, u64::MAX);
+    wait_until("they are archived again", || (0..2).all(|n| is_archived(&a, &format!("file{n}"))));
+    for n in 0..2 {
+        let read = Walker::new(&b).read_file(format!("/file{n}").as_bytes());
+        assert!(read.expect("from either") == content(n, 50_000));
+    }
+}
+
+#[test]
+fn eviction_asks_the_archive_first() {
+    let cell = Cell::new(EPOCH);
+    let faults = Faults::default();
+    let url = add(&cell, "archive", 1);
+    let a = join(&cell, "a", &faults, u64::MAX);
+    set_policy(&a, "", "archive=fsync");
+    let path = |n: u8| format!("/file{n}");
+    for n in 0..8 {
+        write(&a, &path(n), &content(n, 100_000));
+        a.fsync(&Caller::ROOT, ino(&a, &path(n)), false).expect("archived");
+    }
+    a.unmount().expect("with the server");
+    drop(a);
+    // By the records the archive has them all, and has none.
+    std::fs::remove_dir_all(cell.path("archive").join("blocks")).expect("removed");
+    faults.set(&url, Fault::IsFull);
+    // Files that a program has looked up are not evicted, so another client looks.
+    let b = join(&cell, "b", &faults, u64::MAX);
+    let a = join(&cell, "a", &faults, 300_000);
+    wait_until("the archive was asked for each", || (0..8).all(|n| !is_archived(&b, &path(n))));
+    assert_eq!(figure(&a, "staying_bytes"), 800_000, "the only copies");
+    faults.set(&url, Fault::None);
+    wait_until("room is made", || figure(&a, "staying_bytes") <= 300_000);
+    for n in 0..8 {
+        let read = Walker::new(&a).read_file(path(n).as_bytes());
+        assert!(read.expect("here or there") == content(n, 100_000));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use weft_block::Rng;
 use weft_ringer::wire::frame::frame;
 use weft_ringer::wire::{Request, RequestBody, ToServer};
 use weft_ringer::{Bytes, ClientId, Epoch, Generation, RequestId};
-use weft_ringer_net::{Answer, Ask, BlockBytes, Conversation, FromPeer, ToPeer};
+use weft_ringer_net::{Answer, Ask, BlockBytes, Conversation, FromPeer, StoreRuns, ToPeer};
 use weft_vfs::{FileSystem, Walker};
 
 use super::Cell;
@@ -46,8 +46,13 @@ fn server_closes_connections_that_send_garbage() {
         let ask = Ask::Mds { message: Box::new(message) };
         [&hello[..], &frame(&ask).expect("short")].concat()
     };
-    let no_secret =
-        frame(&Ask::Join { secret: Bytes(vec![1; 5]), listens: None, cell: 0 }).expect("short");
+    let no_secret = frame(&Ask::Join {
+        secret: Bytes(vec![1; 5]),
+        listens: None,
+        cell: 0,
+        runs: StoreRuns::default(),
+    })
+    .expect("short");
     for (what, bytes) in [
         ("noise", noise),
         ("a huge frame", huge),
@@ -96,8 +101,12 @@ fn liar(cell: &Cell, name: &str, answer: Option<FromPeer>) -> Conversation {
     let mut link = Conversation::connect(&cell.address(), None, LIMIT).expect("a connection");
     let mut secret = vec![0; 32];
     secret[..name.len()].copy_from_slice(name.as_bytes());
-    let join =
-        Ask::Join { secret: Bytes(secret), listens: Some(Bytes(address.into_bytes())), cell: 0 };
+    let join = Ask::Join {
+        secret: Bytes(secret),
+        listens: Some(Bytes(address.into_bytes())),
+        cell: 0,
+        runs: StoreRuns::default(),
+    };
     link.send(&join).expect("sent");
     let answer = link.receive::<Answer>(Some(Instant::now() + LIMIT)).expect("an answer");
     assert!(matches!(answer, Answer::Joined { .. }), "{answer:?}");

@@ -15,33 +15,43 @@ use weft_ringer::{
 use weft_ringer_client::{RingerFs, RingerFsOptions};
 use weft_ringer_net::pki::{self, Authority, NewKey, Token};
 use weft_ringer_net::{
-    Answer, Ask, Conversation, Denial, Error, FromPeer, MEMBER_NAME, ToPeer, ask, join,
+    Answer, Ask, Conversation, Denial, Error, FromPeer, MEMBER_NAME, StoreRuns, ToPeer, ask, join,
 };
 use weft_ringer_server::{ServeOptions, Server};
 use weft_testing::{LIMIT, ends, wait_until};
 use weft_vfs::{FileSystem, Time, Walker};
 
 /// A cell that one joins by invitation.
-struct Cell {
+pub struct Cell {
     dir: tempfile::TempDir,
-    server: Option<Server>,
-    address: Address,
+    pub server: Option<Server>,
+    pub address: Address,
+    pub epoch_micros: u64,
 }
 
 impl Cell {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::at(Address::Tcp("127.0.0.1".into(), 0))
     }
 
     fn at(address: Address) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         pki::create(&dir.path().join("pki"), &["127.0.0.1".to_owned()]).expect("made");
-        let mut cell = Self { dir, server: None, address };
+        let mut cell = Self { dir, server: None, address, epoch_micros: 2_000_000 };
         cell.start();
         cell
     }
 
-    fn start(&mut self) {
+    /// One in which no epoch ends during a test.
+    pub fn with_long_epochs() -> Self {
+        let mut cell = Self::new();
+        cell.server.take().expect("a server").stop().expect("it ends");
+        cell.epoch_micros = 3_600_000_000;
+        cell.start();
+        cell
+    }
+
+    pub fn start(&mut self) {
         let pki = self.path("pki");
         let mut options = ServeOptions {
             listen: vec![self.address.clone()],
@@ -50,17 +60,17 @@ impl Cell {
             admins: vec![pki::fingerprint_in(&pki.join("client-cert.pem")).expect("there")],
             ..ServeOptions::new()
         };
-        options.mds.epoch_micros = 2_000_000;
+        options.mds.epoch_micros = self.epoch_micros;
         let server = Server::start(&self.path("cell"), options).expect("a server");
         self.address = server.addresses()[0].clone();
         self.server = Some(server);
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn ask(&self, who: &str, question: &Ask) -> Result<Answer, Error> {
+    pub fn ask(&self, who: &str, question: &Ask) -> Result<Answer, Error> {
         let tls = ClientTls::mutual(&self.path(who)).expect("certificates");
         ask(&self.address, Some(&tls), question)
     }
@@ -75,11 +85,11 @@ impl Cell {
     }
 
     /// Makes a member who may do this.
-    fn member(&self, name: &str, grants: &[(&str, Level)]) {
+    pub fn member(&self, name: &str, grants: &[(&str, Level)]) {
         join(&self.invite(grants, 100), &self.path(name), name).expect("a member");
     }
 
-    fn options(&self, name: &str) -> RingerFsOptions {
+    pub fn options(&self, name: &str) -> RingerFsOptions {
         let store = self.path(&format!("{name}.store"));
         let mut options = super::options(self.address.clone(), &store);
         options.patience = Duration::from_secs(5);
@@ -93,7 +103,7 @@ impl Cell {
         options
     }
 
-    fn mount(&self, name: &str) -> RingerFs {
+    pub fn mount(&self, name: &str) -> RingerFs {
         RingerFs::join(self.options(name)).expect("it is let in")
     }
 }
@@ -189,7 +199,7 @@ fn strangers(cell: &Cell) {
     // Members do not make members, nor send them away.
     cell.member("a", &[("/", Level::Write)]);
     let invite = Ask::Invite { grants: Vec::new(), lasts_secs: 9 };
-    let revoke = Ask::Revoke { name: Bytes(b"a".to_vec()) };
+    let revoke = Ask::Revoke { name: Bytes(b"a".to_vec()), force: true };
     for question in [invite, revoke, Ask::Members {}] {
         assert_eq!(denial(cell.ask("a", &question)), Denial::NotAdmin);
     }
@@ -213,7 +223,8 @@ impl Raw {
         let tls = Some((&tls, "127.0.0.1"));
         let mut link = Conversation::connect(&cell.address, tls, LIMIT).expect("a connection");
         let secret = Bytes(vec![7; 32]);
-        link.send(&Ask::Join { secret, listens: None, cell: 0 }).expect("sent");
+        link.send(&Ask::Join { secret, listens: None, cell: 0, runs: StoreRuns::default() })
+            .expect("sent");
         let answer = link.receive(Some(Instant::now() + LIMIT)).expect("an answer");
         let Answer::Joined { client, .. } = answer else { panic!("{answer:?}") };
         let (epoch, generation) = (Epoch(0), Generation(0));
@@ -385,8 +396,16 @@ fn sending_away(mut cell: Cell) {
     };
     assert_eq!(fetch().expect("an answer"), FromPeer::Absent {});
 
-    let revoke = |name: &str| cell.ask("pki", &Ask::Revoke { name: Bytes(name.into()) });
+    let revoke =
+        |name: &str| cell.ask("pki", &Ask::Revoke { name: Bytes(name.into()), force: true });
     revoke("stranger").expect_err("no such member");
+    // Of a file that nobody else has the content of.
+    Walker::new(&b).write_file(b"/of-b", b"content", 0o644).expect("written");
+    b.sync().expect("with the server");
+    let gently = Ask::Revoke { name: Bytes(b"b".to_vec()), force: false };
+    let why = cell.ask("pki", &gently).expect_err("a file would be lost").to_string();
+    assert!(why.contains("1 files") && why.contains("/of-b") && why.contains("--force"), "{why}");
+    b.sync().expect("it was not revoked");
     revoke("b").expect("sent away");
     assert_eq!(denial(cell.ask("b", &Ask::Status {})), Denial::Revoked);
     // Its leases end with its epoch, and others go on.
@@ -429,7 +448,7 @@ fn check_relayed_members(cell: &Cell) {
     super::relay::share(&a, &b, "/of-a", 1);
     super::relay::share(&b, &a, "/of-b", 2);
     // A revoked member reaches no client, nor does a client without a certificate.
-    cell.ask("pki", &Ask::Revoke { name: Bytes(b"b".to_vec()) }).expect("revoked");
+    cell.ask("pki", &Ask::Revoke { name: Bytes(b"b".to_vec()), force: true }).expect("revoked");
     let Answer::Status { status } = cell.ask("a", &Ask::Status {}).expect("an answer") else {
         panic!("no status")
     };

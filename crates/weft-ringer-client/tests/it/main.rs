@@ -4,14 +4,17 @@
 mod archives;
 mod cells;
 mod conformance;
+mod copied_store;
 mod copies;
 mod encrypted;
 mod encrypted_hostile;
 mod etcd;
 mod faults;
+mod file_locks;
 mod history;
 mod hostile;
 mod joining;
+mod proxied;
 mod relay;
 mod search;
 mod shared_keys;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use weft_net::Address;
 use weft_ringer::{Bytes, ClientId, POLICY_XATTR};
 use weft_ringer_client::RingerFs;
-use weft_ringer_net::{Answer, Ask, Conversation, Rendezvous};
+use weft_ringer_net::{Answer, Ask, Conversation, Rendezvous, StoreRuns};
 use weft_ringer_server::{ProxyServeOptions, ServeOptions, Server};
 use weft_testing::LIMIT;
 use weft_vfs::{Caller, FileSystem, Walker, XattrSet};
@@ -117,7 +117,15 @@ fn refusal(link: &mut Conversation) -> String {
 
 /// A client that is called and does what a test has it do.
 fn join_by_hand(cell: &Cell) -> (Conversation, ClientId) {
-    let mut link = say(cell, &Ask::Join { secret: Bytes(vec![7; 32]), listens: None, cell: 0 });
+    let mut link = say(
+        cell,
+        &Ask::Join {
+            secret: Bytes(vec![7; 32]),
+            listens: None,
+            cell: 0,
+            runs: StoreRuns::default(),
+        },
+    );
     let Answer::Joined { client, .. } = hear(&mut link) else { panic!("it joins") };
     (link, client)
 }

@@ -45,8 +45,19 @@ fn members_share_over_tls_and_strangers_do_not_get_in() {
     assert!(RingerFs::join(options(&address, &dir.path().join("c"), &theirs)).is_err());
     let mut plain = super::options(address.clone(), &dir.path().join("d"));
     plain.patience = Duration::from_secs(2);
-    assert!(RingerFs::join(plain).is_err());
-    assert!(ask(&address, None, &Ask::Status {}).is_err());
+    let why = RingerFs::join(plain).expect_err("no certificates").to_string();
+    assert!(why.contains("requires TLS") && why.contains("--tls-certificates"), "{why}");
+    let why = ask(&address, None, &Ask::Status {}).expect_err("no certificates").to_string();
+    assert!(why.contains("requires TLS") && !why.contains("magic"), "{why}");
+    // The other way round: certificates for a server that has none.
+    let at = Address::Unix(dir.path().join("plain"));
+    let serve = ServeOptions { listen: vec![at.clone()], ..ServeOptions::new() };
+    let without = Server::start(&dir.path().join("plain-cell"), serve).expect("a server");
+    let mut secured = options(&at, &dir.path().join("e"), &ours);
+    secured.patience = Duration::from_secs(2);
+    let why = RingerFs::join(secured).expect_err("no TLS there").to_string();
+    assert!(why.contains("does not use TLS"), "{why}");
+    without.stop().expect("it ends well");
     let tls = ClientTls::mutual(&theirs).expect("certificates");
     assert!(ask(&address, Some(&tls), &Ask::Status {}).is_err());
     let tls = ClientTls::mutual(&ours).expect("certificates");

@@ -11,6 +11,9 @@
 //! cell(id = 1, revision, kept_after)
 //! ```
 //!
+//! Invariant: a transaction is acknowledged only if the file and its log then still have their
+//! names; a file that was removed or replaced meanwhile ends the server.
+//!
 //! Invariants of `change`:
 //! - It has every change after `kept_after`, and none before.
 //! - A row is needed only by a backup: it asks for the changes since its first page
@@ -18,8 +21,8 @@
 //!   [`CHANGES_KEPT`] rows are enough, and each transaction removes at least as many beyond those
 //!   as it adds.
 
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, params};
 use weft_ringer::query::Query;
@@ -74,10 +77,62 @@ fn forget_oldest(
     Ok((kept_after, rows))
 }
 
+/// The number of problems of a damaged file that are named when it is opened.
+const DAMAGE_NAMED: usize = 5;
+
+/// A file by which it is told whether another has its path: device and inode number.
+type FileId = (u64, u64);
+
+fn file_id(path: &Path) -> Option<FileId> {
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// The files of a store, to notice that one was removed or replaced while SQLite has it open: what
+/// is then written to it is gone when the server ends.
+#[derive(Debug)]
+struct Files {
+    main: (PathBuf, Option<FileId>),
+    /// The log, which is there from the first transaction on.
+    log: (PathBuf, Option<FileId>),
+}
+
+impl Files {
+    fn new(path: &Path) -> Self {
+        let with_end = |end: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(end);
+            PathBuf::from(name)
+        };
+        let log = with_end("-wal");
+        let (main_id, log_id) = (file_id(path), file_id(&log));
+        Self { main: (path.to_owned(), main_id), log: (log, log_id) }
+    }
+
+    /// Checks that both are what they were.
+    fn check(&mut self) -> Result<(), StoreError> {
+        if self.log.1.is_none() {
+            self.log.1 = file_id(&self.log.0);
+        }
+        for (path, id) in [&self.main, &self.log] {
+            let now = file_id(path);
+            if id.is_some() && now != *id {
+                let how = if now.is_some() { "replaced" } else { "removed" };
+                return Err(StoreError::Failed(format!(
+                    "{} was {how} while the cell is served: nothing more is written. What was \
+                    acknowledged until then is in the file that was {how}",
+                    path.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A store in a SQLite file.
 #[derive(Debug)]
 pub struct SqliteStore {
     db: Connection,
+    files: Files,
     revision: Revision,
     kept_after: Revision,
     /// The number of rows of `change`.
@@ -154,8 +209,9 @@ impl SqliteStore {
             })?;
         let change_rows: i64 = db.query_row("SELECT count(*) FROM change", [], |r| r.get(0))?;
         let change_rows = change_rows.unsigned_abs();
+        let files = Files::new(path);
         // It is not known which earlier revisions added something.
-        Ok(Self { db, revision, kept_after, change_rows, added: revision })
+        Ok(Self { db, files, revision, kept_after, change_rows, added: revision })
     }
 }
 
@@ -186,6 +242,21 @@ impl SqliteStore {
     /// [`StoreError::Failed`].
     pub fn search(&self, query: &Query, limit: usize) -> StoreResult<Vec<(RnodeId, Vec<u8>)>> {
         Ok(index::search(&self.db, query, limit)?)
+    }
+
+    /// Looks for damage of the file's structure. Much faster than [`CellStore::damage`], which also
+    /// compares the indexes: some seconds for a cell of a million files.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`].
+    pub fn quick_damage(&self) -> StoreResult<Vec<String>> {
+        Ok(self.check_quickly()?)
+    }
+
+    fn check_quickly(&self) -> SqlResult<Vec<String>> {
+        let mut check = self.db.prepare(&format!("PRAGMA quick_check({DAMAGE_NAMED})"))?;
+        let lines: Vec<String> = check.query_map([], |r| r.get(0))?.collect::<Result<_, _>>()?;
+        Ok(lines.into_iter().filter(|line| line != "ok").collect())
     }
 
     fn check_file(&self) -> SqlResult<Vec<String>> {
@@ -254,6 +325,7 @@ impl SqliteStore {
             let numbers = [to_sql(revision), to_sql(kept_after)];
             db.execute("UPDATE cell SET revision = ?, kept_after = ?", numbers)?;
             db.commit()?;
+            self.files.check()?;
             self.revision = revision;
             (self.kept_after, self.change_rows) = (kept_after, change_rows);
             if transaction.index.iter().any(IndexChange::adds) {

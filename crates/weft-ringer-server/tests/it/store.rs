@@ -2,6 +2,7 @@
 
 use weft_block::Rng;
 use weft_ringer::store::{MemoryStore, Revision, Store, StoreError, Transaction};
+use weft_ringer_server::store::SqliteStore;
 
 fn key(rng: &mut Rng) -> Vec<u8> {
     (0..1 + rng.below(3)).map(|_| b"ab\0\xff"[rng.index(4)]).collect()
@@ -83,7 +84,6 @@ fn sqlite_agrees_with_the_model() {
 
 #[test]
 fn other_files_and_later_versions_are_refused() {
-    use weft_ringer_server::store::SqliteStore;
     let dir = tempfile::tempdir().expect("a directory");
     let stranger = dir.path().join("stranger");
     std::fs::write(&stranger, [b'x'; 5000]).expect("written");
@@ -108,7 +108,6 @@ fn other_files_and_later_versions_are_refused() {
 
 #[test]
 fn a_cell_has_one_server() {
-    use weft_ringer_server::store::SqliteStore;
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cell.db");
     let mut first = SqliteStore::open(&path).expect("opens");
@@ -192,4 +191,57 @@ fn model_reports_whole_transactions() {
     assert!(matches!(store.commit(&nothing), Err(StoreError::Conflict { .. })));
     store.forget_before(Revision(1)).expect("forgotten");
     assert!(matches!(store.changes(Revision(0), 1), Err(StoreError::Forgotten { .. })));
+}
+
+/// What is written to a file that is gone, or to its log, is gone when the server ends: so nothing is
+/// acknowledged then.
+#[test]
+fn file_that_was_removed_or_replaced_takes_no_transaction() {
+    let put = |n: u8| {
+        let mut transaction = Transaction::default();
+        transaction.put(vec![n], vec![n]);
+        transaction
+    };
+    for name in ["cell", "cell-wal"] {
+        for is_replaced in [false, true] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let mut store = SqliteStore::open(&dir.path().join("cell")).expect("a store");
+            store.commit(&put(1)).expect("room");
+            std::fs::rename(dir.path().join(name), dir.path().join("away")).expect("renamed");
+            if is_replaced {
+                std::fs::copy(dir.path().join("away"), dir.path().join(name)).expect("copied");
+            }
+            let why = store.commit(&put(2)).expect_err("it is elsewhere").to_string();
+            let how = if is_replaced { "replaced" } else { "removed" };
+            assert!(why.contains(how) && why.contains(name), "{why}");
+        }
+    }
+}
+
+/// Damage of the file's structure is found when it is opened.
+#[test]
+fn damage_of_the_structure_is_found_quickly() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cell");
+    let mut store = SqliteStore::open(&path).expect("a store");
+    for n in 0..2000_u32 {
+        let mut transaction = Transaction::default();
+        transaction.put(n.to_be_bytes().to_vec(), vec![7; 100]);
+        store.commit(&transaction).expect("room");
+    }
+    assert_eq!(store.quick_damage().expect("it is read"), Vec::<String>::new());
+    drop(store);
+    let whole = std::fs::read(&path).expect("there");
+    let mut found = 0;
+    let pages = whole.len() / 4096;
+    for page in 1..pages {
+        // The head of a page, which says how the rest is to be read.
+        let mut bytes = whole.clone();
+        bytes[page * 4096..page * 4096 + 16].fill(0xff);
+        std::fs::write(&path, bytes).expect("room");
+        let _ = std::fs::remove_file(dir.path().join("cell-wal"));
+        let damage = SqliteStore::open(&path).and_then(|store| store.quick_damage());
+        found += usize::from(damage.is_err() || damage.is_ok_and(|found| !found.is_empty()));
+    }
+    assert!(pages > 50 && found == pages - 1, "{found} of {} damaged pages", pages - 1);
 }

@@ -149,7 +149,8 @@ impl Client {
         if !self.is_told_anew(now, call, id, lock) {
             return Tried::Wait;
         }
-        let found = self.in_the_way(id, lock).into_iter().next();
+        // POSIX: the first in the file, whoever took it and when.
+        let found = self.in_the_way(id, lock).into_iter().min_by_key(|(_, held)| held.first);
         let found = found.map(|(client, lock)| (lock, client != self.id));
         Tried::Answer(Outcome::InTheWay(found), Seq::default())
     }

@@ -47,6 +47,8 @@ pub(super) struct Log {
     sent: Option<RequestId>,
     /// Nothing is sent before this: the server's store was full.
     hold: Moment,
+    /// Whether the server's store had no room at last.
+    pub(super) is_server_full: bool,
     /// The last change that was given up.
     pub(super) given_up: Seq,
     /// The leases of the change being adopted.
@@ -376,6 +378,7 @@ impl Client {
 
     /// Removes the changes up to `applied`, which the server has carried out.
     pub(super) fn committed(&mut self, applied: Seq, refused: Option<Refused>) {
+        self.log.is_server_full = false;
         self.log.sent = None;
         if applied <= self.log.applied {
             return;
@@ -409,6 +412,7 @@ impl Client {
             // The next attempt may find room.
             Some(Refused { why: Refusal::NoSpace, .. }) => {
                 self.log.hold = now.after(self.options.retry_micros);
+                self.log.is_server_full = true;
             }
             // The client's state differs from the server's. The client releases all leases, and
             // makes again the changes that it can.

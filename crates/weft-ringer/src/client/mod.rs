@@ -441,7 +441,18 @@ impl Client {
         self.cache.leases.get(&id)?.state.as_ref().map(|s| &s.holders)
     }
 
-    /// Returns the number of the client's changes that are not known to be carried out.
+    /// Returns true if changes wait because the server's store had no room at last.
+    #[must_use]
+    pub fn is_server_full(&self) -> bool {
+        self.log.is_server_full && self.log.len() > 0
+    }
+
+    /// Returns the client's changes that are not known to be carried out, in order.
+    pub fn unsent(&self) -> impl Iterator<Item = &Logged> {
+        self.log.pending()
+    }
+
+    /// Returns the number of changes that the server may not have.
     #[must_use]
     pub fn unflushed(&self) -> usize {
         self.log.len()

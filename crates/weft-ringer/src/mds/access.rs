@@ -139,8 +139,9 @@ impl Access {
                 // The former path of a file that is gone is unknown.
                 self.level(store, *rnode).map(|level| level.is_some())
             }
-            // The writer of a file may drop it because of this report.
-            RequestBody::Archived { rnode, .. } => {
+            // The writer of a file may drop it because of the one report, and keeps it longer than it
+            // need because of the other.
+            RequestBody::Archived { rnode, .. } | RequestBody::ArchiveLacks { rnode, .. } => {
                 self.level(store, *rnode).map(|level| level >= Some(Level::Write))
             }
             // One level deep: a request enclosed within this one is refused.

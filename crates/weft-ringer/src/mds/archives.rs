@@ -6,9 +6,9 @@
 //! Invariant: an archive counts as having a content only after a client has reported that every block
 //! of it was acknowledged, or found, after the *era* named in the report began. The era grows
 //! whenever doomed blocks are cleared; so a block found before it was deleted does not count after
-//! it.
+//! it. A client that finds a block missing reports that as well, and the archive no longer counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Mds;
 use super::records::{self, key};
@@ -66,6 +66,12 @@ impl Archives {
         // Sweep numbers differ between generations: a step of an earlier sweep is refused.
         let last_sweep = u64::from(generation.0) << 32;
         Ok(Self { record, sweep: None, quiet_until: now.after(quiet), last_sweep })
+    }
+
+    /// Returns the numbers of the archives of the cell in a store.
+    pub(super) fn ids(store: &dyn Store) -> StoreResult<BTreeSet<ArchiveId>> {
+        let record: Option<ArchivesRecord> = records::load(store, ARCHIVES, "archives")?;
+        Ok(record.unwrap_or_default().urls.into_keys().collect())
     }
 
     pub(super) fn era(&self) -> u64 {
@@ -211,6 +217,31 @@ impl Mds {
         }
         let mut copies = self.archived_of(store, id)?;
         if copies.insert(archive, of) != Some(of) {
+            let mut transaction = Transaction::default();
+            transaction.put(archived_key(id), encode(&copies));
+            match self.commit(store, transaction) {
+                Ok(_) => {}
+                Err(StoreError::Full) => return Err(Refusal::NoSpace.into()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(Reply::Held {})
+    }
+
+    /// Records that an archive does not have a block. If the file has it, its content no longer
+    /// counts as archived there; a client that has it all puts it there again.
+    pub(super) fn archive_lacks(
+        &self,
+        store: &mut dyn Store,
+        id: RnodeId,
+        archive: ArchiveId,
+        hash: &BlockHash,
+    ) -> Result<Reply, Stop> {
+        let rnode = records::load_rnode(store, id)?.ok_or(Refusal::Stale)?;
+        let Body::File { blocks, .. } = &rnode.body else { return Err(Refusal::Invalid.into()) };
+        let mut copies = self.archived_of(store, id)?;
+        // A block of an earlier content says nothing about the present one.
+        if blocks.values().any(|block| block.hash == *hash) && copies.remove(&archive).is_some() {
             let mut transaction = Transaction::default();
             transaction.put(archived_key(id), encode(&copies));
             match self.commit(store, transaction) {

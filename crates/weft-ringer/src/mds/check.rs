@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::answered::Answer;
+use super::archives::Archives;
 use super::records::number_of;
 use super::snapshots;
 use crate::cell_mount::{CELL_MOUNT_XATTR, CellMount};
@@ -13,7 +14,7 @@ use crate::encryption;
 use crate::rnode::{Body, Bytes, Dirent, Holders, Name, Rnode};
 use crate::store::{Store, StoreResult};
 use crate::text::ToldText;
-use crate::types::{Cookie, RnodeId, Version};
+use crate::types::{ArchiveId, Cookie, RnodeId, Version};
 use crate::wire::{Wire, decode};
 
 /// The most problems that are described; further ones are only counted.
@@ -320,9 +321,22 @@ fn check_holders(
         });
         held.extend(id.filter(|_| !holders.clients.is_empty()));
     })?;
+    // A file that its last client has released is in an archive, whole.
+    let archives = Archives::ids(store)?;
+    every(store, b'a', checked, |key, copies: BTreeMap<ArchiveId, Version>, checked| {
+        let id = rnode_of(key);
+        let is_there = id.is_some_and(|id| rnodes.contains_key(&id));
+        checked.expect(is_there, "archived-file", || {
+            format!("the record {key:02x?} of an archived file belongs to no inode")
+        });
+        let now = id.and_then(|id| rnodes.get(&id)?.content);
+        let has =
+            |(archive, of): (&ArchiveId, &Version)| archives.contains(archive) && Some(*of) == now;
+        held.extend(id.filter(|_| copies.iter().any(has)));
+    })?;
     for (id, rnode) in rnodes {
         checked.expect(!rnode.has_blocks || held.contains(id), "no-holder", || {
-            format!("no client is recorded as a holder of the content of inode {id}")
+            format!("no client and no archive is recorded as a holder of the content of inode {id}")
         });
     }
     Ok(())

@@ -7,20 +7,26 @@
 //!   archive, has a copy of the file's present content. So the last copy is never dropped; two
 //!   clients that ask at once are answered one after the other.
 
-use super::paths::policy;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::archives::{Archives, archived_key};
+use super::paths::{path_of, policy};
 use super::records::{self, holders_key, load_holders};
 use super::stop::Stop;
 use super::{Mds, history, snapshots, text};
 use crate::error::Refusal;
 use crate::rnode::{Body, Holders};
 use crate::store::{Store, StoreResult, Transaction};
-use crate::types::{BlockHash, ClientId, RnodeId, Version};
+use crate::types::{ArchiveId, BlockHash, ClientId, RnodeId, Version};
 use crate::wire::{Peeked, Reply, RequestBody, encode};
 
 /// The most copies of one file that are recorded.
 const COPIES_MAX: usize = 64;
 /// Files in one transaction when a client is dropped permanently.
 const FORGET_AT_ONCE: usize = 50;
+/// The most files that are named of many.
+const NAMED_MAX: usize = 3;
+
 impl Mds {
     /// Answers requests about copies and kept contents; `None` for any other request.
     pub(super) fn answer_about_copies(
@@ -41,6 +47,9 @@ impl Mds {
             }
             RequestBody::Archived { rnode, content, archive, era } => {
                 self.archived(store, *rnode, *content, *archive, *era)
+            }
+            RequestBody::ArchiveLacks { rnode, archive, hash } => {
+                self.archive_lacks(store, *rnode, *archive, hash)
             }
             RequestBody::Versions { rnode } => Ok(history::versions(store, *rnode)?),
             RequestBody::OldVersion { rnode, number } => history::version(store, *rnode, *number),
@@ -184,5 +193,46 @@ impl Mds {
         }
         let hashes = hashes.iter().filter(|hash| used.contains(hash)).copied().collect();
         Ok(Reply::Needed { hashes })
+    }
+}
+
+/// Returns the number of files whose content only these clients have, as far as the cell knows: no
+/// other client, and no archive. And the paths of the first of them.
+///
+/// # Errors
+/// Those of the store.
+pub fn sole_holders(
+    store: &dyn Store,
+    clients: &BTreeSet<ClientId>,
+) -> StoreResult<(u64, Vec<Vec<u8>>)> {
+    let archives = Archives::ids(store)?;
+    let (mut from, mut files, mut paths) = (b"h".to_vec(), 0, Vec::new());
+    loop {
+        let part = store.range(&from, b"i", FORGET_AT_ONCE)?;
+        for (key, record) in &part {
+            let holders: Holders =
+                crate::wire::decode(&record.value).map_err(|_| records::damaged("holders", key))?;
+            let mut all = holders.clients.keys().chain(holders.copies.keys()).peekable();
+            if all.peek().is_none() || !all.all(|client| clients.contains(client)) {
+                continue;
+            }
+            let id = RnodeId(records::number_of(key)?);
+            let Some(rnode) = records::load_rnode(store, id)? else { continue };
+            let Body::File { blocks, content, .. } = &rnode.body else { continue };
+            let archived: BTreeMap<ArchiveId, Version> =
+                records::load(store, &archived_key(id), "archived file")?.unwrap_or_default();
+            let is_archived = archived.iter().any(|(a, of)| archives.contains(a) && of == content);
+            if blocks.stored_bytes() == 0 || is_archived {
+                continue;
+            }
+            files += 1;
+            if paths.len() < NAMED_MAX {
+                paths.extend(path_of(store, id)?);
+            }
+        }
+        match part.last() {
+            Some((last, _)) => from = [&last[..], &[0]].concat(),
+            None => return Ok((files, paths)),
+        }
     }
 }

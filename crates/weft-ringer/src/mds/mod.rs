@@ -22,6 +22,7 @@ mod history;
 mod leases;
 mod locks;
 mod names;
+mod options;
 mod paths;
 mod proxied;
 mod records;
@@ -39,8 +40,10 @@ use self::archives::Archives;
 pub use self::check::{Checked, PROBLEMS_MAX, Problem, check};
 use self::commit::carry_out;
 pub(crate) use self::commit::note_writer;
+pub use self::copies::sole_holders;
 pub(crate) use self::leases::{Leases, Step};
 use self::locks::LockTable;
+pub use self::options::{MdsOptions, RootOwner};
 pub use self::paths::path_of;
 use self::proxied::{ProxiedClient, Relayed};
 use self::records::{Cell, Numbers, Session, key};
@@ -67,23 +70,6 @@ pub const INDEX: IndexSource = IndexSource {
     ranges: &[(b"d", b"e", 1000), (b"r", b"s", 1000), (b"T", b"U", 20)],
     read: records::indexed,
 };
-
-/// Options of a metadata server.
-#[derive(Debug, Clone)]
-pub struct MdsOptions {
-    /// The time an epoch lasts without being renewed, in microseconds. Long epochs survive long
-    /// interruptions; short ones let other clients go on sooner when a client dies. 15 s is a third
-    /// of what NFS servers use, and survives a change of wireless network.
-    pub epoch_micros: u64,
-    /// The time after which an unanswered recall is sent again, in microseconds.
-    pub recall_retry_micros: u64,
-}
-
-impl Default for MdsOptions {
-    fn default() -> Self {
-        Self { epoch_micros: 15_000_000, recall_retry_micros: 1_000_000 }
-    }
-}
 
 /// An event for the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,6 +134,8 @@ pub struct Mds {
     snapshots: snapshots::Snapshots,
     /// Questions of clients that wait for a lease.
     questions: Vec<names::Question>,
+    /// Whether the store had no room for the last transaction.
+    is_full: std::cell::Cell<bool>,
 }
 
 impl Mds {
@@ -180,7 +168,8 @@ impl Mds {
             None => Numbers { slot: 0, epoch: Epoch(0) },
         };
         if old.is_none() {
-            let root = Rnode::root(wall);
+            let RootOwner { uid, gid, perm } = options.root;
+            let root = Rnode { uid, gid, perm, ..Rnode::root(wall) };
             transaction.put(records::rnode_key(root.id), encode(&root));
         }
         let cell = store.commit(&transaction)?;
@@ -207,6 +196,7 @@ impl Mds {
             sessions,
             live: BTreeMap::new(),
             proxied: BTreeMap::new(),
+            is_full: std::cell::Cell::new(false),
         };
         // Each epoch may have been renewed just before the last generation ended, which was before
         // now.
@@ -351,7 +341,19 @@ impl Mds {
 
     fn commit(&self, store: &mut dyn Store, mut transaction: Transaction) -> StoreResult<Revision> {
         transaction.expect.push((records::CELL.to_vec(), Some(self.cell)));
-        store.commit(&transaction)
+        let committed = store.commit(&transaction);
+        match &committed {
+            Ok(_) if !transaction.changes.is_empty() => self.is_full.set(false),
+            Err(StoreError::Full) => self.is_full.set(true),
+            _ => {}
+        }
+        committed
+    }
+
+    /// Returns true if the store had no room for the last transaction.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_full.get()
     }
 
     fn message(

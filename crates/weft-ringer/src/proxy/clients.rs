@@ -165,6 +165,7 @@ impl Proxy {
             | RequestBody::Needed { .. }
             | RequestBody::Archives {}
             | RequestBody::Archived { .. }
+            | RequestBody::ArchiveLacks { .. }
             | RequestBody::Versions { .. }
             | RequestBody::OldVersion { .. }
             | RequestBody::Removed { .. }

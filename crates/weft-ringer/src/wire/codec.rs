@@ -45,7 +45,7 @@ pub enum WireError {
         max_bytes: usize,
     },
     /// Not this protocol at all.
-    #[error("protocol error: not a weft ringer connection (wrong magic number)")]
+    #[error("not a weft ringer connection (wrong magic number)")]
     NotOurs,
 }
 

@@ -11,8 +11,9 @@
 
 use super::codec::{Reader, Wire, WireError};
 
-/// The protocol version of this code. Since version 3 a [`Refusal`](crate::Refusal) may have a detail.
-pub const VERSION: u8 = 3;
+/// The protocol version of this code. Since version 3 a [`Refusal`](crate::Refusal) may have a
+/// detail; since version 4 a client reports what an archive lacks.
+pub const VERSION: u8 = 4;
 /// The longest frame, in bytes after its length. A block map of 2^16 blocks fits.
 pub const FRAME_MAX_BYTES: usize = 8 << 20;
 const MAGIC: u8 = 0x72;

@@ -218,6 +218,16 @@ pub enum RequestBody {
         /// The era that the server reported before the first block was put or looked for.
         era: u64,
     },
+    /// An archive, which was reached and is the right one, does not have a block of a file, or has
+    /// other bytes in its place: the file no longer counts as archived there.
+    ArchiveLacks {
+        /// The file.
+        rnode: RnodeId,
+        /// The archive.
+        archive: ArchiveId,
+        /// The block.
+        hash: BlockHash,
+    },
     /// Asks for the lock lease of a file.
     AcquireLocks {
         /// The file.
@@ -298,6 +308,7 @@ wire_enum!(RequestBody {
     30 => Snapshots { dir },
     32 => Archives {},
     33 => Archived { rnode, content, archive, era },
+    34 => ArchiveLacks { rnode, archive, hash },
     40 => HelloProxy { incarnation },
     41 => Enter { client, incarnation },
     42 => Relay { client, epoch, id, body },
@@ -619,7 +630,8 @@ pub enum Reply {
         /// The archives.
         archives: Vec<ArchiveInfo>,
     },
-    /// To `Hold`, `Release`, `Text`, `Snapshot`, `RemoveSnapshot` and `Archived`: done.
+    /// To `Hold`, `Release`, `Text`, `Snapshot`, `RemoveSnapshot`,
+    /// `Archived` and `ArchiveLacks`: done.
     Held {},
     /// To `Needed`.
     Needed {

@@ -236,7 +236,7 @@ pub fn to_server(rng: &mut Rng) -> ToServer {
 }
 
 fn request(rng: &mut Rng) -> RequestBody {
-    match rng.below(29) {
+    match rng.below(30) {
         19 => RequestBody::HelloProxy { incarnation: Incarnation(number(rng)) },
         20 => RequestBody::Enter {
             client: ClientId(number(rng)),
@@ -280,6 +280,11 @@ fn request(rng: &mut Rng) -> RequestBody {
             content: version(rng),
             archive: ArchiveId(number(rng)),
             era: number(rng),
+        },
+        29 => RequestBody::ArchiveLacks {
+            rnode: id(rng),
+            archive: ArchiveId(number(rng)),
+            hash: block(rng).hash,
         },
         14 => RequestBody::AcquireLocks { rnode: id(rng) },
         15 => RequestBody::LowerLocks {

@@ -56,6 +56,10 @@ pub struct Revoke {
     pub reaching: Reaching,
     /// The member's name
     pub name: std::ffi::OsString,
+    /// Even if only clients of this member have the content of some files: nobody can read those
+    /// once these clients have ended
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Debug, Args)]

@@ -66,13 +66,24 @@ struct PolicyReport {
     text_bytes: u64,
 }
 
+fn not_set(dir: &Path, e: Errno) -> Failure {
+    match e {
+        Errno::PERM | Errno::ACCESS => Failure::new(format!(
+            "permission denied: the policy of {} may be set by its owner and by root; and, on a \
+            mount of an administrator of the cell, by the user who runs the mount",
+            dir.display()
+        )),
+        e => no_cell(dir, e),
+    }
+}
+
 /// `ringer policy`.
 pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
     let dir = &args.directory;
     if args.inherit {
         match remove(dir, POLICY_XATTR) {
             Ok(()) | Err(Errno::NODATA) => {}
-            Err(e) => return Err(no_cell(dir, e)),
+            Err(e) => return Err(not_set(dir, e)),
         }
     } else if args.sets() {
         let mut policy = listed(dir)?.policy;
@@ -95,7 +106,7 @@ pub(super) fn policy(out: Output, args: &PolicyArgs) -> Outcome {
         // Checked here, because this error gives the reason.
         let policy: Policy =
             policy.to_string().parse().map_err(|e| Failure::usage(format!("{e}")))?;
-        set(dir, POLICY_XATTR, policy.to_string().as_bytes()).map_err(|e| no_cell(dir, e))?;
+        set(dir, POLICY_XATTR, policy.to_string().as_bytes()).map_err(|e| not_set(dir, e))?;
     }
     let own = get(dir, POLICY_XATTR).is_ok();
     let Policy { copies, fsync, archive, versions, keep_secs, every_secs, text_bytes } =

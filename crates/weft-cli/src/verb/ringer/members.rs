@@ -24,6 +24,13 @@ pub(super) fn init(out: Output, args: &Init) -> Outcome {
             the administrator"
         ),
     )?;
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    out.note(&format!(
+        "the root of a cell belongs to the user who first serves it, with mode 0755: here user {} \
+        and group {}. `ringer serve --owner` and `--root-mode` make it another's, or everyone's",
+        user.as_raw(),
+        group.as_raw()
+    ));
     out.note("keep ca-key.pem secret: anyone with it can add members to the cell");
     Ok(DONE)
 }
@@ -129,7 +136,7 @@ fn join_by_cell(token: &Token, directory: &Path, name: &str) -> Result<PathBuf, 
 /// `ringer revoke`.
 pub(super) fn revoke(out: Output, args: &Revoke) -> Outcome {
     let name = Bytes(args.name.as_bytes().to_vec());
-    let Answer::Revoked {} = ask(&args.reaching, &Ask::Revoke { name })? else {
+    let Answer::Revoked {} = ask(&args.reaching, &Ask::Revoke { name, force: args.force })? else {
         return Err(Failure::new(UNEXPECTED));
     };
     let name = args.name.to_string_lossy();

@@ -270,7 +270,7 @@ impl World {
         let epoch_micros = self.weather.epoch_micros;
         let client =
             ClientOptions { retry_micros: 200 * MILLI, flush_micros: 700 * MILLI, batch: 8 };
-        (MdsOptions { epoch_micros, recall_retry_micros }, client)
+        (MdsOptions { epoch_micros, recall_retry_micros, ..MdsOptions::default() }, client)
     }
 
     /// Sends bytes over the network between a client, or the proxy if there is none, and its
