@@ -185,6 +185,21 @@ fn what_a_program_does_wrong_is_an_error() {
 }
 
 #[test]
+fn a_child_of_fork_changes_nothing_and_prints_nothing() {
+    let Some(destination) = installed() else { return };
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let mut forks = compiled(destination, "tests/c/fork.c", "fork", &[]);
+    let output = forks.arg(scratch.path()).output().expect("it runs");
+    assert_eq!(text(&output), "all as expected\n");
+    for image in ["a.img", "b.img", "c.img"] {
+        let image = scratch.path().join(image);
+        let options = weft::check::Options::default();
+        let found = weft::check::check(image.to_str().expect("UTF-8"), &options).expect("it reads");
+        assert_eq!(found.problems(), [""; 0], "{}", image.display());
+    }
+}
+
+#[test]
 fn neither_address_nor_undefined_behaviour_sanitizer_complains() {
     let Some(destination) = installed() else { return };
     let scratch = tempfile::tempdir().expect("a temporary directory");
