@@ -70,6 +70,7 @@ fn plain_advice(error: &weft::Error) -> Option<&'static str> {
         weft::Error::File { source: Fs::IsADirectory, action: "remove", .. } => {
             Some("--recursive removes directories")
         }
+        weft::Error::Missing { option, .. } | weft::Error::Unasked { option, .. } => Some(option),
         _ => None,
     }
 }
@@ -83,9 +84,9 @@ impl From<weft::Error> for Failure {
             message.push(')');
         }
         match error {
-            weft::Error::Usage(_) | weft::Error::Block(weft::block::Error::Description { .. }) => {
-                Self::usage(message)
-            }
+            weft::Error::Usage(_)
+            | weft::Error::Missing { .. }
+            | weft::Error::Block(weft::block::Error::Description { .. }) => Self::usage(message),
             _ => Self::new(message),
         }
     }
