@@ -15,6 +15,7 @@
 //! | a file that grew | size and data apart | same, the size in the order of the calls | size after its data | same, but in a file that was made shorter |
 //! | `rename` over a file | alone | after the size of the file (`auto_da_alloc`), not its data | alone | alone |
 //! | `fsync` of a file | the file, if it has a name | the file, and all names and inodes changed before its own last change | same | the file and its names, if it has one |
+//! | `fsync` of a file that has had no name yet | the file, for when it has one | as of others | same | as `posix` |
 //! | `sync` | all but overwritten pages | all | all but overwritten pages | all |
 //! | `fsync` of a directory | its names, but for files that were moved elsewhere | the same for the directory's last change | same | as `posix`, and the inodes it names |
 //!
@@ -530,6 +531,10 @@ impl<'a> Builder<'a> {
         // not known here: one, in most cases.
         let links = node.links + i64::from(node.made.is_none());
         if names_matter && node_nr != ROOT && links <= 0 {
+            // One that has never had a name (`O_TMPFILE`) will get one: what it holds is on the disk then.
+            if node.names.is_empty() && node.made.is_some() {
+                self.settle_content(nr, node_nr);
+            }
             return;
         }
         let data = std::mem::take(&mut node.data);
@@ -567,6 +572,16 @@ impl<'a> Builder<'a> {
         let node = self.node(node_nr);
         node.emptied = false;
         node.is_shorter = false;
+    }
+
+    /// Marks the inode, its attributes and its data as durable.
+    fn settle_content(&mut self, nr: CallNr, node_nr: NodeNr) {
+        let node = self.node(node_nr);
+        let own = std::mem::take(&mut node.data);
+        let own = own.into_iter().chain(std::mem::take(&mut node.metadata)).chain(node.made);
+        for unit in own.collect::<Vec<_>>() {
+            self.settle_alone(unit, nr);
+        }
     }
 
     fn sync(&mut self, nr: CallNr) {
