@@ -305,6 +305,10 @@ fn advice(nature: Nature, trigger: Option<&Action>) -> Option<&'static str> {
             "let the check accept what is there before the program begins (without promises old and new are \
              both right), or make what it expects with --setup",
         ),
+        (Nature::Interrupted, Some(Action::Write(span))) if grows(span) => Some(
+            "no fsync prevents this, and a program that is killed there leaves the same: give each record its \
+             length and a checksum, and let the reader end at the first record that is not whole",
+        ),
         (Nature::Interrupted, Some(_)) => Some(
             "no fsync prevents this, and a program that is killed there leaves the same: write a new file and \
              rename it, or keep a log",

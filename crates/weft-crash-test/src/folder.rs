@@ -64,11 +64,11 @@ impl Folder {
             if found.uid() != uid || found.mode() & 0o022 != 0 {
                 return Err(io::Error::other(format!("{} is another's", base.display())));
             }
-            let is_locked = flock(&lock, FlockOperation::NonBlockingLockShared).is_ok();
+            // Another holds it alone only while it removes the directory.
+            let is_locked = flock(&lock, FlockOperation::LockShared).is_ok();
             if is_locked && is_at(&lock, &base) && make(&base.join("mnt")).is_ok() {
                 return Ok(Self { base, lock, number: take_number() });
             }
-            std::thread::yield_now();
         }
         Err(io::Error::other(format!("{} is removed each time", base.display())))
     }

@@ -10,13 +10,14 @@ fn crash(bench: &Bench, args: &[&str]) -> Ran {
 
 #[test]
 fn all_commands_see_one_path_also_in_a_later_search() {
+    const RUN: &str = "pwd >new; sync new; mv new run";
     let bench = Bench::new();
     let setup = "pwd >setup; echo \"$WEFT_MNT\" >variable";
     let check = "test \"$(cat setup)\" = \"$WEFT_MNT\" && test \"$(cat variable)\" = \"$PWD\" && \
                  { test ! -s run || test \"$(cat run)\" = \"$WEFT_MNT\"; } && \
                  case $WEFT_MNT in ${TMPDIR:-/tmp}/*) exit 1;; esac";
     for more in [&["--jobs", "3"][..], &["--order", "soft"]] {
-        let all = ["--setup", setup, "--run", "pwd >run", "--check", check, "--record", "log"];
+        let all = ["--setup", setup, "--run", RUN, "--check", check, "--record", "log"];
         let ran = crash(&bench, &[&all[..], more].concat());
         assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
         assert!(!ran.out.contains("note: the program ran in"), "{}", ran.out);
@@ -27,7 +28,7 @@ fn all_commands_see_one_path_also_in_a_later_search() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let all = ["--setup", setup, "--run", "pwd >run", "--check", check];
+                let all = ["--setup", setup, "--run", RUN, "--check", check];
                 let ran = crash(&bench, &all);
                 assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
             });
@@ -158,14 +159,19 @@ fn a_check_that_accepts_an_emptied_file_is_noted() {
 #[test]
 fn the_advice_fits_what_the_program_does() {
     let bench = Bench::new();
-    // A record of a log that is written in part.
-    let run = "head -c 6000 /dev/zero | tr '\\0' b >>log";
-    let check = "test $(($(wc -c <log) % 6000)) = 0 && ! grep -q x log && test $(tr -d ab <log | wc -c) = 0";
+    // A record of a log that is written in part: by a power cut, or by a program that is killed between two
+    // calls.
+    let whole = "tr '\\0' b </dev/zero | dd of=log bs=6000 count=1 iflag=fullblock oflag=append conv=notrunc";
+    let pieces = "head -c 6000 /dev/zero | tr '\\0' b >>log";
     let setup = "head -c 6000 /dev/zero | tr '\\0' a >log";
-    let log = ["--setup", setup, "--run", run, "--check", check, "--model", "posix"];
-    let ran = crash(&bench, &log);
-    assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
-    assert!(ran.out.contains("give each record its length and a checksum"), "{}", ran.out);
+    let check = "test $(($(wc -c <log) % 6000)) = 0 && test $(tr -d ab <log | wc -c) = 0";
+    for run in [whole, pieces] {
+        let log = ["--setup", setup, "--run", run, "--check", check, "--model", "posix"];
+        let ran = crash(&bench, &log);
+        assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
+        let said = "give each record its length and a checksum";
+        assert!(ran.out.contains(said), "{run}: {}", ran.out);
+    }
     // What is overwritten in place.
     let place = [
         "--setup",
