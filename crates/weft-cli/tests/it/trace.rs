@@ -18,9 +18,10 @@ fn it_says_what_a_block_waits_for_and_changes_nothing() {
     assert!(!waits.is_empty(), "{blocked:#?}");
     let dot = bench.ok(&["trace", "v.img", "--workload", WORKLOAD, "--dot"]);
     assert!(dot.starts_with("digraph") && dot.contains("->"), "{dot}");
-    for said in
-        ["an arrow: a change waits for the one it points to", r#"directory \"D\" (adds \".\", adds \"..\", adds \"a\")"#]
-    {
+    for said in [
+        "an arrow: a change waits for the one it points to",
+        r#"directory \"D\" (adds \".\", adds \"..\", adds \"a\")"#,
+    ] {
         assert!(dot.contains(said), "{said}: {dot}");
     }
     assert!(std::fs::read(bench.path("v.img")).unwrap() == before, "the image is not changed");
