@@ -1,6 +1,6 @@
 //! `weft crash run`: where it runs programs, and what it advises those whose test fails, or tests nothing.
 
-use crate::run::{Bench, Ran};
+use crate::run::{Bench, Ran, ran};
 
 const XFS: [&str; 2] = ["--model", "xfs-like"];
 
@@ -226,4 +226,33 @@ fn a_name_that_comes_back_is_told_with_the_fsync_that_prevents_it() {
     assert_eq!(ran.code, 3, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("missing: fsync(\".\"), after call"), "{}", ran.out);
     assert!(!ran.out.contains("no fsync prevents this"), "{}", ran.out);
+}
+
+/// The program that most people would test first: its promises hold, and each fsync that it needs is missed.
+#[test]
+fn sqlite_with_a_rollback_journal_loses_nothing_and_needs_the_fsyncs_of_its_directory() {
+    let scripts = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/crash");
+    let bench = Bench::new();
+    let sqlite = |options: &[&str]| {
+        let mut script = std::process::Command::new("/bin/sh");
+        script.arg(scripts.join("sqlite.sh")).arg("rollback").args(options);
+        script.current_dir(bench.dir()).env("WEFT", env!("CARGO_BIN_EXE_weft"));
+        script.env("TOOLS", bench.path("tools")).stdin(std::process::Stdio::null());
+        ran(&script.output().expect("a shell"))
+    };
+    let all = sqlite(&["--model", "btrfs-like", "--model", "xfs-like"]);
+    if all.code == 77 {
+        println!("skipped: {}", all.err.trim());
+        return;
+    }
+    assert_eq!(all.code, 0, "{}{}", all.out, all.err);
+    let each = sqlite(&["--model", "btrfs-like", "--each-sync"]);
+    assert_eq!(each.code, 0, "{}{}", each.out, each.err);
+    let needed = r#"fsync("."): NEEDED"#;
+    assert_eq!(
+        each.out.matches(needed).count(),
+        3,
+        "after each removal of the journal: {}",
+        each.out
+    );
 }
