@@ -70,14 +70,17 @@ fn plain_advice(error: &weft::Error) -> Option<&'static str> {
         weft::Error::File { source: Fs::IsADirectory, action: "remove", .. } => {
             Some("--recursive removes directories")
         }
-        weft::Error::Missing { option, .. } | weft::Error::Unasked { option, .. } => Some(option),
         _ => None,
     }
 }
 
 impl From<weft::Error> for Failure {
     fn from(error: weft::Error) -> Self {
-        let mut message = error.to_string();
+        let mut message = match &error {
+            weft::Error::Missing { message, option } => format!("{message}, {option}"),
+            weft::Error::Unasked { message, option } => format!("{message}. {option}"),
+            error => error.to_string(),
+        };
         if let Some(advice) = advice(&error) {
             message.push_str(" (");
             message.push_str(&advice);

@@ -67,7 +67,7 @@ pub enum Error {
         option: &'static str,
     },
     /// Something would be lost, and that it may be was not asked for.
-    #[error("{message}")]
+    #[error("{message}; it is overwritten only if that is asked for")]
     Unasked {
         /// What would be lost.
         message: String,

@@ -171,7 +171,7 @@ def test_errors_are_for_programs_and_not_for_a_command_line(image):
         return said
 
     assert "give the size" in refusal(weft.mkfs, "new.img")
-    assert "may be overwritten was not said" in refusal(weft.mkfs, image)
+    assert "overwritten only if that is asked for" in refusal(weft.mkfs, image)
     assert "take the order soft" in refusal(weft.Volume, image, write=True, order="journal")
     with weft.Volume(image, write=True) as volume:
         assert "open in this process already" in refusal(weft.Volume, image)

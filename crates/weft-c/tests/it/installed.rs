@@ -122,6 +122,27 @@ fn the_example_runs_with_the_static_library() {
     assert_eq!(run(Command::new(program).arg(scratch.path().join("v.img"))), EXAMPLE);
 }
 
+/// As docs/library.md says it: there is no static form of libgcc_s.
+#[test]
+fn the_example_runs_as_a_static_program() {
+    let Some(destination) = installed() else { return };
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let page = std::fs::read_to_string(workspace().join("docs/library.md")).expect("the page");
+    assert!(page.contains("--static --cflags --libs weft | sed 's/-lgcc_s/-lgcc_eh/'"), "{page}");
+    let libs = pkg_config(destination, &["--static", "--cflags", "--libs"]);
+    let program = destination.join("order-all-static");
+    let linked = Command::new("cc")
+        .arg("-static")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/order.c"))
+        .arg("-o")
+        .arg(&program)
+        .args(libs.iter().map(|lib| if lib == "-lgcc_s" { "-lgcc_eh" } else { lib }))
+        .output()
+        .expect("cc runs");
+    assert!(linked.status.success(), "{}", text(&linked));
+    assert_eq!(run(Command::new(program).arg(scratch.path().join("v.img"))), EXAMPLE);
+}
+
 #[test]
 fn the_example_orders_system_calls_on_a_mount() {
     let Some(destination) = installed() else { return };

@@ -79,8 +79,6 @@ fn refuse_content(image: &str, device: &dyn BlockDevice) -> Result<()> {
         Format::Nothing => return Ok(()),
         other => other.words(),
     };
-    let message = format!(
-        "{image} is in use already: it looks like {there}, and that it may be overwritten was not said"
-    );
+    let message = format!("{image} is in use already: it looks like {there}");
     Err(Error::Unasked { message, option: "--force overwrites it" })
 }
