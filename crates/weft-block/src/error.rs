@@ -45,6 +45,12 @@ pub enum Error {
         /// The image or block special file.
         path: PathBuf,
     },
+    /// The same, by this very process.
+    #[error("{path} is open in this process already; use that, or close it first")]
+    LockedHere {
+        /// The image or block special file.
+        path: PathBuf,
+    },
     /// A path could not be opened as a device.
     #[error("cannot open {path}: {source}")]
     Open {
@@ -103,7 +109,7 @@ impl Error {
                 source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
             }
             Self::ReadOnly => Errno::ROFS.raw_os_error(),
-            Self::Locked { .. } => Errno::BUSY.raw_os_error(),
+            Self::Locked { .. } | Self::LockedHere { .. } => Errno::BUSY.raw_os_error(),
             Self::OutOfRange { .. } | Self::Corrupt { .. } => Errno::IO.raw_os_error(),
             Self::Unsupported { .. } => Errno::OPNOTSUPP.raw_os_error(),
             Self::Invalid(_) | Self::Description { .. } => Errno::INVAL.raw_os_error(),

@@ -83,7 +83,7 @@ impl FileDevice {
         let exclusive = kind == FileType::BlockDevice && mode.lock && !mode.read_only;
         let flags = if exclusive { flags | OFlags::EXCL } else { flags };
         let fd = match rustix::fs::open(path, flags, Mode::empty()) {
-            Err(Errno::BUSY) => return Err(Error::Locked { path: path.to_owned() }),
+            Err(Errno::BUSY) => return Err(locked(path)),
             other => other.map_err(open_error)?,
         };
         Self::from_fd(fd, path, mode)
@@ -434,7 +434,34 @@ fn lock(fd: impl AsFd, path: &Path, shared: bool) -> Result<()> {
             Err(e) => return Err(Error::Open { path: path.to_owned(), source: e.into() }),
         }
     }
-    Err(Error::Locked { path: path.to_owned() })
+    Err(locked(path))
+}
+
+/// The error of a file that is locked: by this process, or by another.
+fn locked(path: &Path) -> Error {
+    let path = path.to_owned();
+    if is_locked_here(&path) { Error::LockedHere { path } } else { Error::Locked { path } }
+}
+
+/// Returns true if this process has locked a file: the kernel lists the locks of each open file.
+fn is_locked_here(path: &Path) -> bool {
+    let Ok(wanted) = rustix::fs::stat(path) else { return false };
+    let same = |fd: &str| {
+        let found = rustix::fs::stat(format!("/proc/self/fd/{fd}"));
+        found.is_ok_and(|found| (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino))
+    };
+    // Block special files are locked by the way in which they are opened.
+    let is_device = FileType::from_raw_mode(wanted.st_mode) == FileType::BlockDevice;
+    // A child of `fork` has its parent's open files, and the locks name who took them.
+    let this = std::process::id().to_string();
+    let is_locked = |fd: &str| {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+        let mut locks = info.lines().filter(|line| line.contains("FLOCK"));
+        is_device || locks.any(|line| line.split_whitespace().any(|word| word == this))
+    };
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let mut names = open.filter_map(|entry| entry.file_name().into_string().ok());
+    names.any(|fd| same(&fd) && is_locked(&fd))
 }
 
 /// Repeats a system call that a signal interrupted.
@@ -458,7 +485,9 @@ mod tests {
         let first = FileDevice::create(&path, 1 << 20).unwrap();
         for mode in [OpenMode::READ_WRITE, OpenMode::READ_ONLY] {
             let second = FileDevice::open(&path, mode);
-            assert!(matches!(second, Err(Error::Locked { .. })), "{second:?}");
+            let refused = second.expect_err("it is locked");
+            assert!(matches!(refused, Error::LockedHere { .. }), "{refused}");
+            assert!(refused.to_string().ends_with("use that, or close it first"), "{refused}");
         }
         assert!(FileDevice::open(&path, OpenMode::PEEK).is_ok());
         drop(first);

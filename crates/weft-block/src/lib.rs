@@ -68,6 +68,7 @@ mod log_writes;
 mod memory;
 mod overlay;
 mod partition;
+mod process;
 mod read_only;
 mod recorder;
 mod rng;
@@ -87,6 +88,7 @@ pub use overlay::Overlay;
 pub use partition::{
     Guid, Partition, PartitionInfo, PartitionTable, PartitionType, Scheme, list_partitions,
 };
+pub use process::{DroppedByOwner, OwnerProcess};
 pub use read_only::ReadOnly;
 pub use recorder::{Event, Recorder, replay};
 pub use rng::{Rng, mix};

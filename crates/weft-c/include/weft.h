@@ -19,8 +19,14 @@
  * calls fail with -EBADF, and they still have to be freed. The image is free for others then, but for
  * threads that are still in a group of it: each holds it until its next call of libweft, or its end.
  *
+ * Processes. A handle belongs to the process that made it. In a child of fork() every call on a handle of a
+ * volume, its files, directories and groups fails with -EBADF, and closing one there writes nothing (it
+ * returns -EBADF, too, where it returns anything): the parent goes on as if there were no child. A child
+ * that needs the volume opens it anew, once its parent has closed it.
+ *
  * Text. A source (the name of an image or a device), an order, a format and a label are UTF-8; paths are
- * bytes, and those in a volume start at its root. Sizes and offsets are in bytes.
+ * bytes. Those in a volume start at its root, with or without a slash: there is no current directory. Sizes
+ * and offsets are in bytes.
  *
  * No call prints, reads the environment, or changes the handling of signals. A call that finds an
  * error in libweft itself returns -ENOTRECOVERABLE; close what it was called on, and nothing else.

@@ -623,11 +623,21 @@ pub struct Fsck {
     pub journal: Option<String>,
 }
 
+/// What `--workload` takes, for the help of those who take one.
+fn operations() -> String {
+    let forms = weft_crash::OPERATIONS.join("\n  ");
+    format!(
+        "Operations of a workload, separated by ';' (paths are relative to the root and have no blanks; sizes \
+         as 9000 or 8K; what stands before a '|' is durable before):\n  {forms}"
+    )
+}
+
 #[derive(Debug, Args)]
+#[command(after_help = operations())]
 pub struct Trace {
     /// The volume that the operations begin with; it is not changed
     pub image: String,
-    /// The operations, in the words of weft crash: "mkdir D; creat D/a; write D/a 0 9000"
+    /// The operations, listed below: "mkdir D; creat D/a; write D/a 0 9000"
     #[arg(long, value_name = "WORKLOAD")]
     pub workload: String,
     /// Order of writes [default: soft on ext2, journal=ordered on ext3]

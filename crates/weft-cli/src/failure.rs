@@ -76,16 +76,20 @@ fn plain_advice(error: &weft::Error) -> Option<&'static str> {
 
 impl From<weft::Error> for Failure {
     fn from(error: weft::Error) -> Self {
-        let mut message = error.to_string();
+        let mut message = match &error {
+            weft::Error::Missing { message, option } => format!("{message}, {option}"),
+            weft::Error::Unasked { message, option } => format!("{message}. {option}"),
+            error => error.to_string(),
+        };
         if let Some(advice) = advice(&error) {
             message.push_str(" (");
             message.push_str(&advice);
             message.push(')');
         }
         match error {
-            weft::Error::Usage(_) | weft::Error::Block(weft::block::Error::Description { .. }) => {
-                Self::usage(message)
-            }
+            weft::Error::Usage(_)
+            | weft::Error::Missing { .. }
+            | weft::Error::Block(weft::block::Error::Description { .. }) => Self::usage(message),
             _ => Self::new(message),
         }
     }

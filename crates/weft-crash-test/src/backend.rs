@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use rustix::process::{getgid, getuid};
 use weft_block::{BlockDevice, Event, Image, MemoryDevice};
 use weft_order::OrderedFs;
-use weft_vfs::FileSystem;
 use weft_vfs::memfs::{MemFs, MemLimits, Snapshot};
+use weft_vfs::{Caller, FileSystem, SetAttr};
 
 use crate::recorder::VolumeHook;
 use crate::volume::{self, Mounted, Volume, VolumeKind, VolumeOptions, read_tree};
@@ -46,9 +47,17 @@ pub(crate) fn later(events: &[Event], skipped: usize) -> Vec<Event> {
     events.iter().skip(skipped).map(later).collect()
 }
 
-/// An empty file system in memory.
+/// An empty file system in memory, whose root belongs to the user of this process.
 pub(crate) fn memory(size_bytes: u64) -> MemFs {
-    MemFs::with_limits(MemLimits { capacity_bytes: size_bytes, ..MemLimits::default() })
+    let limits = MemLimits { capacity_bytes: size_bytes, ..MemLimits::default() };
+    let fs = MemFs::with_limits(limits);
+    // As on a local disk: in a directory of somebody else an ordinary user could make nothing.
+    let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
+    let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+    if let Err(e) = fs.setattr(&Caller::ROOT, fs.root(), &owner) {
+        unreachable!("every tree has a root: {e}");
+    }
+    fs
 }
 
 impl Backend {

@@ -445,5 +445,6 @@ fn nothing() -> Report {
         syncs: 0,
         promises: 0,
         models: Vec::new(),
+        notes: Vec::new(),
     }
 }

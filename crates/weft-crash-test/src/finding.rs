@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::calls::{Action, CallNr, NodeNr};
+use crate::calls::{Action, CallNr, NodeNr, Span};
 use crate::effects::Change;
 use crate::mend::Mend;
 use crate::model::{Model, UnitNr};
@@ -34,6 +34,8 @@ pub enum Nature {
     NotDurable,
     /// Only a part of one call is on the disk.
     Partial,
+    /// A name that a file had lost is back, after a later call has removed another file of this name.
+    Restored,
     /// All calls are on the disk, up to a moment: the program was stopped between two calls.
     Interrupted,
 }
@@ -82,6 +84,10 @@ pub struct Finding {
     pub output: String,
     /// What would prevent it, and whether it does.
     pub mend: Option<Mend>,
+    /// What to do where no call would prevent it.
+    pub advice: Option<&'static str>,
+    /// Whether each of the lost calls must be lost, as far as it is known: not if the search ended before.
+    pub narrowed: bool,
     /// The cause, from which a mend is derived.
     #[serde(skip)]
     pub cause: Cause,
@@ -174,6 +180,8 @@ impl Finding {
             outcome: verdict.outcome,
             output: verdict.output,
             mend: None,
+            advice: advice(nature, trigger.map(|call| &call.action)),
+            narrowed: cause.narrowed,
             cause: cause.clone(),
         }
     }
@@ -191,25 +199,28 @@ fn headline(
     let is_same_write = lost.iter().all(|lost| Some(lost.call.nr) == kept.map(|kept| kept.nr));
     let lost: Vec<String> = lost.iter().map(|lost| name(&lost.call, &lost.blocks)).collect();
     let lost = match lost.as_slice() {
-        [] => "what is not written yet".into(),
-        [one] => one.clone(),
-        [first, second] => format!("{first} and {second}"),
-        [first, rest @ ..] => format!("{first} and {} more calls", rest.len()),
+        [] => "what is not written yet is lost".into(),
+        [one] => format!("{one} is lost"),
+        [first, second] => format!("{first} and {second} are lost"),
+        [first, rest @ ..] => format!("{first} and {} more calls are lost", rest.len()),
     };
     let Some(kept) = kept.map(|call| name(call, kept_blocks)) else {
         return "the check fails on what was there before the program began".into();
     };
     match nature {
         Nature::Reordered if is_same_write => {
-            format!("{lost} is lost, but {kept}, written with it, is on the disk")
+            format!("{lost}, but {kept}, written with it, is on the disk")
         }
         Nature::Reordered => {
             let kept = kept.strip_prefix("the ").unwrap_or(&kept);
-            format!("{lost} is lost, but the later {kept} is on the disk")
+            format!("{lost}, but the later {kept} is on the disk")
         }
-        Nature::NotDurable if is_mark => format!("{lost} is lost, though {kept} was reached"),
-        Nature::NotDurable => format!("{lost} is lost, though {kept}"),
+        Nature::NotDurable if is_mark => format!("{lost}, though {kept} was reached"),
+        Nature::NotDurable => format!("{lost}, though {kept}"),
         Nature::Partial => format!("only a part of {kept} is on the disk"),
+        Nature::Restored => {
+            format!("after {kept} the name is back that an earlier file had lost")
+        }
         Nature::Interrupted => format!("the power was cut right after {kept}"),
     }
 }
@@ -247,8 +258,69 @@ fn nature(subject: &Subject, cause: &Cause) -> Nature {
         Some(Action::Promise { .. } | Action::Mark { .. } | Action::End) | None => {
             Nature::NotDurable
         }
+        Some(_) if restored(subject, cause).is_some() => Nature::Restored,
         Some(_) if cause.lost.iter().all(same_call) => Nature::Partial,
         Some(_) => Nature::Reordered,
+    }
+}
+
+/// The name that a file has got back by a state which keeps one unit of the trigger and loses the next: see
+/// the models. With its directory, the file, and the call that had taken the name from it.
+pub(crate) fn restored(subject: &Subject, cause: &Cause) -> Option<(NodeNr, CallNr)> {
+    let trigger = cause.trigger?;
+    let [lost] = cause.lost[..] else { return None };
+    if call_of(subject, lost) != trigger {
+        return None;
+    }
+    let mut changes = subject.units.changes(lost);
+    let Some(Change::Name { dir, name, node: None, before: Some(old) }) = changes.next() else {
+        return None;
+    };
+    let gives_it = |call: CallNr, to: Option<NodeNr>, from: Option<NodeNr>| {
+        let mut effects = subject.units.effects.iter().filter(|effect| effect.call == call);
+        effects.any(|effect| {
+            effect.change == Change::Name { dir: *dir, name: name.clone(), node: to, before: from }
+        })
+    };
+    // No call gives a name back: only a model's unit does.
+    if !gives_it(trigger, Some(*old), None) {
+        return None;
+    }
+    let mut earlier = (0..trigger.0).rev().map(CallNr);
+    let took = earlier.find(|call| {
+        let mut effects = subject.units.effects.iter().filter(|effect| effect.call == *call);
+        effects.any(|effect| {
+            matches!(&effect.change, Change::Name { dir: d, name: n, before, .. }
+                if d == dir && n == name && *before == Some(*old))
+        })
+    })?;
+    Some((*dir, took))
+}
+
+/// What to do where no `fsync` helps.
+fn advice(nature: Nature, trigger: Option<&Action>) -> Option<&'static str> {
+    let grows = |span: &Span| span.offset > 0 && span.size_after > span.size_before;
+    match (nature, trigger) {
+        (Nature::Interrupted, None) => Some(
+            "let the check accept what is there before the program begins (without promises old and new are \
+             both right), or make what it expects with --setup",
+        ),
+        (Nature::Interrupted, Some(Action::Write(span))) if grows(span) => Some(
+            "no fsync prevents this, and a program that is killed there leaves the same: give each record its \
+             length and a checksum, and let the reader end at the first record that is not whole",
+        ),
+        (Nature::Interrupted, Some(_)) => Some(
+            "no fsync prevents this, and a program that is killed there leaves the same: write a new file and \
+             rename it, or keep a log",
+        ),
+        (Nature::Partial, Some(Action::Write(span))) if grows(span) => Some(
+            "no fsync prevents this: give each record its length and a checksum, and let the reader end at \
+             the first record that is not whole",
+        ),
+        (Nature::Partial, _) => {
+            Some("no fsync prevents this: write a new file and rename it, or keep a log")
+        }
+        _ => None,
     }
 }
 

@@ -43,6 +43,9 @@ pub(crate) struct InodeLog {
     made: HashSet<NodeNr>,
     /// Directories that were fsynced.
     directories: HashSet<NodeNr>,
+    /// For each directory that was fsynced, the number of units before its last `fsync`: its log has the
+    /// removals of names that are among them.
+    synced: HashMap<NodeNr, usize>,
     /// The renames in such a directory, which its log holds if it holds anything later.
     renames: Vec<(UnitNr, NodeNr)>,
     /// The renames that each later change in such a directory requires, until the log may hold that change
@@ -177,6 +180,7 @@ impl InodeLog {
     pub(crate) fn fsync(&mut self, node: NodeNr, is_dir: bool, units: &[Unit], effects: &[Effect]) {
         if is_dir {
             self.release_all();
+            self.synced.insert(node, units.len());
         }
         self.log(vec![node], units, effects);
         // A new directory may be in the log without what is in it.
@@ -207,6 +211,7 @@ impl InodeLog {
             }
             let owners = self.owners.get(&name).into_iter().flatten();
             let before = owners.take_while(|owner| **owner != node);
+            let before = before.filter(|owner| !self.is_gone(&name, **owner, units, effects));
             found.extend(before.map(|owner| (name.clone(), *owner)));
         }
         found.sort_unstable();
@@ -214,13 +219,39 @@ impl InodeLog {
         found
     }
 
-    /// The inodes but this one that have had a name since the last commit, or had it at that commit.
-    pub(crate) fn others_of(&self, name: &Name, node: NodeNr) -> Vec<NodeNr> {
-        let owners = self.owners.get(name).into_iter().flatten();
-        let mut others: Vec<NodeNr> = owners.copied().filter(|owner| *owner != node).collect();
+    /// The inodes but this one that have had a name since the last commit, or had it at that commit, and
+    /// whose loss of it may not be on the disk.
+    pub(crate) fn others_of(
+        &self,
+        name: &Name,
+        node: NodeNr,
+        units: &[Unit],
+        effects: &[Effect],
+    ) -> Vec<NodeNr> {
+        let owners = self.owners.get(name).into_iter().flatten().copied();
+        let may_return =
+            |owner: &NodeNr| *owner != node && !self.is_gone(name, *owner, units, effects);
+        let mut others: Vec<NodeNr> = owners.filter(may_return).collect();
         others.sort_unstable();
         others.dedup();
         others
+    }
+
+    /// Returns true if an inode has lost a name before the last `fsync` of the directory: the log of the
+    /// directory says that the name is not there, and whatever is replayed, the inode does not get it
+    /// back.
+    fn is_gone(&self, name: &Name, owner: NodeNr, units: &[Unit], effects: &[Effect]) -> bool {
+        let Some(synced) = self.synced.get(&name.0) else { return false };
+        let takes_it = |unit: &&UnitNr| {
+            let mut changes =
+                units[unit.index()].effects.iter().map(|e| &effects[*e as usize].change);
+            changes.any(|change| {
+                matches!(change, Change::Name { dir, name: lost, before, .. }
+                    if *before == Some(owner) && *dir == name.0 && *lost == name.1)
+            })
+        };
+        let all = self.all.get(&owner).into_iter().flatten();
+        all.rev().find(takes_it).is_some_and(|loss| loss.index() < *synced)
     }
 
     /// Ends the requirements of changes that may be in the log by way of these inodes, without the
@@ -295,6 +326,7 @@ impl InodeLog {
         self.logged.clear();
         self.made.clear();
         self.directories.clear();
+        self.synced.clear();
         self.renames.clear();
         self.all.clear();
     }

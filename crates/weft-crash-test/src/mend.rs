@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::calls::{Action, CallNr, NodeNr};
-use crate::finding::{Finding, Nature, objects, path_of, roots};
+use crate::finding::{Finding, Nature, objects, path_of, restored, roots};
 use crate::rounds::in_rounds;
 use crate::shrink::Cause;
 use crate::states::{Bounds, Epoch, State};
@@ -48,8 +48,8 @@ pub fn mend(
     deadline: Instant,
 ) -> Result<Option<Mend>> {
     let cause = &finding.cause;
-    let (Some(trigger), Nature::Reordered | Nature::NotDurable) = (cause.trigger, finding.nature)
-    else {
+    let natures = [Nature::Reordered, Nature::NotDurable, Nature::Restored];
+    let Some(trigger) = cause.trigger.filter(|_| natures.contains(&finding.nature)) else {
         return Ok(None);
     };
     // What the file system would have written is not known.
@@ -58,7 +58,10 @@ pub fn mend(
     }
     let roots = roots(subject, cause);
     let Some(first) = roots.first() else { return Ok(None) };
-    let first = subject.units.units[first.index()].call;
+    let first = match restored(subject, cause) {
+        Some((_, took)) => took,
+        None => subject.units.units[first.index()].call,
+    };
     let (mut files, mut dirs): (Vec<NodeNr>, Vec<NodeNr>) = (Vec::new(), Vec::new());
     for unit in &roots {
         let (f, d) = objects(subject, *unit);
@@ -157,7 +160,7 @@ impl<'a> Proof<'a> {
             let promises = self.mended.promises(epoch);
             let edits = &self.mended.edits;
             let (tree, damage) = (&built.tree, built.damage.as_deref());
-            let case = Case { edits, state, tree, damage, promises: &promises };
+            let case = Case { edits, state, tree, damage, promises: &promises, emptied: None };
             self.states += 1;
             self.failed += u64::from(self.judge.verdict(&case)?.fails());
         }

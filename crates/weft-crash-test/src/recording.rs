@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -35,6 +35,9 @@ pub struct Header {
     pub exit: Option<i32>,
     /// Processes that were left when it ended, and were killed.
     pub left_behind: u32,
+    /// The path of the folder in which it ran, if it ran in one.
+    #[serde(default)]
+    pub folder: Option<PathBuf>,
 }
 
 /// A recording of a program.

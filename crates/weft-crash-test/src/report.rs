@@ -26,6 +26,8 @@ pub struct Report {
     pub promises: usize,
     /// What was found under each model.
     pub models: Vec<ModelReport>,
+    /// What limits the test.
+    pub notes: Vec<String>,
 }
 
 /// What was found under one model.
@@ -215,7 +217,8 @@ impl fmt::Display for Report {
             write!(f, "; {} to the volume", count(self.block_writes as u64, "write"))?;
         }
         writeln!(f)?;
-        self.models.iter().try_for_each(|model| write!(f, "{model}"))
+        self.models.iter().try_for_each(|model| write!(f, "{model}"))?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
     }
 }
 
@@ -298,6 +301,7 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
         let fate = match (parts.as_str(), finding.nature) {
             ("", _) => "LOST".to_owned(),
             ("half of a page", _) => "half of a page is written".to_owned(),
+            (_, Nature::Restored) => "the name is back".to_owned(),
             (parts, _) => format!("LOST: its {parts}"),
         };
         line(f, &lost.call, &fate)?;
@@ -320,8 +324,8 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
         writeln!(f, "                 and of the same write on the disk:")?;
         write_blocks(f, &finding.kept_blocks)?;
     }
-    match (&finding.mend, finding.nature) {
-        (Some(mend), _) => {
+    match &finding.mend {
+        Some(mend) => {
             writeln!(
                 f,
                 "     missing: {}, after call {} and before call {}",
@@ -336,13 +340,17 @@ fn write_finding(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
             };
             writeln!(f, "     with it, {proof}")?;
         }
-        (None, Nature::Interrupted | Nature::Partial) => {
-            writeln!(
-                f,
-                "     no fsync prevents this: write a new file and rename it, or keep a log"
-            )?;
+        None => {
+            if let Some(advice) = finding.advice {
+                writeln!(f, "     {advice}")?;
+            }
         }
-        (None, _) => {}
+    }
+    if !finding.narrowed {
+        writeln!(
+            f,
+            "     the time was over before it was found which of these calls must be lost"
+        )?;
     }
     writeln!(
         f,

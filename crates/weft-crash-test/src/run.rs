@@ -23,7 +23,7 @@ use crate::verdict::{Case, Judge, Verdict, VolumeJudge};
 use crate::volume::VolumeOptions;
 use crate::words::describe;
 use crate::worker::{RemoteJudge, WorkerCommand, record};
-use crate::{Error, Model, Pattern, Recording, Result, mend};
+use crate::{Error, Header, Model, Pattern, Recording, Result, hints, mend};
 
 /// How a program is recorded.
 #[derive(Debug, Clone)]
@@ -80,7 +80,8 @@ pub fn record_program(worker: &WorkerCommand, options: &RecordOptions) -> Result
             Some(status) => format!("exit status {status}"),
             None => "a signal".into(),
         };
-        return Err(Error::NotTested(format!("the program failed ({how}){said}")));
+        let hint = hints::for_line(&options.run, recording.header.exit);
+        return Err(Error::NotTested(format!("the program failed ({how}){said}{hint}")));
     }
     Ok(recording)
 }
@@ -116,6 +117,7 @@ pub fn check_recording(
         syncs: count(Action::is_sync),
         promises: count(|action| action.promise().is_some()),
         models: Vec::new(),
+        notes: Vec::new(),
     };
     for model in &models(recording, options) {
         let began = Instant::now();
@@ -123,13 +125,18 @@ pub fn check_recording(
         for judge in &mut judges {
             judge.begin(*model)?;
         }
-        let mut found = search(&subject, &mut judges, options.limits, &|p| progress(*model, p))?;
+        let found = search(&subject, &mut judges, options.limits, &|p| progress(*model, p));
+        let mut found = found.map_err(|e| hints::with_hint(e, &options.check))?;
+        if report.models.is_empty() && !options.check.is_empty() {
+            report.notes.extend(hints::accepts_emptied(&subject, judges[0].as_mut())?);
+        }
         // The proofs of missing calls may take as long again as the search.
         let deadline = Instant::now() + options.limits.time;
         add_mends(recording, &subject, &mut found.findings, judges[0].as_mut(), deadline)?;
         let (units, seconds) = (subject.units.units.len(), began.elapsed().as_secs_f64());
         report.models.push(ModelReport { model: *model, units, found, seconds });
     }
+    report.notes.extend(note_of_folders(&recording.header, &judges));
     Ok(report)
 }
 
@@ -197,6 +204,19 @@ pub fn check_each_sync(
     Ok(all)
 }
 
+/// A note if checks have run in another folder than the program: what it has written of its own path means
+/// something else there.
+fn note_of_folders(header: &Header, judges: &[Box<dyn Judge>]) -> Option<String> {
+    let (was, judges) = (header.folder.as_ref()?, judges.iter());
+    let other =
+        judges.filter_map(|judge| judge.folder()).find(|folder| *folder != was.as_path())?;
+    let (was, other) = (was.display(), other.display());
+    Some(format!(
+        "the program ran in {was}, and checks ran in {other}: programs that write absolute paths into their \
+         files are judged by paths that are not there"
+    ))
+}
+
 /// The models to be tested: of a program on a volume, the volume.
 fn models(recording: &Recording, options: &CheckOptions) -> Vec<Model> {
     match recording.volume {
@@ -260,7 +280,8 @@ pub fn check_state(
     let judge = judges[0].as_mut();
     judge.begin(model)?;
     let (tree, damage) = (&built.tree, built.damage.as_deref());
-    judge.verdict(&Case { edits: &[], state, tree, damage, promises: &promises })
+    let promises = &promises;
+    judge.verdict(&Case { edits: &[], state, tree, damage, promises, emptied: None })
 }
 
 /// Leaves the files of a state in a directory, which must not exist.

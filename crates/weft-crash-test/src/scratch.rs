@@ -12,6 +12,8 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
+use crate::folder::Folder;
+use crate::sandbox::MountPoints;
 use crate::{Error, Result};
 
 /// The beginning of their names. No directory that begins so is ever left unlocked by its owner.
@@ -21,6 +23,8 @@ const PREFIX: &str = "weft-crash-run-";
 #[derive(Debug)]
 pub(crate) struct Scratch {
     directory: TempDir,
+    /// The folder of the user's tests; without one the mount points are in the directory.
+    folder: Option<Folder>,
     /// Its lock. No process that is started inherits it.
     _lock: File,
 }
@@ -40,7 +44,7 @@ impl Scratch {
                 tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent).map_err(failed())?;
             // Another test may take it for left behind before it is locked, and remove it.
             if let Some(lock) = lock(directory.path()) {
-                return Ok(Self { directory, _lock: lock });
+                return Ok(Self { directory, folder: Folder::new(), _lock: lock });
             }
         }
         let source = std::io::Error::other("it is removed each time");
@@ -49,6 +53,14 @@ impl Scratch {
 
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Where workers mount.
+    pub(crate) fn mount_points(&self) -> MountPoints {
+        match &self.folder {
+            Some(folder) => MountPoints { own: folder.path(), shared: folder.shared() },
+            None => MountPoints { own: self.path().join("mnt"), shared: self.path().to_owned() },
+        }
     }
 
     /// The recording.

@@ -198,6 +198,7 @@ fn check_without_power_cut(subject: &Subject, judge: &mut dyn Judge) -> Result<(
         tree: &built.tree,
         damage: built.damage.as_deref(),
         promises: &promises,
+        emptied: None,
     })?;
     if verdict.fails() {
         let output = verdict.output.trim();
@@ -349,6 +350,7 @@ impl Shared<'_> {
             tree: &job.built.tree,
             damage: job.built.damage.as_deref(),
             promises: &promises,
+            emptied: None,
         };
         let verdict = judge.verdict(&case)?;
         locked(&self.verdicts).insert(job.key, verdict.fails());

@@ -23,6 +23,8 @@ pub struct Cause {
     pub torn: Option<UnitNr>,
     /// The call without which the check passes: it reached the disk, or it made a promise.
     pub trigger: Option<CallNr>,
+    /// No unit that is lost can be kept: set unless the time was over before that was known.
+    pub narrowed: bool,
 }
 
 /// A power cut after a number of calls, with some units lost.
@@ -49,7 +51,7 @@ pub fn shrink(
     let torn = state.torn.map(|torn| (epoch.pending[torn.place as usize], torn.sectors));
     let mut cut =
         Cut { end: epoch.end, lost: lost.map(|place| epoch.pending[place]).collect(), torn };
-    let mut shrink = Shrink { cursor, fails, deadline };
+    let mut shrink = Shrink { cursor, fails, deadline, narrowed: true };
     if cut.torn.is_some() {
         let whole = Cut { torn: None, ..cut.clone() };
         if shrink.fails(&whole)? {
@@ -62,13 +64,15 @@ pub fn shrink(
     cut = shrink.lose_less(cut)?;
     let state = shrink.state(&cut)?;
     let lost = cut.lost.into_iter().collect();
-    Ok(Cause { state, cut: cut.end, lost, torn: cut.torn.map(|(unit, _)| unit), trigger })
+    let (narrowed, torn) = (shrink.narrowed, cut.torn.map(|(unit, _)| unit));
+    Ok(Cause { state, cut: cut.end, lost, torn, trigger, narrowed })
 }
 
 struct Shrink<'s, 'a> {
     cursor: &'s mut Cursor<'a>,
     fails: &'s mut dyn FnMut(&mut Cursor<'_>, &State) -> Result<bool>,
     deadline: Instant,
+    narrowed: bool,
 }
 
 impl Shrink<'_, '_> {
@@ -100,6 +104,7 @@ impl Shrink<'_, '_> {
             let mut changed = false;
             for chunk in lost.chunks(step) {
                 if Instant::now() >= self.deadline {
+                    self.narrowed = false;
                     return Ok(cut);
                 }
                 let mut less = cut.clone();

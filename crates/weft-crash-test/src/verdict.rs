@@ -1,5 +1,7 @@
 //! What a check says of a state.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use weft_vfs::memfs::Snapshot;
 
@@ -65,6 +67,8 @@ pub struct Case<'a> {
     pub damage: Option<&'a str>,
     /// The promises that the program had made.
     pub promises: &'a [&'a str],
+    /// The number of a file that has no content in the tree, though it has in the state.
+    pub emptied: Option<u64>,
 }
 
 /// Passes all states but those whose volume is damaged.
@@ -92,6 +96,11 @@ pub trait Judge: Send {
     /// # Errors
     /// If the check could not be run: this is no verdict.
     fn judge(&mut self, case: &Case<'_>) -> Result<Verdict>;
+
+    /// Returns the folder in which it runs its checks, once it has run one.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
 
     /// Judges one state: one whose volume is damaged fails without its check.
     ///

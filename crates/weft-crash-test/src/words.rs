@@ -80,7 +80,7 @@ impl Paths {
         // A tree is never as deep as this: directories that were moved may form a circle here.
         while at != ROOT && parts.len() < 256 {
             let Some((dir, name)) = self.names.get(&at) else {
-                parts.push(format!("(inode {})", at.0));
+                parts.push(format!("(file {} without a name)", at.0));
                 break;
             };
             parts.push(String::from_utf8_lossy(name).into_owned());

@@ -15,18 +15,19 @@ use weft_vfs::memfs::MemFs;
 
 use crate::backend::{Backend, Base, later, memory};
 use crate::before_main::WORKER_ARGUMENT;
+use crate::calls::NodeNr;
 use crate::run::{CheckOptions, RecordOptions};
 use crate::sandbox::{self, run_if_worker};
 use crate::sandbox::{
-    Channel, CheckServer, Ended, READY_MAX, Seat, Served, ShellCommand, TestMount, Worker,
-    WorkerOptions,
+    Channel, CheckServer, Ended, MountPoints, READY_MAX, Seat, Served, ShellCommand, TestMount,
+    Worker, WorkerOptions,
 };
 use crate::scratch::Scratch;
 use crate::states::State;
 use crate::subject::{Cursor, Edit, Subject};
 use crate::verdict::{Case, Judge, Outcome, Verdict};
 use crate::volume::{Volume, VolumeOptions, merge};
-use crate::{Error, Header, Model, Pattern, Recording, Result};
+use crate::{Error, Header, Model, Pattern, Recording, Result, hints};
 
 /// How this program is started again to be a worker.
 #[derive(Debug, Clone)]
@@ -50,9 +51,13 @@ impl WorkerCommand {
     }
 
     fn start(&self, scratch: &Scratch, number: u32) -> Result<Worker> {
-        let mut options = WorkerOptions::new(&self.arguments, scratch.path());
-        options.number = number;
+        let options = self.options(scratch.mount_points(), number);
         Ok(Worker::start(&options)?)
+    }
+
+    fn options(&self, mount_points: MountPoints, number: u32) -> WorkerOptions {
+        let options = WorkerOptions::new(&self.arguments, &mount_points.shared);
+        WorkerOptions { mount_points, number, ..options }
     }
 }
 
@@ -82,6 +87,8 @@ enum Request {
     },
     Judge {
         state: String,
+        /// The number of a file whose content is taken away.
+        emptied: Option<u64>,
     },
 }
 
@@ -140,7 +147,7 @@ pub(crate) fn record(
 /// Runs checks in a worker, which is started again if a check has ended it.
 pub(crate) struct RemoteJudge {
     command: WorkerCommand,
-    scratch: PathBuf,
+    mount_points: MountPoints,
     number: u32,
     check: Request,
     worker: Option<Worker>,
@@ -162,7 +169,7 @@ impl RemoteJudge {
     ) -> Self {
         Self {
             command: command.clone(),
-            scratch: scratch.path().to_owned(),
+            mount_points: scratch.mount_points(),
             number,
             check: Request::Check {
                 recording: scratch.recording(),
@@ -197,11 +204,11 @@ impl RemoteJudge {
 
     fn try_judge(&mut self, case: &Case<'_>) -> Result<Option<Answer>> {
         if self.worker.is_none() {
-            let mut options = WorkerOptions::new(&self.command.arguments, &self.scratch);
-            options.number = self.number;
+            let options = self.command.options(self.mount_points.clone(), self.number);
             self.worker = Some(Worker::start(&options)?);
             self.begun = None;
-            let check = std::mem::replace(&mut self.check, Request::Judge { state: String::new() });
+            let nothing = Request::Judge { state: String::new(), emptied: None };
+            let check = std::mem::replace(&mut self.check, nothing);
             let answer = self.ask(&check);
             self.check = check;
             match answer? {
@@ -217,11 +224,15 @@ impl RemoteJudge {
                 other => return Ok(other),
             }
         }
-        self.ask(&Request::Judge { state: case.state.to_string() })
+        self.ask(&Request::Judge { state: case.state.to_string(), emptied: case.emptied })
     }
 }
 
 impl Judge for RemoteJudge {
+    fn folder(&self) -> Option<&Path> {
+        self.worker.as_ref().map(Worker::mountpoint)
+    }
+
     fn begin(&mut self, model: Model) -> Result<()> {
         self.model = model;
         Ok(())
@@ -265,7 +276,7 @@ fn serve(mut seat: Seat) -> Result<()> {
         Request::Check { recording, promises, check, serves, time_limit, size_bytes } => {
             let recording = match Recording::share(&recording) {
                 Ok(recording) => recording,
-                Err(e) => return Ok(seat.channel.send(&Answer::NotTested(e.to_string()))?),
+                Err(e) => return Ok(seat.channel.send(&Answer::of(e))?),
             };
             let Seat { mut channel, isolation, mountpoint } = seat;
             let fs = Arc::new(memory(size_bytes));
@@ -323,7 +334,10 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
         let ended = command(setup).run(&seat.isolation)?;
         if ended.ended != Ended::Exit(0) {
             let output = said(&format!("{}{}", ended.stdout, ended.stderr));
-            return Err(Error::NotTested(format!("the setup failed ({}){output}", ended.ended)));
+            let status = if let Ended::Exit(status) = ended.ended { Some(status) } else { None };
+            let hint = hints::for_line(setup, status);
+            let ended = ended.ended;
+            return Err(Error::NotTested(format!("the setup failed ({ended}){output}{hint}")));
         }
     }
     write_mapped_pages(mount.path())?;
@@ -358,8 +372,13 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
             )));
         }
     };
-    let header =
-        Header { setup: setup.clone(), run: run.clone(), exit, left_behind: ended.left_running };
+    let header = Header {
+        setup: setup.clone(),
+        run: run.clone(),
+        exit,
+        left_behind: ended.left_running,
+        folder: Some(mount.path().to_owned()),
+    };
     let recording = match backend {
         Backend::Memory(_) => Recording::new(header, tree, calls),
         Backend::Volume { kind, recorder, .. } => {
@@ -377,7 +396,12 @@ fn record_here(seat: &Seat, request: &Request) -> Result<String> {
 /// some later time. `syncfs` does not wait for a FUSE mount, so that each file is synced.
 fn write_mapped_pages(directory: &Path) -> Result<()> {
     let failed = |path: &Path| Error::io(format!("reading {}", path.display()));
-    for entry in std::fs::read_dir(directory).map_err(failed(directory))? {
+    let entries = match std::fs::read_dir(directory) {
+        // As `lost+found` of a volume, to all but root: this user has mapped nothing in it.
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
+        entries => entries.map_err(failed(directory))?,
+    };
+    for entry in entries {
         let entry = entry.map_err(failed(directory))?;
         let kind = entry.file_type().map_err(failed(directory))?;
         if kind.is_dir() {
@@ -421,11 +445,9 @@ impl Checker {
             let mut told = None;
             loop {
                 next = channel.receive()?;
-                let Some(Request::Judge { state }) = &next else { break };
-                let answer = match self.judge(&subject, &mut cursor, &mut told, state) {
-                    Ok(verdict) => Answer::Verdict(verdict),
-                    Err(e) => Answer::NotTested(e.to_string()),
-                };
+                let Some(Request::Judge { state, emptied }) = &next else { break };
+                let answer = self.judge(&subject, &mut cursor, &mut told, (state, *emptied));
+                let answer = answer.map_or_else(Answer::of, Answer::Verdict);
                 channel.send(&answer)?;
             }
         }
@@ -437,7 +459,7 @@ impl Checker {
         subject: &Subject,
         cursor: &mut Cursor<'_>,
         told: &mut Option<usize>,
-        state: &str,
+        (state, emptied): (&str, Option<u64>),
     ) -> Result<Verdict> {
         let state: State = state.parse()?;
         let epoch = cursor.epoch(state.epoch)?;
@@ -449,7 +471,10 @@ impl Checker {
             std::fs::write(&self.promises, text).map_err(Error::io("writing the promises"))?;
             *told = Some(epoch.promises);
         }
-        let tree = cursor.tree(&state)?;
+        let mut tree = cursor.tree(&state)?;
+        if let Some(file) = emptied {
+            tree = hints::emptied(&tree, NodeNr(file))?;
+        }
         self.fs.restore(&tree);
         let (ended, printed) = self.run_check()?;
         let outcome = match ended {

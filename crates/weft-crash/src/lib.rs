@@ -56,4 +56,4 @@ pub use judge::{Fault, Kind};
 pub use one_workload::Violation;
 pub use states::{Bounds, CrashState};
 pub use target::{Findings, Mounted, Promises, Severity, Target, Tree};
-pub use workload::{Op, Workload};
+pub use workload::{OPERATIONS, Op, Workload};

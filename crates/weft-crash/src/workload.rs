@@ -70,6 +70,48 @@ pub enum Op {
     Trim,
 }
 
+/// The operations that a workload may have: the first word of each, and its arguments.
+pub const OPERATIONS: &[&str] = &[
+    "creat PATH",
+    "tmpfile PATH",
+    "mkdir PATH",
+    "mkfifo PATH",
+    "write PATH OFFSET LENGTH",
+    "append PATH LENGTH",
+    "falloc PATH OFFSET LENGTH [keep]",
+    "punch PATH OFFSET LENGTH",
+    "truncate PATH SIZE",
+    "link PATH NEW",
+    "symlink TARGET NEW",
+    "unlink PATH",
+    "rmdir PATH",
+    "remove PATH",
+    "rename OLD NEW",
+    "exchange ONE OTHER",
+    "setxattr PATH NAME LENGTH",
+    "removexattr PATH NAME",
+    "chmod PATH OCTAL",
+    "hold PATH",
+    "fsync PATH",
+    "fdatasync PATH",
+    "sync",
+    "writeback",
+    "trim",
+];
+
+/// Says how an operation is written that could not be read.
+fn usage(text: &str) -> Error {
+    let word = text.split_whitespace().next().unwrap_or_default();
+    let form = OPERATIONS.iter().find(|form| form.split(' ').next() == Some(word));
+    Error::Syntax(match form {
+        Some(form) => format!("{text:?} is no operation of a workload: write {form:?}"),
+        None => format!(
+            "{text:?} is no operation of a workload: the operations are {}",
+            OPERATIONS.join("; ")
+        ),
+    })
+}
+
 impl Op {
     /// Returns true if it makes something durable and changes nothing else.
     #[must_use]
@@ -151,7 +193,7 @@ impl FromStr for Op {
             ["sync"] => Self::Sync,
             ["writeback"] => Self::WriteBack,
             ["trim"] => Self::Trim,
-            _ => return Err(Error::Syntax(format!("{text:?} is no operation of a workload"))),
+            _ => return Err(usage(text)),
         })
     }
 }
@@ -212,6 +254,34 @@ mod tests {
         assert_eq!((workload.setup.len(), workload.ops.len()), (3, 17));
         assert_eq!(workload.to_string(), text);
         assert_eq!("write a 1k 2K".parse::<Op>().unwrap(), Op::Write("a".into(), 1024, 2048));
+    }
+
+    #[test]
+    fn every_operation_that_is_listed_is_one_and_errors_list_them() {
+        let arguments = [
+            ("PATH", "a"),
+            ("OFFSET", "0"),
+            ("LENGTH", "1"),
+            ("[keep]", "keep"),
+            ("SIZE", "1"),
+            ("NEW", "b"),
+            ("TARGET", "t"),
+            ("OLD", "a"),
+            ("ONE", "a"),
+            ("OTHER", "b"),
+            ("NAME", "n"),
+            ("OCTAL", "755"),
+        ];
+        for form in OPERATIONS {
+            let words = form.split(' ').map(|word| {
+                arguments.iter().find(|(name, _)| *name == word).map_or(word, |(_, value)| value)
+            });
+            let text = words.collect::<Vec<_>>().join(" ");
+            assert_eq!(text.parse::<Op>().map(|op| op.to_string()).unwrap(), text);
+        }
+        let error = |text: &str| text.parse::<Op>().unwrap_err().to_string();
+        assert!(error("write d/a 8192").contains("write \"write PATH OFFSET LENGTH\""));
+        assert!(error("fly a").contains("creat PATH; tmpfile PATH; "), "{}", error("fly a"));
     }
 
     #[test]

@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Updater, ioctl};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use weft_patch::OwnerProcess;
+
 use crate::commands::{self, Covered, Fsync, Kind, Scope, encode};
 use crate::listing::{LABEL_ARGUMENT_BYTES, LISTED_BYTES, ListedGroup, encode_label, is_label};
 
@@ -72,11 +74,13 @@ impl Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A group of a mount: what [`PatchGroup`](weft_patch::PatchGroup) is in process. It belongs to the
-/// process that made it; dropping it closes it, and the order of its changes stays.
+/// process that made it; dropping it there closes it, and the order of its changes stays. Dropping the copy
+/// that a child of `fork` has does nothing.
 #[derive(Debug)]
 pub struct MountedGroup {
     directory: Arc<File>,
     number: u32,
+    owner: OwnerProcess,
 }
 
 impl MountedGroup {
@@ -108,7 +112,7 @@ impl MountedGroup {
         let argument = [0, kind.encode()];
         let [number, _] =
             command::<{ commands::CREATE }, _>(directory.as_fd(), argument, "creation")?;
-        Ok(Self { directory: Arc::clone(directory), number })
+        Ok(Self { directory: Arc::clone(directory), number, owner: OwnerProcess::this() })
     }
 
     /// Makes this group depend on another one of the same mount.
@@ -286,6 +290,10 @@ impl MountedGroup {
 
 impl Drop for MountedGroup {
     fn drop(&mut self) {
+        // A copy in a child of the process that made it: the group goes on.
+        if !self.owner.is_this() {
+            return;
+        }
         // The mount may have ended.
         let _ = self.command::<{ commands::CLOSE }>(0, "end");
     }

@@ -17,14 +17,14 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use weft_block::BlockDevice;
+use weft_block::{BlockDevice, OwnerProcess};
 
 /// The engine of one volume: its buffer cache, its patches and its write-back.
 ///
 /// See the [crate] page for an example.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Engine {
@@ -54,7 +54,7 @@ pub(crate) struct Shared {
     pub(crate) max_age_ms: u64,
     background: bool,
     /// Wakes the write-back thread.
-    pub work: Condvar,
+    pub(crate) work: Condvar,
     /// Wakes the threads that wait for memory.
     pub room: Condvar,
     /// Wakes the threads that wait for blocks that others read.
@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     /// Wakes the threads that wait for the end of an atomic group.
     pub unheld: Condvar,
     pub spare: Spare,
+    /// The process that may use it.
+    pub owner: OwnerProcess,
 }
 
 impl Engine {
@@ -144,6 +146,7 @@ impl Engine {
             fetched: Condvar::new(),
             unheld: Condvar::new(),
             spare: Spare::default(),
+            owner: OwnerProcess::this(),
         });
         let thread = if shared.background {
             let shared = Arc::clone(&shared);
@@ -172,7 +175,7 @@ impl Engine {
     /// [`Error::JournalTooSmall`].
     pub fn begin(&self, max_blocks: u32) -> Result<Op<'_>> {
         let shared = &*self.shared;
-        let mut state = shared.lock();
+        let mut state = shared.lock_here()?;
         if max_blocks > 0 {
             state = shared.wait_to_begin(state, max_blocks)?;
         }
@@ -251,6 +254,7 @@ impl Engine {
     /// # Errors
     /// As [`sync`](Self::sync). The thread is stopped in any case.
     pub fn shutdown(&self) -> Result<()> {
+        self.shared.demand_owner()?;
         let result = self.sync().and_then(|()| self.shared.close_journal());
         self.stop();
         result
@@ -258,22 +262,6 @@ impl Engine {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.lock()
-    }
-
-    fn stop(&self) {
-        self.shared.lock().signals.stop = true;
-        self.shared.work.notify_all();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            // A panic of the thread has been reported; there is nothing to add.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 
@@ -323,6 +311,7 @@ impl Shared {
     /// Takes the lock under which blocks are written. A panic during a write leaves it half noted:
     /// going on could hang, or overwrite data that a recovery needs.
     pub fn lock_io(&self) -> Result<MutexGuard<'_, ()>> {
+        self.demand_owner()?;
         self.io.lock().map_err(|_| Error::Halted)
     }
 

@@ -65,6 +65,13 @@ pub enum Error {
         "writing was interrupted by an internal error; nothing is written until the volume is opened again"
     )]
     Halted,
+    /// The engine belongs to another process, from which this one was forked: see
+    /// [`OwnerProcess`](crate::OwnerProcess).
+    #[error(
+        "the volume was opened by another process, and cannot be used after a fork: open it in this process, \
+         once the other has closed it"
+    )]
+    OtherProcess,
     /// The options contradict each other or the device.
     #[error("{0}")]
     Invalid(String),
@@ -112,6 +119,7 @@ impl Error {
         match self {
             Self::Device { errno, .. } | Self::Flush { errno, .. } => *errno,
             Self::ReadOnly => 30,
+            Self::OtherProcess => libc::EBADF,
             Self::Invalid(_) => 22,
             Self::NotInMemory { .. } | Self::WouldWait => 11,
             Self::OutOfRange { .. }

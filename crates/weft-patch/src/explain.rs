@@ -133,58 +133,66 @@ impl Engine {
         dirty.sort_unstable();
         dirty
     }
+}
 
-    /// Returns the patch graph as Graphviz text: a box a block, an arrow from each patch to each
-    /// one that it waits for. A patch that spans blocks has a node in each of them, joined by
-    /// dashed lines. At most `max_blocks` blocks are drawn.
-    #[must_use]
-    pub fn to_dot(&self, max_blocks: usize) -> String {
-        let views: Vec<BlockView> =
-            self.dirty_blocks().into_iter().take(max_blocks).map(|nr| self.explain(nr)).collect();
-        let mut dot = String::from("digraph patches {\n  rankdir=LR;\n  node [shape=box];\n");
-        let mut arrows = String::new();
-        let mut drawn = HashSet::new();
-        for view in &views {
-            let nr = view.nr;
-            // Writing to a String cannot fail.
-            let _ = writeln!(dot, "  subgraph \"cluster_{nr}\" {{\n    label=\"block {nr}\";");
-            for p in &view.patches {
-                let name = (p.id.index, p.id.generation);
-                let style = match p.kind {
-                    PatchKind::Hard => "style=bold",
-                    PatchKind::Soft => "style=solid",
-                    PatchKind::Empty | PatchKind::Run => "style=dotted",
-                };
-                let first = drawn.insert(name);
-                // Graphviz allows a node in one box only: in each further block the patch gets
-                // another node.
-                let part = if first { String::new() } else { format!("_b{nr}") };
+/// The meaning of a drawing of [`draw`], as a box of it.
+const LEGEND: &str = "\"legend\" [shape=note, label=\"a box: a block that waits to be written\\la node: one of \
+    its changes (patches)\\lan arrow: a change waits for the one it points to, which must be on the disk \
+    first\\lbold: written with its block, or not at all\\lthin: can be rolled back; with the bytes that are kept for \
+    that\\ldotted: file data, or a point that joins others\\ldashed line: one change in several blocks\\l\"];";
+
+/// Draws the patches of blocks as Graphviz text: a box for each block, with what `describe` says of it, an
+/// arrow from each patch to each one that it waits for, and a legend. A patch that spans blocks has a node
+/// in each of them, joined by dashed lines.
+pub fn draw(views: &[BlockView], describe: impl Fn(BlockNr) -> String) -> String {
+    let mut dot = String::from("digraph patches {\n  rankdir=LR;\n  node [shape=box];\n");
+    let mut arrows = String::new();
+    let mut drawn = HashSet::new();
+    for view in views {
+        let nr = view.nr;
+        let label = describe(nr).replace('\\', "\\\\").replace('"', "\\\"");
+        // Writing to a String cannot fail.
+        let _ = writeln!(dot, "  subgraph \"cluster_{nr}\" {{\n    label=\"{label}\";");
+        for p in &view.patches {
+            let name = (p.id.index, p.id.generation);
+            let style = match p.kind {
+                PatchKind::Hard => "style=bold",
+                PatchKind::Soft => "style=solid",
+                PatchKind::Empty | PatchKind::Run => "style=dotted",
+            };
+            let first = drawn.insert(name);
+            // Graphviz allows a node in one box only: in each further block the patch gets
+            // another node.
+            let part = if first { String::new() } else { format!("_b{nr}") };
+            let undo = match p.undo_bytes {
+                0 => String::new(),
+                bytes => format!("\\nundo {bytes} bytes"),
+            };
+            let _ = writeln!(
+                dot,
+                "    p{}_{}{part} [label=\"patch {}{undo}\", {style}];",
+                name.0, name.1, p.id.index
+            );
+            if !first {
+                let (index, generation) = name;
                 let _ = writeln!(
-                    dot,
-                    "    p{}_{}{part} [label=\"{}\\nundo {}\", {style}];",
-                    name.0, name.1, p.id.index, p.undo_bytes
+                    arrows,
+                    "  p{index}_{generation} -> p{index}_{generation}{part} [dir=none, \
+                     style=dashed];"
                 );
-                if !first {
-                    let (index, generation) = name;
-                    let _ = writeln!(
-                        arrows,
-                        "  p{index}_{generation} -> p{index}_{generation}{part} [dir=none, \
-                         style=dashed];"
-                    );
-                    continue;
-                }
-                for (before, _) in &p.waits_for {
-                    let _ = writeln!(
-                        arrows,
-                        "  p{}_{} -> p{}_{};",
-                        name.0, name.1, before.index, before.generation
-                    );
-                }
+                continue;
             }
-            dot.push_str("  }\n");
+            for (before, _) in &p.waits_for {
+                let _ = writeln!(
+                    arrows,
+                    "  p{}_{} -> p{}_{};",
+                    name.0, name.1, before.index, before.generation
+                );
+            }
         }
-        dot + &arrows + "}\n"
+        dot.push_str("  }\n");
     }
+    format!("{dot}{arrows}  {LEGEND}\n}}\n")
 }
 
 impl State {
@@ -269,7 +277,10 @@ mod tests {
         assert_eq!(two.patches[0].waits_for.len(), 1);
         assert_eq!(two.patches[0].waits_for[0].1, Some(BlockNr(1)));
         assert!(two.to_string().contains("waits for block 1"), "{two}");
-        assert_eq!(engine.to_dot(10).matches("->").count(), 1);
+        let views = [engine.explain(BlockNr(1)), two];
+        let dot = draw(&views, |nr| format!("block {nr}: \"x\""));
+        assert_eq!(dot.matches("->").count(), 1);
+        assert!(dot.contains(r#"label="block 1: \"x\"";"#), "{dot}");
         engine.sync().unwrap();
         assert_eq!(engine.explain(BlockNr(2)).verdict, Verdict::Clean);
     }

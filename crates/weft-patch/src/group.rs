@@ -162,7 +162,7 @@ impl Shared {
     /// # Errors
     /// That of a write or a commit that it needs.
     pub fn reach(&self, wanted: Wanted) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.lock_here()?;
         if state.is_reached(&wanted) {
             return Ok(());
         }

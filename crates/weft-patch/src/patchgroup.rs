@@ -173,6 +173,9 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.groups.fetch_sub(1, Ordering::Relaxed);
+        if !self.shared.owner.is_this() {
+            return;
+        }
         let members = self.members.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(Atomic::Open(number)) = members.atomic {
             self.shared.lock().end_hold(number);

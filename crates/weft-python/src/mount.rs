@@ -6,13 +6,18 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use weft::block::OwnerProcess;
 use weft::mount_options::MountOptions;
 use weft::{Options, Session, Stack};
 
 /// A mounted volume.
 #[pyclass(frozen, module = "weft._weft")]
 #[derive(Debug)]
-pub struct Mount(Mutex<Option<Session>>);
+pub struct Mount {
+    session: Mutex<Option<Session>>,
+    /// The process whose threads serve it.
+    owner: OwnerProcess,
+}
 
 #[pymethods]
 impl Mount {
@@ -44,11 +49,13 @@ impl Mount {
             };
             Stack::open(source, &opening)?.mount(directory, &how)
         })?;
-        Ok(Self(Mutex::new(Some(session))))
+        Ok(Self { session: Mutex::new(Some(session)), owner: OwnerProcess::this() })
     }
 
     fn mounted(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        // In a child the lock may be that of a thread that is not there.
+        self.owner.is_this()
+            && self.session.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Unmounts, and makes everything durable. A mount that is in use continues.
@@ -59,7 +66,10 @@ impl Mount {
 
 impl Mount {
     fn end(&self) -> weft::Result<()> {
-        let mut mounted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.owner.is_this() {
+            return Err(weft::Error::OtherProcess("the mount"));
+        }
+        let mut mounted = self.session.lock().unwrap_or_else(PoisonError::into_inner);
         match mounted.take().map(Session::unmount_unused) {
             None | Some(Ok(())) => Ok(()),
             Some(Err((e, session))) => {
@@ -74,9 +84,9 @@ impl Drop for Mount {
     fn drop(&mut self) {
         if self.end().is_err() {
             // In use by this very process, perhaps, which must not wait for itself: it is served as
-            // long as the process runs.
-            let mut mounted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(mounted.take());
+            // long as the process runs. In a child it is not its own.
+            let session = self.session.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(session.take());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Helpers of the tests of all rooms: waiting for something, a seeded generator, a device that holds
-//! a request back, one that notes all reads, and copies of programs to run.
+//! a request back, one that notes all reads, copies of programs to run, and commands that run as an
+//! ordinary user.
 //!
 //! Nothing here decides by time. A wait has a limit only so that a test that would hang fails
 //! instead, with what it waited for; the limit is far above what the slowest machine needs.
@@ -13,9 +14,11 @@ use std::time::{Duration, Instant};
 
 mod gate;
 mod reads;
+mod user;
 
 pub use gate::{At, GateDevice};
 pub use reads::ReadsDevice;
+pub use user::{ORDINARY_USERS, Said, User, as_user};
 pub use weft_block::Rng;
 
 /// The longest wait; what takes longer never comes.

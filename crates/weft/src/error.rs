@@ -58,12 +58,34 @@ pub enum Error {
     /// An argument is wrong in itself.
     #[error("{0}")]
     Usage(String),
+    /// An argument is missing without which nothing is done.
+    #[error("{message}")]
+    Missing {
+        /// What is missing, of what, and why.
+        message: String,
+        /// The option of the command that gives it.
+        option: &'static str,
+    },
+    /// Something would be lost, and that it may be was not asked for.
+    #[error("{message}; it is overwritten only if that is asked for")]
+    Unasked {
+        /// What would be lost.
+        message: String,
+        /// The option of the command that asks for it, and what that does.
+        option: &'static str,
+    },
     /// A mount could not be made or ended with an error.
     #[error("{0}")]
     Mount(String),
     /// A handle was used whose volume is closed, or that is closed itself.
     #[error("{0} is closed")]
     Closed(&'static str),
+    /// A handle was used in a process that was forked from the one that made it.
+    #[error(
+        "{0} belongs to another process, and cannot be used after a fork: open it in this process, once the \
+         other has closed it"
+    )]
+    OtherProcess(&'static str),
     /// A patchgroup of a volume in process was asked for what only one of a mount has.
     #[error(
         "only on a mount: a group of a volume in process takes the changes of threads, has no label, \
@@ -112,9 +134,11 @@ impl Error {
             | Self::Tar(_)
             | Self::Invalid(_)
             | Self::Usage(_)
+            | Self::Missing { .. }
+            | Self::Unasked { .. }
             | Self::NotUndoable => rustix::io::Errno::INVAL.raw_os_error(),
             Self::Volume { .. } | Self::Mount(_) => rustix::io::Errno::IO.raw_os_error(),
-            Self::Closed(_) => rustix::io::Errno::BADF.raw_os_error(),
+            Self::Closed(_) | Self::OtherProcess(_) => rustix::io::Errno::BADF.raw_os_error(),
             Self::Group(e) => e.errno(),
             Self::MountedGroup(e) => e.errno(),
         }

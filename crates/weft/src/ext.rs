@@ -35,8 +35,8 @@ pub(crate) fn open(source: &str, image: &Image, options: &Options) -> Result<Ope
     };
     if matches!(order.0, Policy::Journal(_)) && !has_journal {
         return Err(Error::Invalid(format!(
-            "{source} has no journal to order writes by ({order}): take --order soft, name the \
-             journal beside it with --journal, or make an ext3 volume (tune2fs -j adds a \
+            "{source} has no journal to order writes by ({order}): take the order soft, name the \
+             file or device of its journal, or make an ext3 volume (tune2fs -j adds a \
              journal to an ext2 one)"
         )));
     }

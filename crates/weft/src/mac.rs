@@ -100,7 +100,7 @@ pub(crate) fn open_hfs(source: &str, image: &Image, options: &Options) -> Result
     };
     if order.0 == Policy::Journal(JournalMode::Full) {
         return Err(Error::Invalid(format!(
-            "{source}: the journal of an HFS volume holds no file data: take --order journal or \
+            "{source}: the journal of an HFS volume holds no file data: take the order journal or \
              journal=ordered"
         )));
     }
@@ -138,8 +138,8 @@ fn journal_of(
     let Some(path) = journal_beside(source, image) else {
         if wanted {
             return Err(Error::Invalid(format!(
-                "{source} is no image file that a journal could lie beside: name one with \
-                 --journal"
+                "{source} is no image file that a journal could lie beside: name the file or device of \
+                 its journal"
             )));
         }
         return Ok(None);
@@ -179,7 +179,7 @@ pub(crate) fn open_mfs(source: &str, image: &Image, options: &Options) -> Result
     if matches!(options.order, Some(Order(Policy::Journal(_)))) || options.journal.is_some() {
         return Err(Error::Invalid(format!(
             "{source}: an MFS volume needs no journal, it is set right within milliseconds; take \
-             --order soft"
+             the order soft"
         )));
     }
     let order = options.order.unwrap_or(Order(Policy::Soft));

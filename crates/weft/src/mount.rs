@@ -5,6 +5,7 @@ use crate::mount_options::MountOptions;
 use crate::{Error, Result, mounts};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use weft_block::DroppedByOwner;
 
 /// The pause before a failed write-back is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
@@ -21,10 +22,11 @@ pub enum AtFailure {
     KeepTrying,
 }
 
-/// A mounted volume, served by threads of this process. Dropping it unmounts.
+/// A mounted volume, served by threads of this process. Dropping it unmounts; in a child of `fork`, which has
+/// none of these threads, it does nothing.
 #[derive(Debug)]
 pub struct Session {
-    mount: weft_fuse::Mount,
+    mount: DroppedByOwner<weft_fuse::Mount>,
     /// Reports to unmounting processes how the mount ended; `None` where there are no such sockets.
     reporter: Option<EndReporter>,
     /// Answers requests of the mount's user.
@@ -46,7 +48,7 @@ impl Session {
                 .ok()
         });
         Self {
-            mount,
+            mount: DroppedByOwner::new(mount),
             reporter,
             #[cfg(feature = "ringer")]
             control: None,
@@ -69,6 +71,16 @@ impl Session {
         self
     }
 
+    /// Returns true in the process that has made the mount, and false in its children.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.mount.is_here()
+    }
+
+    fn demand_owner(&self) -> Result<()> {
+        if self.is_here() { Ok(()) } else { Err(Error::OtherProcess("the mount")) }
+    }
+
     /// Waits until the volume is unmounted (or SIGTERM or SIGINT arrives), then makes everything
     /// durable and reports the result to `weft umount`.
     ///
@@ -88,6 +100,7 @@ impl Session {
         at_failure: AtFailure,
         close: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        self.demand_owner()?;
         let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
         let mut ended = self.mount.wait().map_err(failed);
         if let (Err(e), AtFailure::KeepTrying) = (&ended, at_failure) {
@@ -152,8 +165,11 @@ impl Session {
     /// As [`unmount`](Self::unmount), but a mount that is in use continues, and is returned.
     ///
     /// # Errors
-    /// [`Error::Host`] with `EBUSY`, together with the mount; [`Error::Mount`].
+    /// [`Error::Host`] with `EBUSY`, or [`Error::OtherProcess`], together with the mount; [`Error::Mount`].
     pub fn unmount_unused(mut self) -> std::result::Result<(), (Error, Option<Box<Self>>)> {
+        if let Err(e) = self.demand_owner() {
+            return Err((e, Some(Box::new(self))));
+        }
         let ended = match self.mount.unmount() {
             Err(weft_fuse::Error::Busy { .. }) => {
                 let busy = Error::host("unmount", self.mount.mountpoint(), rustix::io::Errno::BUSY);
@@ -167,8 +183,9 @@ impl Session {
     /// Unmounts and makes everything durable.
     ///
     /// # Errors
-    /// [`Error::Mount`], also if the mount is in use.
+    /// [`Error::Mount`], also if the mount is in use; [`Error::OtherProcess`].
     pub fn unmount(mut self) -> Result<()> {
+        self.demand_owner()?;
         let ended = self.mount.unmount().map_err(|e| Error::Mount(e.to_string()));
         self.end(ended)
     }

@@ -4,7 +4,7 @@ use crate::open::{Options, Volume};
 use crate::source::open_source;
 use crate::{Error, Order, Result, image, registry};
 use std::sync::Arc;
-use weft_block::{BlockDevice, OpenMode};
+use weft_block::{BlockDevice, OpenMode, OwnerProcess};
 use weft_hfs::streams::MacVolume;
 use weft_hfs::view::{ForkView, Forks};
 use weft_order::OrderedFs;
@@ -13,6 +13,9 @@ use weft_vfs::FileSystem;
 /// An opened volume.
 ///
 /// [`close`](Self::close) reports whether everything became durable.
+///
+/// It belongs to the process that opened it: in a child of `fork` every call that changes or writes
+/// anything fails with `EBADF`, and dropping it does nothing.
 pub struct Stack {
     source: String,
     order: Order,
@@ -21,6 +24,16 @@ pub struct Stack {
     front: Arc<dyn FileSystem>,
     why_read_only: Option<String>,
     companions: bool,
+    owner: OwnerProcess,
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if !self.owner.is_this() {
+            // What is below has threads and connections of the other process: it is never dropped here.
+            std::mem::forget((Arc::clone(&self.volume), Arc::clone(&self.front)));
+        }
+    }
 }
 
 impl std::fmt::Debug for Stack {
@@ -79,7 +92,8 @@ impl Stack {
         };
         let front = if volume.is_read_only() { front } else { in_groups(front, &volume, &options) };
         let companions = matches!(options.forks, Forks::AppleDouble | Forks::Suffix);
-        Ok(Self { source: source.to_owned(), order, volume, front, why_read_only, companions })
+        let (source, owner) = (source.to_owned(), OwnerProcess::this());
+        Ok(Self { source, order, volume, front, why_read_only, companions, owner })
     }
 
     /// The source that was opened.
@@ -165,8 +179,11 @@ impl Stack {
     /// Makes everything durable and marks the volume clean.
     ///
     /// # Errors
-    /// Those of [`FileSystem::unmount`].
+    /// Those of [`FileSystem::unmount`]; [`Error::OtherProcess`] in a child.
     pub fn close(self) -> Result<()> {
+        if !self.owner.is_this() {
+            return Err(Error::OtherProcess("the volume"));
+        }
         self.front.unmount().map_err(|e| Error::file("unmount", b"/", e))
     }
 }

@@ -156,3 +156,25 @@ def test_threads_share_a_volume(volume):
     for thread in threads:
         thread.join()
     assert len(volume.listdir()) == 5
+
+
+def test_errors_are_for_programs_and_not_for_a_command_line(image):
+    with pytest.raises(ValueError, match="-1 bytes"):
+        weft.mkfs("new.img", size=-1)
+    assert not os.path.exists("new.img")
+
+    def refusal(call, *arguments, **options):
+        with pytest.raises(weft.Error) as caught:
+            call(*arguments, **options)
+        said = str(caught.value)
+        assert "--" not in said
+        return said
+
+    assert "give the size" in refusal(weft.mkfs, "new.img")
+    assert "overwritten only if that is asked for" in refusal(weft.mkfs, image)
+    assert "take the order soft" in refusal(weft.Volume, image, write=True, order="journal")
+    with weft.Volume(image, write=True) as volume:
+        assert "open in this process already" in refusal(weft.Volume, image)
+        # There is no current directory: a path without a slash starts at the root, too.
+        volume.write("x", b"1")
+        assert volume.read("/x") == b"1"

@@ -122,6 +122,27 @@ fn the_example_runs_with_the_static_library() {
     assert_eq!(run(Command::new(program).arg(scratch.path().join("v.img"))), EXAMPLE);
 }
 
+/// As docs/library.md says it: there is no static form of libgcc_s.
+#[test]
+fn the_example_runs_as_a_static_program() {
+    let Some(destination) = installed() else { return };
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let page = std::fs::read_to_string(workspace().join("docs/library.md")).expect("the page");
+    assert!(page.contains("--static --cflags --libs weft | sed 's/-lgcc_s/-lgcc_eh/'"), "{page}");
+    let libs = pkg_config(destination, &["--static", "--cflags", "--libs"]);
+    let program = destination.join("order-all-static");
+    let linked = Command::new("cc")
+        .arg("-static")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/order.c"))
+        .arg("-o")
+        .arg(&program)
+        .args(libs.iter().map(|lib| if lib == "-lgcc_s" { "-lgcc_eh" } else { lib }))
+        .output()
+        .expect("cc runs");
+    assert!(linked.status.success(), "{}", text(&linked));
+    assert_eq!(run(Command::new(program).arg(scratch.path().join("v.img"))), EXAMPLE);
+}
+
 #[test]
 fn the_example_orders_system_calls_on_a_mount() {
     let Some(destination) = installed() else { return };
@@ -182,6 +203,21 @@ fn what_a_program_does_wrong_is_an_error() {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let mut hostile = compiled(destination, "tests/c/hostile.c", "hostile", &[]);
     assert_eq!(run(hostile.arg(scratch.path())), "all as expected\n");
+}
+
+#[test]
+fn a_child_of_fork_changes_nothing_and_prints_nothing() {
+    let Some(destination) = installed() else { return };
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let mut forks = compiled(destination, "tests/c/fork.c", "fork", &[]);
+    let output = forks.arg(scratch.path()).output().expect("it runs");
+    assert_eq!(text(&output), "all as expected\n");
+    for image in ["a.img", "b.img", "c.img"] {
+        let image = scratch.path().join(image);
+        let options = weft::check::Options::default();
+        let found = weft::check::check(image.to_str().expect("UTF-8"), &options).expect("it reads");
+        assert_eq!(found.problems(), [""; 0], "{}", image.display());
+    }
 }
 
 #[test]

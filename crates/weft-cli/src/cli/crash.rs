@@ -11,7 +11,7 @@ use weft_crash_test::live::CallPattern;
 use super::known::{ORDERS, known};
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, after_help = super::operations())]
 pub struct Crash {
     #[command(subcommand)]
     pub verb: Option<CrashVerb>,
@@ -41,7 +41,7 @@ pub struct Crash {
     /// Seed of the sampled states and the random workloads
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Run only this workload, as a failure prints it
+    /// Run only this workload: operations as listed below, or as a failure prints it
     #[arg(long, value_name = "WORKLOAD")]
     pub workload: Option<String>,
     /// Run only this state of the workload, as a failure prints it

@@ -18,7 +18,55 @@ fn it_says_what_a_block_waits_for_and_changes_nothing() {
     assert!(!waits.is_empty(), "{blocked:#?}");
     let dot = bench.ok(&["trace", "v.img", "--workload", WORKLOAD, "--dot"]);
     assert!(dot.starts_with("digraph") && dot.contains("->"), "{dot}");
+    for said in [
+        "an arrow: a change waits for the one it points to",
+        r#"directory \"D\" (adds \".\", adds \"..\", adds \"a\")"#,
+    ] {
+        assert!(dot.contains(said), "{said}: {dot}");
+    }
     assert!(std::fs::read(bench.path("v.img")).unwrap() == before, "the image is not changed");
+}
+
+#[test]
+fn it_says_what_each_block_holds_and_which_operation_changed_it() {
+    for (format, more) in [("ext2", &[][..]), ("ext3", &["--order", "journal=ordered"])] {
+        let bench = Bench::with_volume(format);
+        let trace = [&["trace", "v.img", "--workload", WORKLOAD][..], more].concat();
+        let text = bench.ok(&trace);
+        for said in [
+            r#"it holds bytes 0 to 4096 of "D/a", from write("D/a", bytes 0 to 9000)"#,
+            "it holds bitmap of the inodes of group",
+            "it holds bitmap of the blocks of group",
+            r#"it holds directory "D" (adds ".", adds "..", adds "a")"#,
+            r#"it holds directory "." (adds "D"), from mkdir("D")"#,
+            "hard: written with its block, or not at all",
+        ] {
+            assert!(text.contains(said), "{format}: {said}: {text}");
+        }
+        let blocks = bench.json(&trace);
+        let blocks = blocks.as_array().unwrap();
+        assert!(blocks.iter().all(|block| block["holds"].is_string()), "{blocks:#?}");
+        let data = blocks.iter().find(|block| block["structure"] == "file").expect("data");
+        assert_eq!(data["path"], "D/a", "{data}");
+        assert_eq!(data["changed_by"], "write(\"D/a\", bytes 0 to 9000)");
+    }
+}
+
+#[test]
+fn it_lists_the_operations_that_it_takes() {
+    let bench = Bench::with_volume("ext2");
+    for verb in ["trace", "crash"] {
+        let help = bench.ok(&[verb, "--help"]);
+        for form in
+            ["write PATH OFFSET LENGTH", "rename OLD NEW", "falloc PATH OFFSET LENGTH [keep]"]
+        {
+            assert!(help.contains(form), "{verb}: {form}: {help}");
+        }
+    }
+    let error = bench.fails(2, &["trace", "v.img", "--workload", "write d/a 8192"]);
+    assert!(error.contains("write PATH OFFSET LENGTH"), "{error}");
+    let error = bench.fails(2, &["trace", "v.img", "--workload", "fly a"]);
+    assert!(error.contains("the operations are creat PATH; "), "{error}");
 }
 
 #[test]

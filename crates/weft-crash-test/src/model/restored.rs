@@ -16,7 +16,8 @@ impl Builder<'_> {
     }
 
     /// An inode that is in the log and is removed leaves the log, and with it what the log had of its name:
-    /// by the commit before, that may be another inode's.
+    /// by the commit before, that may be another inode's. Not if the directory was fsynced since the other
+    /// lost it: that it is gone is in the directory's log.
     pub(super) fn restore_removed(&mut self, nr: CallNr, call: &Call) {
         let Action::Remove { at, node, is_dir: false } = &call.action else { return };
         if !self.model.logs_single_inodes() || !self.log.has(*node) {
@@ -25,7 +26,7 @@ impl Builder<'_> {
         // Its unit is the last one.
         let removal = self.units.len().checked_sub(1).map(|last| UnitNr(last as u32));
         let name = (at.dir, at.name.clone());
-        for old in self.log.others_of(&name, *node) {
+        for old in self.log.others_of(&name, *node, &self.units, &self.effects) {
             self.restore(nr, name.clone(), old, removal);
         }
     }

@@ -9,8 +9,8 @@
 //!
 //! A [`Worker`] is this program again, which calls [`run_if_worker`] first. In namespaces of mounts
 //! and processes it is the first process: no command can end it, its end is the end of everything
-//! started in it, and its mount is seen by nobody else. So every worker mounts at *the same path*,
-//! which programs may have written into their files. Where the host allows no namespaces the worker
+//! started in it, and its mount is seen by nobody else. So every worker mounts at *the same path*
+//! ([`MountPoints::own`]), which programs may have written into their files. Where the host allows no namespaces the worker
 //! is an ordinary process with a mount of its own, which the supervisor clears away;
 //! [`Worker::isolation`] says which.
 //!
@@ -33,9 +33,9 @@ mod worker;
 pub use channel::{Channel, MESSAGE_BYTES_MAX};
 pub use command::{Ended, Outcome, ShellCommand};
 pub use error::{Error, Result};
-pub use mount::{TestMount, empty_tree, mount_options};
+pub use mount::{TestMount, mount_options};
 pub use namespace::{Isolate, Isolation};
 pub use output::{Kept, Output};
 pub use server::{CheckServer, READY_MAX, Served};
 pub(crate) use worker::VARIABLE as WORKER_VARIABLE;
-pub use worker::{Seat, Worker, WorkerOptions, interrupt, run_if_worker};
+pub use worker::{MountPoints, Seat, Worker, WorkerOptions, interrupt, run_if_worker};

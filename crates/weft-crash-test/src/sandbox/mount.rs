@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{geteuid, getgid, getuid};
+use rustix::process::geteuid;
 use weft_fuse::{IoUring, Mount, MountOptions};
 use weft_vfs::FileSystem;
-use weft_vfs::memfs::{Snapshot, SnapshotAttr};
 
 use super::{Error, Result};
 
@@ -41,18 +40,6 @@ pub fn mount_options() -> MountOptions {
         io_uring: IoUring::Off,
         ..MountOptions::default()
     }
-}
-
-/// Returns a tree of nothing but a root that belongs to this process' user, as a test's folder does.
-#[must_use]
-pub fn empty_tree() -> Snapshot {
-    let mut tree = Snapshot::new();
-    let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
-    let attr = SnapshotAttr { perm: 0o755, uid, gid, ..SnapshotAttr::default() };
-    if let Err(e) = tree.set_attr(Snapshot::ROOT, &attr) {
-        unreachable!("every tree has a root: {e}");
-    }
-    tree
 }
 
 impl TestMount {

@@ -51,6 +51,15 @@ pub fn interrupt() {
     }
 }
 
+/// Where workers mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountPoints {
+    /// The directory on which each worker mounts that has a namespace of its own.
+    pub own: PathBuf,
+    /// The directory for one mount point for each of the others.
+    pub shared: PathBuf,
+}
+
 /// How a worker is started.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
@@ -59,8 +68,8 @@ pub struct WorkerOptions {
     /// The arguments with which the program comes to call [`run_if_worker`], before it has started
     /// threads.
     pub arguments: Vec<OsString>,
-    /// A directory for mount points.
-    pub directory: PathBuf,
+    /// Where it mounts.
+    pub mount_points: MountPoints,
     /// The number of this worker, which tells its mount point apart where all are seen.
     pub number: u32,
     /// How to keep it apart from the host.
@@ -74,10 +83,11 @@ impl WorkerOptions {
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
         directory: impl Into<PathBuf>,
     ) -> Self {
+        let shared = directory.into();
         Self {
             program: "/proc/self/exe".into(),
             arguments: arguments.into_iter().map(Into::into).collect(),
-            directory: directory.into(),
+            mount_points: MountPoints { own: shared.join("mnt"), shared },
             number: 0,
             isolate: Isolate::Auto,
         }
@@ -87,7 +97,7 @@ impl WorkerOptions {
 /// What the variable says.
 #[derive(Debug, Serialize, Deserialize)]
 enum Role {
-    Supervisor { isolate: Isolate, why: String, directory: PathBuf, number: u32 },
+    Supervisor { isolate: Isolate, why: String, mount_points: MountPoints, number: u32 },
     Worker { user: Option<bool>, why: String, mountpoint: PathBuf },
 }
 
@@ -126,8 +136,8 @@ impl Worker {
 
     fn attempt(options: &WorkerOptions, isolate: Isolate, why: String) -> Result<Self> {
         let (channel, theirs) = Channel::pair().map_err(Error::Start)?;
-        let (directory, number) = (options.directory.clone(), options.number);
-        let role = Role::Supervisor { isolate, why, directory, number };
+        let (mount_points, number) = (options.mount_points.clone(), options.number);
+        let role = Role::Supervisor { isolate, why, mount_points, number };
         let supervisor = Command::new(&options.program)
             .args(&options.arguments)
             .env(VARIABLE, serde_json::to_string(&role)?)
@@ -247,8 +257,8 @@ pub fn run_if_worker(work: impl FnOnce(Seat)) {
     let Ok(stream) = stream else { exit(2) };
     let channel = Channel::new(stream);
     match role {
-        Role::Supervisor { isolate, why, directory, number } => {
-            supervise(channel, isolate, why, &directory, number)
+        Role::Supervisor { isolate, why, mount_points, number } => {
+            supervise(channel, isolate, why, &mount_points, number)
         }
         Role::Worker { user, why, mountpoint } => run(channel, user, why, mountpoint, work),
     }
@@ -259,7 +269,7 @@ fn supervise(
     mut channel: Channel,
     isolate: Isolate,
     why: String,
-    directory: &Path,
+    mount_points: &MountPoints,
     number: u32,
 ) -> ! {
     let user = if isolate == Isolate::Subreaper {
@@ -273,8 +283,10 @@ fn supervise(
         }
     };
     // What others see must not be shared.
-    let name = if user.is_some() { "mnt".to_owned() } else { format!("mnt-{number}") };
-    let mountpoint = directory.join(name);
+    let mountpoint = match user {
+        Some(_) => mount_points.own.clone(),
+        None => mount_points.shared.join(format!("mnt-{number}")),
+    };
     if let Err(e) = fs::create_dir_all(&mountpoint) {
         refuse(&mut channel, &Hello::NoMountpoint { path: mountpoint, errno: e.raw_os_error() });
     }
@@ -299,6 +311,8 @@ fn supervise(
     if user.is_none() {
         reap::end_all(false);
         clear_mount(&mountpoint);
+        // One that is not empty is none that is to be removed.
+        let _ = fs::remove_dir(&mountpoint);
     }
     exit(status.ok().and_then(|status| status.code()).unwrap_or(1))
 }

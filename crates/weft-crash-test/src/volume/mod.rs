@@ -21,8 +21,8 @@ use weft_hfs::layout::Name;
 use weft_hfs::mkfs::MkfsOptions as HfsOptions;
 use weft_patch::Policy;
 
-pub use explain::BlockText;
 pub(crate) use explain::Explainer;
+pub use explain::{BlockText, WatchedVolume};
 pub(crate) use images::{VolumeEpoch, VolumeImages};
 pub(crate) use merge::merge;
 pub(crate) use recover::{Built, Mounted, number, read_tree};

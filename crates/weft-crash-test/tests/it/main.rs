@@ -9,6 +9,7 @@ mod fuzz;
 mod live;
 mod logs;
 mod models;
+mod ordinary_user;
 mod program;
 mod protocol;
 mod recordings;

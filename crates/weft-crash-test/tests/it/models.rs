@@ -362,6 +362,40 @@ fn a_synced_file_that_is_removed_may_give_its_name_back_on_btrfs() {
     }
 }
 
+/// As each transaction of a database with a rollback journal does it.
+#[test]
+fn a_removed_file_stays_removed_once_its_directory_was_synced() {
+    let transaction = |program: Program, content: &[u8], saved: &str, synced: bool| {
+        let journal = program.put("j", content).fsync("j").fsync_dir("");
+        let removed = journal.write("f", 0, content).fsync("f").unlink("j");
+        (if synced { removed.fsync_dir("") } else { removed }).print(saved)
+    };
+    let moved = |program: Program, synced: bool| {
+        // The name is left to nobody by a `rename`, and the one that had it in the meantime is fsynced.
+        let first = program.put("a", b"one").fsync("a").fsync_dir("").unlink("a");
+        let first = (if synced { first.fsync_dir("") } else { first }).print("saved 1");
+        first.put("b", b"two").rename("b", "a").rename("a", "c").fsync("c")
+    };
+    for synced in [true, false] {
+        let first = transaction(old_file(), b"one", "saved 1", synced);
+        let twice = transaction(first, b"two", "saved 2", true).end();
+        for (recording, name) in [(twice, "j"), (moved(old_file(), synced).end(), "a")] {
+            for model in Model::ALL {
+                let found = crate::program::search_all(&recording, model, move |tree, promises| {
+                    let content = crate::program::content(tree, name);
+                    promises.is_empty() || content.as_deref() != Some(b"one")
+                });
+                match (synced, model) {
+                    (true, _) => assert_eq!(found.progress.failed, 0, "{model}, {name}"),
+                    // Without the fsync it does, on the kernel's btrfs too.
+                    (false, BtrfsLike) => assert!(found.progress.failed > 0, "{name}"),
+                    (false, _) => {}
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_new_synced_file_may_be_lost_if_another_that_is_not_synced_replaces_it_on_btrfs() {
     let program = || old_file().put("g", b"new").fsync("g").put("h", b"newer").rename("h", "g");

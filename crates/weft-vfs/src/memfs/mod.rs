@@ -232,6 +232,12 @@ impl FileSystem for MemFs {
         state.entry(ino)
     }
 
+    fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> Result<Entry> {
+        let mut state = self.lock();
+        let ino = state.add_unnamed(caller, parent.0, perm)?;
+        state.entry(ino)
+    }
+
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
         let mut state = self.lock();
         let data = Data::Directory(Names::new(ROOT));

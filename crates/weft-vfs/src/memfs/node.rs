@@ -17,6 +17,8 @@ pub(super) struct Node {
     pub(super) references: u64,
     /// Open handles.
     pub(super) opens: u64,
+    /// It has no name yet, and may get one: a file that has lost its last name may not.
+    pub(super) linkable: bool,
 }
 
 impl Deref for Node {
@@ -36,7 +38,7 @@ impl DerefMut for Node {
 impl Node {
     /// Makes an inode that nobody uses yet.
     pub(super) fn new(shared: Arc<SnapshotNode>) -> Self {
-        Self { shared, references: 0, opens: 0 }
+        Self { shared, references: 0, opens: 0, linkable: false }
     }
 
     /// Returns what a snapshot has of this inode.

@@ -185,6 +185,49 @@ impl State {
         data: Data,
     ) -> Result<u64> {
         self.place(parent, name)?;
+        let node = self.made_in(caller, parent, kind, perm, data)?;
+        let is_dir = node.is_dir();
+        if is_dir {
+            self.node_mut(parent)?.nlink += 1;
+        }
+        let number = self.insert(node);
+        let dir = self.node_mut(parent)?;
+        dir.names_mut()?.set(name, number);
+        dir.modified();
+        Ok(self.ino(number))
+    }
+
+    /// Makes a file without a name, which may get one.
+    pub(super) fn add_unnamed(&mut self, caller: &Caller, parent: u64, perm: u16) -> Result<u64> {
+        self.node(parent)?.names()?;
+        if self.node(parent)?.nlink == 0 {
+            return Err(Error::NotFound);
+        }
+        let data = Data::File(super::file::Content::default());
+        let mut node = self.made_in(caller, parent, FileKind::Regular, perm, data)?;
+        node.nlink = 0;
+        let number = self.insert(node);
+        let ino = self.ino(number);
+        self.node_mut(ino)?.linkable = true;
+        Ok(ino)
+    }
+
+    fn insert(&mut self, node: SnapshotNode) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.nodes.insert(number, Node::new(Arc::new(node)));
+        number
+    }
+
+    /// A new inode with what it inherits from a directory.
+    fn made_in(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        kind: FileKind,
+        perm: u16,
+        data: Data,
+    ) -> Result<SnapshotNode> {
         if self.free_inodes() == 0 {
             return Err(Error::NoSpace);
         }
@@ -213,18 +256,11 @@ impl State {
                 return Err(Error::TooManyLinks);
             }
             node.nlink = 2;
-            self.node_mut(parent)?.nlink += 1;
         }
-        let number = self.next;
-        self.next += 1;
         if let Data::Directory(names) = &mut node.data {
             names.parent = self.number(parent)?;
         }
-        self.nodes.insert(number, Node::new(Arc::new(node)));
-        let dir = self.node_mut(parent)?;
-        dir.names_mut()?.set(name, number);
-        dir.modified();
-        Ok(self.ino(number))
+        Ok(node)
     }
 
     pub(super) fn link(&mut self, ino: u64, parent: u64, name: &[u8]) -> Result<()> {
@@ -234,13 +270,14 @@ impl State {
         self.place(parent, name)?;
         let links = self.limits.links;
         let node = self.node_mut(ino)?;
-        if node.nlink == 0 {
+        if node.nlink == 0 && !node.linkable {
             return Err(Error::NotFound);
         }
         if node.nlink >= links {
             return Err(Error::TooManyLinks);
         }
         node.nlink += 1;
+        node.linkable = false;
         node.changed();
         let number = self.number(ino)?;
         let dir = self.node_mut(parent)?;

@@ -354,3 +354,22 @@ fn a_tree_of_forty_megabytes_is_taken_and_restored_at_once() -> Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn a_file_without_a_name_may_get_one_and_a_removed_one_may_not() {
+    let fs = MemFs::new();
+    let caller = Caller { uid: 7, gid: 8, ..Caller::ROOT };
+    let made = fs.create_unnamed(&caller, fs.root(), 0o640).unwrap().attr;
+    assert_eq!((made.nlink, made.uid, made.gid, made.perm), (0, 7, 8, 0o640));
+    assert_eq!(fs.write(&caller, made.ino, Handle::NONE, 0, b"content").unwrap(), 7);
+    assert!(Walker::new(&fs).resolve(b"/").unwrap().list().unwrap().is_empty());
+    assert_eq!(fs.link(&caller, made.ino, fs.root(), b"f").unwrap().attr.nlink, 1);
+    assert_eq!(Walker::new(&fs).read_file(b"/f").unwrap(), b"content");
+    fs.unlink(&caller, fs.root(), b"f").unwrap();
+    assert!(matches!(fs.link(&caller, made.ino, fs.root(), b"g"), Err(Error::NotFound)));
+    // One that nobody refers to any more is gone.
+    fs.forget(made.ino, 2);
+    assert!(fs.getattr(made.ino).is_err());
+    let file = fs.mknod(&caller, fs.root(), b"h", FileKind::Regular, 0o644, 0).unwrap().attr.ino;
+    assert!(fs.create_unnamed(&caller, file, 0o644).is_err());
+}

@@ -454,6 +454,9 @@ impl Drop for Group {
     fn drop(&mut self) {
         if let Of::InProcess(group) = &self.0 {
             leave(&group.member);
+            if group.volume.demand_owner().is_err() {
+                return;
+            }
             // If it or the volume is closed, its changes are kept already.
             let _ = group.with_volume(|open, made| {
                 made.undoable.iter().for_each(|undoable| open.undoable.keep(undoable));

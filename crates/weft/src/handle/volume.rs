@@ -1,11 +1,14 @@
 //! An opened volume as a handle.
 //!
-//! Each call holds the volume open; closing it waits for the calls in progress, and later ones fail.
+//! Each call holds the volume open; closing it waits for the calls in progress, and later ones fail. In a
+//! process that was forked from the one that opened it every call fails before it takes a lock, and what is
+//! dropped there is left as it is: nothing is written, and no thread is waited for that is not there.
 
 use super::group::Member;
 use super::{File, Group};
 use crate::{Error, Options, Order, Result, Stack};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use weft_block::OwnerProcess;
 use weft_order::{Kind, UndoableGroups};
 use weft_vfs::path::Listed;
 use weft_vfs::{Attr, Caller, FileSystem, OpenFlags, RenameFlags, Walker};
@@ -18,12 +21,17 @@ const VOLUME: &str = "the volume";
 /// Permissions are not checked, as the image belongs to the user; new files belong to the user of this
 /// process. Paths are bytes, and start at the root of the volume. The last handle that is dropped
 /// closes the volume; only [`close`](Self::close) reports whether everything became durable.
+///
+/// It belongs to the process that opened it. In a child of `fork` every call of it, its files and its groups
+/// fails with [`Error::OtherProcess`], and dropping them there does nothing.
 #[derive(Debug, Clone)]
 pub struct Volume(pub(super) Arc<Opened>);
 
 #[derive(Debug)]
 pub(super) struct Opened {
     source: String,
+    /// The process that may use it.
+    owner: OwnerProcess,
     open: RwLock<Option<Open>>,
     /// The groups, to be closed with the volume.
     groups: Mutex<Vec<Weak<Member>>>,
@@ -47,6 +55,9 @@ impl Open {
 impl Drop for Opened {
     fn drop(&mut self) {
         let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if !self.owner.is_this() {
+            return std::mem::forget(open);
+        }
         if let Some(Err(e)) = open.map(Open::close) {
             tracing::error!("{}: {e}", self.source);
         }
@@ -54,8 +65,14 @@ impl Drop for Opened {
 }
 
 impl Opened {
+    /// Returns an error in a process that was forked from the one that opened the volume.
+    pub fn demand_owner(&self) -> Result<()> {
+        if self.owner.is_this() { Ok(()) } else { Err(Error::OtherProcess(VOLUME)) }
+    }
+
     /// Runs a call on the volume, which stays open meanwhile.
     pub fn with<R>(&self, call: impl FnOnce(&Open) -> Result<R>) -> Result<R> {
+        self.demand_owner()?;
         super::group::leave_ended();
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         call(open.as_ref().ok_or(Error::Closed(VOLUME))?)
@@ -120,6 +137,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Closed`]; those of [`Stack::close`], after which the volume is closed as well.
     pub fn close(&self) -> Result<()> {
+        self.0.demand_owner()?;
         let mut open = self.0.open.write().unwrap_or_else(PoisonError::into_inner);
         let open = open.take().ok_or(Error::Closed(VOLUME))?;
         // Each holds the device, which others can open once all are closed. Before the volume: it would
@@ -272,6 +290,7 @@ impl From<Stack> for Volume {
         let source = stack.source().to_owned();
         let groups = Mutex::default();
         let undoable = UndoableGroups::new(stack.share());
-        Self(Arc::new(Opened { source, open: RwLock::new(Some(Open { stack, undoable })), groups }))
+        let open = RwLock::new(Some(Open { stack, undoable }));
+        Self(Arc::new(Opened { source, owner: OwnerProcess::this(), open, groups }))
     }
 }

@@ -148,7 +148,7 @@ fn in_window(
     // device.
     if options.wrapping == Wrapping::None && device.geometry().len_bytes - len_bytes >= 512 {
         return Err(Error::Invalid(format!(
-            "{image} has {} bytes already: leave --size out, or remove it first",
+            "{image} has {} bytes already: leave the size out, or remove it first",
             device.geometry().len_bytes
         )));
     }

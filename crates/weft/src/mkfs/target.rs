@@ -47,9 +47,8 @@ fn in_file<T>(
 ) -> Result<T> {
     if !path.exists() {
         let Some(len) = len_bytes else {
-            return Err(Error::Usage(format!(
-                "{image} does not exist: give the size it shall have, such as --size 1G"
-            )));
+            let message = format!("{image} does not exist: give the size it shall have");
+            return Err(Error::Missing { message, option: "such as --size 1G" });
         };
         let device = match access {
             Access::Umask => FileDevice::create(path, len)?,
@@ -80,7 +79,6 @@ fn refuse_content(image: &str, device: &dyn BlockDevice) -> Result<()> {
         Format::Nothing => return Ok(()),
         other => other.words(),
     };
-    Err(Error::Invalid(format!(
-        "{image} is in use already: it looks like {there}. --force overwrites it"
-    )))
+    let message = format!("{image} is in use already: it looks like {there}");
+    Err(Error::Unasked { message, option: "--force overwrites it" })
 }

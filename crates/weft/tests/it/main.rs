@@ -1,6 +1,8 @@
 //! The library from outside.
 
 mod counts;
+mod documents;
+mod fork;
 mod fuzz;
 mod groups;
 mod transfer;

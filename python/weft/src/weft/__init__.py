@@ -98,7 +98,9 @@ def mkfs(
     force: bool = False,
 ) -> None:
     """Makes a volume in an image file (which is made, too) or on a device, of size bytes or of all of
-    it. The formats are ext2, ext3, hfs and mfs."""
+    it. The formats are ext2, ext3, hfs and mfs. What is there already is overwritten with force only."""
+    if size is not None and size < 0:
+        raise ValueError(f"a volume cannot have a size of {size} bytes")
     _mkfs(os.fspath(image), format, size, label, force)
 
 
@@ -504,6 +506,10 @@ def mount(
     """Mounts a volume on a directory; options are those of weft mount -o, separated by commas. The
     mount ends with this process: unmount it before, or use it as a context manager."""
     return Mount(image, directory, write=write, order=order, options=options)
+
+
+# A child has the objects, and neither the threads that serve a mount nor the right to end it.
+os.register_at_fork(after_in_child=_mounts.clear)
 
 
 @atexit.register

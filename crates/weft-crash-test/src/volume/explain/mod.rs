@@ -10,6 +10,7 @@ mod causes;
 mod ext;
 mod hfs;
 mod journal;
+mod pending;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,6 +21,7 @@ use weft_block::{BlockDevice, Image, MemoryDevice};
 use weft_vfs::memfs::Snapshot;
 
 use self::causes::Touched;
+pub use self::pending::WatchedVolume;
 use super::images::write;
 use super::{Volume, VolumeFormat, VolumeKind, device_failed, read_tree};
 use crate::Result;

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use protocol::{Answer, Request};
 use weft_crash_test::sandbox::{
-    Error, Isolate, Output, Seat, ShellCommand, TestMount, Worker, WorkerOptions, empty_tree,
-    run_if_worker,
+    Error, Isolate, Output, Seat, ShellCommand, TestMount, Worker, WorkerOptions, run_if_worker,
 };
 use weft_vfs::memfs::{Snapshot, SnapshotAttr, SnapshotNode};
 use weft_vfs::{Caller, Entry, FileKind, Ino, Layer, MemFs, OpenFlags, Opened};
@@ -82,6 +81,15 @@ fn work(mut seat: Seat) -> Result<(), Error> {
         seat.channel.send(&answer)?;
     }
     mount.unmount()
+}
+
+/// A tree of nothing but a root that belongs to this process' user, as a test's folder does.
+fn empty_tree() -> Snapshot {
+    let mut tree = Snapshot::new();
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let attr = SnapshotAttr { perm: 0o755, uid, gid, ..SnapshotAttr::default() };
+    tree.set_attr(Snapshot::ROOT, &attr).expect("every tree has a root");
+    tree
 }
 
 /// Prints what a command costs: restoring a tree, starting `true`, reaping it.
