@@ -137,15 +137,29 @@ impl Companions {
     }
 }
 
+/// A plain file that was made: its number, directory and name.
+type Made = (Ino, Ino, Vec<u8>);
+
 impl ForkView {
     /// Stores the bytes of an AppleDouble that is no whole one in a plain file, and removes that
     /// again when it is one. Returns the number of the plain file. A new one without bytes is
     /// stored only if `even_empty`: shells close a file once before they write it.
     pub(super) fn settle(&self, base: Ino, even_empty: bool) -> Result<Option<Ino>> {
+        let (stored, made) = self.settle_bytes(base, even_empty)?;
+        if let Some((ino, parent, name)) = made {
+            // An AppleDouble of its own may have come before it.
+            self.adopt(&Caller::ROOT, parent, &name, ino)?;
+        }
+        Ok(stored)
+    }
+
+    /// Returns the number of the plain file; if that was made now, also its number, directory and
+    /// name.
+    fn settle_bytes(&self, base: Ino, even_empty: bool) -> Result<(Option<Ino>, Option<Made>)> {
         let mut companions = self.companions();
-        let Some(held) = companions.held.get_mut(&base) else { return Ok(None) };
+        let Some(held) = companions.held.get_mut(&base) else { return Ok((None, None)) };
         let (parent, name) = &held.place;
-        let Some(draft) = &mut held.draft else { return Ok(None) };
+        let Some(draft) = &mut held.draft else { return Ok((None, None)) };
         if draft.is_applied {
             if let Some(plain) = draft.plain.take() {
                 match self.inner.unlink(&Caller::ROOT, *parent, &plain) {
@@ -153,11 +167,12 @@ impl ForkView {
                     Err(e) => return Err(e),
                 }
             }
-            return Ok(None);
+            return Ok((None, None));
         }
         if draft.bytes().is_empty() && !even_empty {
-            return Ok(None);
+            return Ok((None, None));
         }
+        let mut made = None;
         let there = match &draft.plain {
             Some(plain) => self.inner.lookup(*parent, plain).ok(),
             None => None,
@@ -166,6 +181,7 @@ impl ForkView {
             Some(entry) => entry.attr.ino,
             None => {
                 let (ino, plain) = self.make_plain(*parent, name)?;
+                made = Some((ino, *parent, plain.clone()));
                 draft.plain = Some(plain);
                 draft.is_stored = false;
                 ino
@@ -174,7 +190,7 @@ impl ForkView {
         let stored = if draft.is_stored { Ok(()) } else { self.store(ino, draft.bytes()) };
         draft.is_stored |= stored.is_ok();
         self.inner.forget(ino, 1);
-        stored.map(|()| Some(ino))
+        stored.map(|()| (Some(ino), made))
     }
 
     /// Makes a plain file for an AppleDouble, under its name if that is free and fits. Returns its

@@ -199,13 +199,14 @@ fn open(dir: PathBuf, path: Vec<u8>) -> Result<Level> {
     for entry in std::fs::read_dir(&dir).map_err(failed)? {
         names.push(entry.map_err(failed)?.file_name());
     }
-    // An AppleDouble (`._name`) follows the file it belongs to.
-    names.sort_unstable_by(|a, b| {
-        let of = |name: &OsString| {
-            let name = name.as_bytes();
-            name.strip_prefix(b"._").map_or((name.to_vec(), false), |base| (base.to_vec(), true))
-        };
-        of(a).cmp(&of(b))
+    // An AppleDouble (`._name`) follows the file it belongs to, which may have such a name itself.
+    names.sort_by_cached_key(|name| {
+        let mut base = name.as_bytes();
+        let mut doubled = 0_u32;
+        while let Some(rest) = base.strip_prefix(b"._") {
+            (base, doubled) = (rest, doubled + 1);
+        }
+        (base.to_vec(), doubled)
     });
     Ok(Level { dir, path, rest: names.into_iter() })
 }

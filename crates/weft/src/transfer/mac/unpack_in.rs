@@ -386,6 +386,15 @@ impl<'a> UnpackIn<'a> {
             return Ok(());
         }
         let reader = Reader::open(format, from).map_err(unpack)?;
+        if let Some(path) = self.double_of(host)
+            && let Some(double) = self.open_double(&path, false)?
+            && double.meta().resource_bytes > 0
+        {
+            self.refused.push(format!(
+                "{} is left out: its file is packed, and has forks of its own",
+                path.display()
+            ));
+        }
         let packed_as = match reader.meta().name.as_slice() {
             [] => own.to_vec(),
             name => macroman::name_to_unix(name).into_bytes(),
