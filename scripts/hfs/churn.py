@@ -71,10 +71,13 @@ class Churn:
 
     def make_room(self):
         for path in self.files[::2]:
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
+            folder, name = os.path.split(path)
+            # A file that is removed leaves its AppleDouble, which takes space.
+            for victim in [f"{folder}/._{name}", path] if self.forks == "appledouble" else [path]:
+                try:
+                    os.unlink(victim)
+                except OSError:
+                    pass
         self.files = self.files[1::2]
 
     def new_path(self, folder=None):

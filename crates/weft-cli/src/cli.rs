@@ -253,8 +253,8 @@ pub struct Mount {
     /// Refuse writes
     #[arg(long, short)]
     pub read_only: bool,
-    /// Show resource forks and Finder information as xattr, appledouble (._NAME), suffix
-    /// (NAME..rsrc, NAME..finf) or none
+    /// Show resource forks and Finder information as appledouble (._NAME, the default), suffix
+    /// (NAME..rsrc, NAME..finf), xattr (forks of up to 64 KiB only) or none
     #[arg(long, value_name = "HOW", value_parser = known::<Forks>(FORKS))]
     pub forks: Option<Forks>,
     /// Options as in fstab: ro, allow_other, order=..., fsync=..., forks=..., uid=..., umask=..., noatime, ...

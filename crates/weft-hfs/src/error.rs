@@ -10,7 +10,8 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device holds no HFS volume: the signature word found, 0 if it is too short.
+    /// The device holds no HFS volume: the signature word found, 0 if it is too short for one or
+    /// empty there.
     NotHfs {
         /// The word found in place of `BD`.
         found: u16,
@@ -100,7 +101,9 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotHfs { found: 0 } => f.write_str("no HFS volume: the device is too short"),
+            Self::NotHfs { found: 0 } => f.write_str(
+                "no HFS volume: there is no volume header, and no copy of one at the end",
+            ),
             Self::NotHfs { found } => write!(f, "no HFS volume: its signature is {found:#06x}"),
             // Block 0 is a boot block: the location is not known.
             Self::Corrupt { structure, block: 0, problem } => write!(f, "{structure}: {problem}"),

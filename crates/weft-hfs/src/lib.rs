@@ -88,7 +88,8 @@ pub mod volume;
 pub use error::{Error, Result};
 #[cfg(feature = "std")]
 pub use fs::{
-    Hfs, ItemInfo, Mac, MacFile, OpenOptions, VolumeInfo, format_journal, replay_journal, unix_now,
+    Hfs, ItemInfo, Mac, MacFile, OpenOptions, VolumeInfo, format_journal, has_copy_of_header,
+    replay_journal, unix_now,
 };
 #[cfg(feature = "std")]
 pub use permissions::Permissions;

@@ -16,6 +16,9 @@
 //! | 00-1F, 7F | the control pictures U+2400-U+241F, U+2421; taken plain too (`Icon\r` from macOS) |
 //! | `:` (in no sound name) | U+A789, a letter that looks like a colon |
 //! | `.` or `..` as the whole name | U+2024, U+2025, leaders of one and two dots |
+//!
+//! U+2024 is taken for a dot in every name: [`view`](crate::view) spells a name so that would
+//! otherwise be that of a companion (`․_Game` for a file called `._Game`).
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -175,6 +178,7 @@ pub fn name_from_unix(name: &[u8]) -> Result<Vec<u8>, Error> {
         _ => encode_with(name, |at, character| match character {
             '/' => Err(Error::Slash { at }),
             ':' => Ok(Some(b'/')),
+            '\u{2024}' => Ok(Some(b'.')),
             '\u{a789}' => Ok(Some(b':')),
             '\u{2421}' => Ok(Some(0x7f)),
             '\u{2400}'..='\u{241f}' => Ok(Some((u32::from(character) & 0x1f) as u8)),
@@ -274,7 +278,7 @@ mod tests {
         assert_eq!(name_from_unix(b"a\xff"), Err(Error::NotUtf8 { at: 1 }));
         assert_eq!(name_from_unix(b"a/b"), Err(Error::Slash { at: 1 }));
         assert_eq!(name_from_unix(b".."), Err(Error::Dots));
-        assert_eq!(name_from_unix("\u{2024}x".as_bytes()), error('\u{2024}', 0));
+        assert_eq!(name_from_unix("x\u{2025}".as_bytes()), error('\u{2025}', 1));
     }
 
     #[test]
@@ -292,6 +296,10 @@ mod tests {
             assert_eq!(name_from_unix(unix.as_bytes()).as_deref(), Ok(mac));
         }
         assert_eq!(name_from_unix(b"Icon\r").as_deref(), Ok(&b"Icon\r"[..]));
+        // A leader of one dot is a dot, so that each name has a spelling that no companion has.
+        for (unix, mac) in [("\u{2024}_a", &b"._a"[..]), ("a\u{2024}\u{2024}rsrc", b"a..rsrc")] {
+            assert_eq!(name_from_unix(unix.as_bytes()).as_deref(), Ok(mac));
+        }
     }
 
     #[test]

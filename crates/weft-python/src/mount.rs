@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use weft::block::OwnerProcess;
+use weft::hfs::view::Forks;
 use weft::mount_options::MountOptions;
 use weft::{Options, Session, Stack};
 
@@ -44,7 +45,8 @@ impl Mount {
                 open_files: how.open_files,
                 no_atime: how.kernel.iter().any(|option| option == "noatime"),
                 mount_point: directory.to_str().map(str::to_owned),
-                forks: how.forks.unwrap_or_default(),
+                forks: how.forks.unwrap_or(Forks::MOUNTED),
+                leaves_doubles: true,
                 ..Options::default()
             };
             Stack::open(source, &opening)?.mount(directory, &how)

@@ -119,12 +119,21 @@ const OTHERS: &[(usize, &[u8], &str)] = &[
     (257, b"ustar", "a tar archive; weft import puts one into a volume"),
     (0, b"PK\x03\x04", "a zip archive"),
     (0, b"\x7fELF", "a program"),
+    (0, b"WOZ1", "a WOZ image of an Apple II floppy (CiderPress2 reads those)"),
+    (0, b"WOZ2", "a WOZ image of an Apple II floppy (CiderPress2 reads those)"),
+    (0, b"MOOF", "a MOOF image, the flux of a Macintosh floppy (Applesauce converts those)"),
+    (0, b"2IMG", "a 2IMG image in another order than that of ProDOS (CiderPress2 reads those)"),
+    (
+        0,
+        &[0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0],
+        "raw sectors of a CD, 2352 bytes each (BIN/CUE); convert it first: bchunk IMAGE.bin IMAGE.cue NAME",
+    ),
     (512, b"EFI PART", "a disk with a GPT; name a partition: IMAGE?partition=1"),
     (512, b"PM", "a disk with an Apple partition map; name a partition: IMAGE?partition=1"),
 ];
 
-/// The number of bytes read from the beginning of a device: Btrfs has its magic deepest.
-const HEAD_BYTES: usize = 0x11000;
+/// The number of bytes read from the beginning of a device: DOS 3.3 has its marks deepest.
+const HEAD_BYTES: usize = 0x11100;
 
 /// Recognises the format of a device by its beginning.
 ///
@@ -137,8 +146,18 @@ pub fn recognise(device: &dyn BlockDevice) -> Result<Format, weft_block::Error> 
     if head.starts_with(CACHE_MAGIC) {
         return Ok(Format::Other(cache(device)));
     }
-    Ok(recognise_bytes(&head, len))
+    let format = recognise_bytes(&head, len);
+    let unknown = match &format {
+        Format::Nothing => true,
+        Format::Other(saw) => saw.starts_with(UNKNOWN),
+        _ => false,
+    };
+    // The header of a volume may be lost, and its copy intact.
+    Ok(if unknown && weft_hfs::has_copy_of_header(device) { Format::Hfs } else { format })
 }
+
+/// The beginning of the words for a format that is not known.
+const UNKNOWN: &str = "an unknown format";
 
 /// Describes a cache: its size, its sources, and the data that only the cache holds.
 fn cache(device: &dyn BlockDevice) -> String {
@@ -186,6 +205,9 @@ pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
     if let Some((_, _, name)) = OTHERS.iter().find(|(at, magic, _)| head.has(*at, magic)) {
         return Format::Other((*name).to_owned());
     }
+    if let Some(name) = apple_floppy(&head, len_bytes) {
+        return Format::Other(name.to_owned());
+    }
     // A FAT boot sector ends the same way as an MBR, so it is looked for first, above.
     if head.has(510, &[0x55, 0xaa]) {
         return Format::Other("a disk with an MBR; name a partition: IMAGE?partition=1".into());
@@ -194,7 +216,31 @@ pub fn recognise_bytes(head: &[u8], len_bytes: u64) -> Format {
         return Format::Nothing;
     }
     let first: Vec<String> = head.0.iter().take(8).map(|b| format!("{b:02x}")).collect();
-    Format::Other(format!("an unknown format (its first bytes are {})", first.join(" ")))
+    Format::Other(format!("{UNKNOWN} (its first bytes are {})", first.join(" ")))
+}
+
+/// Names the formats around old Macintoshes that have more marks than one, each of which could be
+/// there by chance.
+fn apple_floppy(head: &Head<'_>, len_bytes: u64) -> Option<&'static str> {
+    let has = |marks: &[(usize, u8)]| marks.iter().all(|(at, byte)| head.byte(*at) == Some(*byte));
+    // ProDOS 8 Technical Reference, B.2: the key block of the volume directory.
+    let directory = head.byte(1028).is_some_and(|kind| kind >> 4 == 0xf && kind & 0xf > 0);
+    if directory && has(&[(1024, 0), (1025, 0), (1059, 0x27), (1060, 0x0d)]) {
+        return Some("a ProDOS volume (CiderPress2 reads those)");
+    }
+    // Beneath Apple DOS, chapter 4: the VTOC in sector 0 of track 17.
+    let vtoc = [(0x11001, 17), (0x11003, 3), (0x11027, 122), (0x11034, 35), (0x11035, 16)];
+    if len_bytes == 143_360 && has(&vtoc) {
+        return Some("a DOS 3.3 floppy of an Apple II (CiderPress2 reads those)");
+    }
+    // DART's header: compression, kind of disk, its length in KiB; then lengths of pieces.
+    let kind = [1, 2, 3, 16, 17, 18].iter().any(|kind| head.byte(1) == Some(*kind));
+    let is_dart = head.byte(0).is_some_and(|how| how <= 2)
+        && kind
+        && matches!(head.be16(2), 400 | 720 | 800 | 1440)
+        && head.be16(4) != 0
+        && len_bytes > 84;
+    is_dart.then_some("a DART image of a floppy (CiderPress2 reads those)")
 }
 
 /// The beginning of a device.
@@ -295,6 +341,25 @@ mod tests {
             head[*at..at + magic.len()].copy_from_slice(magic);
             assert_eq!(recognise_bytes(&head, 1 << 20), Format::Other((*name).to_owned()));
         }
+    }
+
+    #[test]
+    fn floppies_of_other_apples_are_named() {
+        let named = |len: u64, marks: &[(usize, u8)]| {
+            let mut head = vec![0; HEAD_BYTES];
+            marks.iter().for_each(|(at, byte)| head[*at] = *byte);
+            recognise_bytes(&head, len).words()
+        };
+        let prodos = [(0, 1), (1028, 0xf5), (1059, 0x27), (1060, 0x0d)];
+        assert!(named(819_200, &prodos).contains("ProDOS"));
+        assert!(!named(819_200, &prodos[..3]).contains("ProDOS"));
+        let dos =
+            [(0, 1), (0x11001, 17), (0x11003, 3), (0x11027, 122), (0x11034, 35), (0x11035, 16)];
+        assert!(named(143_360, &dos).contains("DOS 3.3"));
+        assert!(!named(800_000, &dos).contains("DOS 3.3"));
+        let dart = [(0, 1), (1, 1), (2, 3), (3, 0x20), (4, 9)];
+        assert!(named(300_000, &dart).contains("DART"));
+        assert!(named(300_000, &dart[..4]).starts_with(UNKNOWN));
     }
 
     #[test]

@@ -105,6 +105,10 @@ pub fn unwrap(source: &str, device: Arc<dyn BlockDevice>) -> Result<Image> {
     }
     let options = container::Options { resource_fork: resource_fork_of(source), partition: None };
     let opened = container::open(Arc::clone(&device), &options).map_err(|e| match e {
+        // The map itself, which is a partition, too.
+        weft_block::Error::Invalid(_) if partition_of(source).is_some() => Error::Invalid(format!(
+            "{source} is the partition map of the disk; name a partition with a volume"
+        )),
         weft_block::Error::Invalid(message) => {
             Error::Invalid(format!("{source}: {message}; write {source}?partition=NUMBER"))
         }

@@ -23,6 +23,9 @@ pub struct Options {
     pub journal: Option<String>,
     /// The presentation of resource forks and Finder information, on volumes that have them.
     pub forks: Forks,
+    /// Whether a file that is removed or replaced leaves its AppleDouble, where these are shown: for
+    /// a mount, as other programs know of two files.
+    pub leaves_doubles: bool,
     /// Seconds that local time is ahead of UTC: HFS and MFS keep local time.
     pub utc_offset_secs: i32,
     /// A fixed time for HFS and MFS volumes in place of the system's clock: for reproducible

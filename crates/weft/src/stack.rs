@@ -86,7 +86,10 @@ impl Stack {
         let why_read_only = image.why_read_only().or_else(|| volume.why_read_only());
         let front: Arc<dyn FileSystem> = match Arc::clone(&volume).as_mac() {
             Some(mac) if options.forks != Forks::Xattr => {
-                Arc::new(ForkView::new(mac, options.forks))
+                let view = ForkView::new(mac, options.forks)
+                    .leaving_doubles(options.leaves_doubles)
+                    .read_only(volume.is_read_only());
+                Arc::new(view)
             }
             _ => Arc::clone(&volume) as _,
         };

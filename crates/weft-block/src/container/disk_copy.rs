@@ -89,7 +89,9 @@ impl DiskCopy {
             && data_bytes > 0
             && data_bytes % 512 == 0
             && data_bytes <= DATA_MAX_BYTES
-            && (tag_bytes == 0 || tag_bytes == blocks * 12)
+            && tag_bytes.is_multiple_of(UNSUMMED_TAG_BYTES)
+            // Some images have the tags of a part of the blocks.
+            && tag_bytes <= blocks * UNSUMMED_TAG_BYTES
             && HEADER_BYTES + data_bytes + tag_bytes <= file_bytes;
         if !fits {
             return Ok(None);

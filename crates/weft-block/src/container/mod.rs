@@ -22,6 +22,7 @@ mod disk_copy;
 mod files;
 mod ndif;
 mod resource;
+mod two_img;
 mod udif;
 
 pub use disk_copy::DiskCopy;
@@ -73,6 +74,8 @@ pub enum Layer {
         /// Whether both checksums are right.
         intact: bool,
     },
+    /// 2IMG.
+    TwoImg,
     /// NDIF.
     Ndif {
         /// The disk's name as it stands there, in MacRoman.
@@ -110,6 +113,7 @@ impl fmt::Display for Layer {
                 f.write_str(if *tags { ", with tags" } else { "" })?;
                 f.write_str(if *intact { "" } else { ", checksum wrong" })
             }
+            Self::TwoImg => f.write_str("2IMG"),
             Self::Ndif { name, chunks } => {
                 write!(f, "NDIF {:?}, {chunks} chunks", String::from_utf8_lossy(name))
             }
@@ -254,6 +258,10 @@ fn peel(
             intact: image.verify()?,
         };
         return Ok(Some(Peeled::new(layer, image)));
+    }
+    if let Some((at, len)) = two_img::recognise(device)? {
+        let blocks = Partition::window(Arc::clone(device), at, len);
+        return Ok(Some(Peeled::new(Layer::TwoImg, blocks)));
     }
     if looks_like_volume(device)? {
         return Ok(None);

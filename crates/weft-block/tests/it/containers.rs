@@ -78,6 +78,31 @@ fn files_around_an_image_are_taken_off_and_written_through() {
 }
 
 #[test]
+fn two_img_is_read_and_written_in_place() {
+    let image = volume(819_200);
+    let wrapped = |order: u32, blocks: u32, len: u32| {
+        let mut head = b"2IMGWeFt\x40\0\x01\0".to_vec();
+        for number in [order, 0, blocks, 64, len] {
+            head.extend(number.to_le_bytes());
+        }
+        head.resize(64, 0);
+        [&head[..], &image].concat()
+    };
+    for (blocks, len) in [(1600, 819_200), (1600, 0), (0, 819_200)] {
+        let file = device(&wrapped(1, blocks, len));
+        let result = open(Arc::clone(&file), &Options::default()).unwrap();
+        assert_eq!(names(&result), ["2IMG"]);
+        assert_same(&*result.device, &image);
+        result.device.write_at(b"changed", 5000).unwrap();
+        assert_eq!(content(&*file)[5064..5071], *b"changed");
+    }
+    // Another order, and a length that there is not.
+    for (order, blocks, len) in [(0, 1600, 819_200), (2, 1600, 819_200), (1, 1601, 0), (1, 0, 0)] {
+        assert!(opened(&wrapped(order, blocks, len)).layers.is_empty());
+    }
+}
+
+#[test]
 fn disk_copy_keeps_its_checksums_when_it_is_written() {
     let image = volume(819_200);
     let tags: Vec<u8> = (0..1600 * 12).map(|i| (i * 37) as u8).collect();
@@ -103,6 +128,14 @@ fn disk_copy_keeps_its_checksums_when_it_is_written() {
     result.device.discard(100_000, 512).unwrap();
     result.device.flush().unwrap();
     assert!(!names(&opened(&content(&*file)))[0].contains("wrong"));
+
+    // Tags of half of the blocks.
+    let half = opened(&wrap::disk_copy(&volume(819_200), &tags[..9600]));
+    assert_eq!(names(&half), ["DiskCopy 4.2 \"My Disk\", with tags"]);
+    assert_same(&*half.device, &volume(819_200));
+    for odd in [11, 1600 * 12 + 12] {
+        assert!(opened(&wrap::disk_copy(&volume(819_200), &vec![1; odd])).layers.is_empty());
+    }
 
     // A header that lies is no header.
     let mut lies = now;

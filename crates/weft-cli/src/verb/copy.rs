@@ -105,7 +105,19 @@ pub fn fitted(
     sink: &mut dyn Sink,
     send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
 ) -> weft::Result<()> {
-    let mut past = PastNames::new(sink);
+    fitted_of(out, (fit, false), refused, sink, send).map(drop)
+}
+
+/// As [`fitted`]; if this source is one of `several`, its top may be refused, too. Returns whether
+/// it was.
+fn fitted_of(
+    out: Output,
+    (fit, several): (bool, bool),
+    refused: &mut u64,
+    sink: &mut dyn Sink,
+    send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
+) -> weft::Result<bool> {
+    let mut past = PastNames::new(sink).one_of_several(several);
     let sent = if fit {
         let mut fitting = FitNames::new(&mut past);
         let sent = send(&mut fitting);
@@ -118,7 +130,7 @@ pub fn fitted(
     };
     past.refused().iter().for_each(|what| out.error(what));
     *refused += past.refused().len() as u64 + past.left_out_with_them();
-    sent
+    sent.map(|()| past.is_top_refused())
 }
 
 /// Returns the exit code of a copy that left out `refused` files and directories for their names.
@@ -185,7 +197,11 @@ fn copy_in(
         let landing = landing(&walker, &to.path, from.len())?;
         let doubles = stack.mac().is_some() && forks == Forks::AppleDouble;
         let mut earlier: Option<VolumeSink<'_>> = None;
-        for path in from {
+        let is_joined = |path: &PathBuf| doubles && is_half_of(path, from);
+        for path in from.iter().filter(|path| !is_joined(path)) {
+            if doubles {
+                note_basilisk(out, path);
+            }
             let host_name = own_name_of_host(path);
             let host_name = host_name.as_deref().map(OsStr::as_bytes);
             let fitted_name = host_name.filter(|_| keeping.fit_names).map(fit);
@@ -194,29 +210,61 @@ fn copy_in(
             if let Some(earlier) = &mut earlier {
                 sink.go_on_from(earlier);
             }
+            let how = (keeping.fit_names, from.len() > 1);
+            let mut left_out = false;
             counted(out, &mut total, &mut sink, |sink| {
-                fitted(out, keeping.fit_names, &mut refused, sink, |sink| {
+                let sent = fitted_of(out, how, &mut refused, sink, |sink| {
                     HostSource::new(path)
                         .sparing(volume.as_deref())?
                         .with_xattrs(!keeping.no_xattrs)
+                        .joining_doubles(doubles)
                         .send(sink)
-                })
+                });
+                left_out = sent?;
+                Ok(())
             })?;
             note_left_out(out, &sink);
             earlier = Some(sink);
             // The AppleDouble of a single file; in a directory the walk finds it.
-            let (Some(own), Some(host_name), true) = (own, host_name, doubles) else { continue };
+            let (Some(own), Some(host_name), true) = (own, host_name, doubles && !left_out) else {
+                continue;
+            };
             let beside = path.with_file_name(OsStr::from_bytes(&double_of(host_name)));
-            if beside.is_file() && !from.contains(&beside) {
+            let double = if beside.is_file() {
+                Some(beside).filter(|beside| !from.contains(beside))
+            } else {
+                HostSource::double_elsewhere(path)
+            };
+            if let Some(double) = double {
                 let name = double_of(landing.name.as_deref().unwrap_or(own));
                 let mut sink = landing.named(&walker, &name, ownership)?;
-                HostSource::new(&beside).with_xattrs(false).send(&mut sink)?;
+                HostSource::new(&double).with_xattrs(false).send(&mut sink)?;
             }
         }
         Ok(())
     })?;
     report(out, &total, began)?;
     refused_names(out, refused)
+}
+
+/// Returns true if a file is the AppleDouble `NAME.rsrc` of another source.
+fn is_half_of(path: &Path, from: &[PathBuf]) -> bool {
+    let name = path.file_name().and_then(|name| name.as_bytes().strip_suffix(b".rsrc"));
+    let base = name.map(|name| path.with_file_name(OsStr::from_bytes(name)));
+    base.is_some_and(|base| {
+        from.contains(&base) && HostSource::double_elsewhere(&base).as_deref() == Some(path)
+    })
+}
+
+/// Says that a directory has companions that are copied as plain files.
+pub fn note_basilisk(out: Output, top: &Path) {
+    if let Some(dir) = HostSource::find_basilisk(top) {
+        out.note(&format!(
+            "{} has the folders .rsrc and .finf of Basilisk II, which are copied as folders; weft put \
+             --as basilisk joins the files in them with theirs",
+            dir.display()
+        ));
+    }
 }
 
 /// Copies standard input into a file: `put - IMAGE:/path`.
@@ -316,10 +364,13 @@ fn copy_out(
         let to = to.display();
         return Err(Failure::usage(format!("{to} is no directory, and there are several sources")));
     }
+    let mut earlier: Option<HostSink> = None;
     for run in from.chunk_by(|a, b| a.image == b.image) {
         let options = Options { forks, ..read_options() };
         with_volume(&run[0].image, &options, |stack| {
             let walker = Walker::new(stack.fs());
+            let mac = stack.mac().is_some();
+            let doubles = mac && forks == Forks::AppleDouble;
             for place in run {
                 let node = walker
                     .resolve_link(&place.path)
@@ -329,24 +380,33 @@ fn copy_out(
                     _ => to.to_owned(),
                 };
                 refuse_image(&place.image, &host)?;
-                let mac = stack.mac().is_some();
                 let mut sink = HostSink::new(&host);
+                if let Some(earlier) = &mut earlier {
+                    sink.go_on_from(earlier);
+                }
+                let mut spelled = NoteSpelled::new(out, doubles);
                 counted(out, &mut total, &mut sink, |sink| {
                     VolumeSource::new(stack.fs(), &place.path)
                         .with_xattrs(with_xattrs)
-                        .past_damage(|e| damage.pass_error(e))
-                        .send(node, sink)
+                        .past_damage(|e| damage.pass_error(told_of_forks(e)))
+                        .send(node, &mut spelled.over(sink))
                 })?;
                 damage.look(stack)?;
-                sink.left_out().iter().for_each(|what| out.note(what));
+                let is_refused = !sink.refused().is_empty();
+                landed(out, &sink, mac && forks == Forks::Xattr, &mut damage)?;
                 let name = host.file_name().map(OsStr::as_bytes);
-                if let (true, Forks::AppleDouble, Some(name)) = (mac, forks, name)
-                    && let Some(double) = double_beside(&walker, &place.path)
+                if let (true, false, Some(name)) = (doubles, is_refused, name)
+                    && let Some((path, double)) = double_beside(&walker, &place.path)
+                    && !run.iter().any(|other| other.path == path)
                 {
                     let beside = host.with_file_name(OsStr::from_bytes(&double_of(name)));
-                    VolumeSource::new(stack.fs(), &place.path)
-                        .send(double, &mut HostSink::new(&beside))?;
+                    let mut second = HostSink::new(&beside);
+                    second.go_on_from(&mut sink);
+                    VolumeSource::new(stack.fs(), &place.path).send(double, &mut second)?;
+                    landed(out, &second, false, &mut damage)?;
+                    sink = second;
                 }
+                earlier = Some(sink);
             }
             Ok(())
         })?;
@@ -355,12 +415,87 @@ fn copy_out(
     damage.outcome()
 }
 
-/// The AppleDouble beside a file, if there is one.
-fn double_beside<'a>(walker: &Walker<'a>, path: &[u8]) -> Option<Node<'a>> {
+/// Reports the items that a sink on the host left out. Those whose names were taken are counted;
+/// so are attributes if they are the only place of forks.
+pub fn landed(
+    out: Output,
+    sink: &HostSink,
+    count_attributes: bool,
+    damage: &mut Damage,
+) -> Result<(), Failure> {
+    for what in sink.left_out() {
+        if count_attributes && what.contains(": attribute user.") {
+            damage.pass(Failure::new(what.clone()))?;
+        } else {
+            out.note(what);
+        }
+    }
+    sink.refused().iter().try_for_each(|what| damage.pass(Failure::new(what.clone())))
+}
+
+/// Says what can be done about a fork that is too long for an attribute.
+fn told_of_forks(e: weft::Error) -> weft::Error {
+    match e {
+        weft::Error::File { action, path, source: FsError::Range } => {
+            let message =
+                "its resource fork is longer than 64 KiB, the longest attribute of Linux; \
+                           take --as appledouble or macbinary"
+                    .to_owned();
+            weft::Error::File { action, path, source: FsError::Io { errno: 34, message } }
+        }
+        e => e,
+    }
+}
+
+/// Notes the files of a volume that are spelled in another way, as companions have their names.
+pub struct NoteSpelled {
+    out: Output,
+    wanted: bool,
+}
+
+/// [`NoteSpelled`] before a sink.
+pub struct Spelled<'a> {
+    note: &'a NoteSpelled,
+    sink: &'a mut dyn Sink,
+}
+
+impl NoteSpelled {
+    pub fn new(out: Output, wanted: bool) -> Self {
+        Self { out, wanted }
+    }
+
+    pub fn over<'a>(&'a mut self, sink: &'a mut dyn Sink) -> Spelled<'a> {
+        Spelled { note: self, sink }
+    }
+}
+
+impl Sink for Spelled<'_> {
+    fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> weft::Result<()> {
+        let name = item.path.rsplit(|b| *b == b'/').next().unwrap_or(b"");
+        if self.note.wanted
+            && let Some(rest) = name.strip_prefix("\u{2024}_".as_bytes())
+        {
+            let (path, rest) = (shown(item.path), String::from_utf8_lossy(rest));
+            self.note.out.note(&format!(
+                "the file ._{rest} is copied as {path} (with U+2024 for the dot), as ._{rest} is the \
+                 AppleDouble of {rest}"
+            ));
+        }
+        self.sink.put(item, content)
+    }
+
+    fn finish(&mut self) -> weft::Result<()> {
+        self.sink.finish()
+    }
+}
+
+/// The AppleDouble beside a file, if there is one, and its path.
+fn double_beside<'a>(walker: &Walker<'a>, path: &[u8]) -> Option<(Vec<u8>, Node<'a>)> {
     let name = own_name(path)?;
     let at = path.len() - name.len() - path.iter().rev().take_while(|b| **b == b'/').count();
     let beside = [path.get(..at)?, &double_of(name)].concat();
-    walker.resolve_link(&beside).ok()
+    let double = walker.resolve_link(&beside).ok()?;
+    Some((beside, double))
 }
 
 fn copy_across(
@@ -378,6 +513,7 @@ fn copy_across(
     changing_with(&to.image, &options, |target| {
         let walker = Walker::new(target.fs());
         let landing = landing(&walker, &to.path, from.len())?;
+        let mut earlier: Option<VolumeSink<'_>> = None;
         for place in from {
             let mut one = |source: &Walker<'_>, same: bool, forks: bool| {
                 let node = source
@@ -387,16 +523,29 @@ fn copy_across(
                     refuse_copy_into_itself(&landing.dir, node.ino(), &place.path)?;
                 }
                 let mut sink = landing.sink(&walker, own_name(&place.path), ownership)?;
+                if let Some(earlier) = &mut earlier {
+                    sink.go_on_from(earlier);
+                }
+                let how = (keeping.fit_names, from.len() > 1);
+                let mut spelled = NoteSpelled::new(out, forks && target.mac().is_none());
+                let mut left_out = false;
                 counted(out, &mut total, &mut sink, |sink| {
-                    fitted(out, keeping.fit_names, &mut refused, sink, |sink| {
+                    let sent = fitted_of(out, how, &mut refused, sink, |sink| {
                         VolumeSource::new(source.fs(), &place.path)
                             .with_xattrs(!keeping.no_xattrs)
-                            .send(node, sink)
-                    })
+                            .send(node, &mut spelled.over(sink))
+                    });
+                    left_out = sent?;
+                    Ok(())
                 })?;
                 note_left_out(out, &sink);
-                let double = double_beside(source, &place.path).filter(|_| forks);
-                if let (Some(double), Some(own)) = (double, own_name(&place.path)) {
+                earlier = Some(sink);
+                let double = double_beside(source, &place.path).filter(|(path, _)| {
+                    let named =
+                        |other: &VolumePath| other.image == place.image && other.path == *path;
+                    forks && !left_out && !from.iter().any(named)
+                });
+                if let (Some((_, double)), Some(own)) = (double, own_name(&place.path)) {
                     let name = double_of(landing.name.as_deref().unwrap_or(own));
                     let mut sink = landing.named(&walker, &name, ownership)?;
                     VolumeSource::new(source.fs(), &place.path)

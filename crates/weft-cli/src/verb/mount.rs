@@ -9,6 +9,7 @@ use crate::output::Output;
 use std::process::Command;
 use std::sync::Arc;
 use weft::hfs::Permissions;
+use weft::hfs::view::Forks;
 use weft::mount_options::MountOptions;
 use weft::{AtFailure, Options, Stack, Tree, mounts};
 
@@ -82,7 +83,8 @@ fn open(
         no_atime: options.kernel.iter().any(|o| o == "noatime"),
         journal: args.opening.journal.clone(),
         mount_point: std::path::absolute(&args.mountpoint)?.to_str().map(str::to_owned),
-        forks: options.forks.unwrap_or_default(),
+        forks: options.forks.unwrap_or(Forks::MOUNTED),
+        leaves_doubles: true,
         utc_offset_secs: crate::zone::offset_secs(),
         permissions: Some(permissions(options)),
         ..Options::default()

@@ -1,6 +1,6 @@
 //! `import` and `export`: whole trees, as directories or tar streams.
 
-use super::copy::{fitted, note_left_out, refused_names};
+use super::copy::{NoteSpelled, fitted, landed, note_basilisk, note_left_out, refused_names};
 use super::damage::Damage;
 use super::{
     change_options, changing_with, file_error, image_file, ownership, read_options, refuse_image,
@@ -38,10 +38,15 @@ pub fn import(out: Output, args: &cli::Import) -> Outcome {
         let mut sink = VolumeSink::new(stack.fs(), top, None, &to.path, ownership);
         let tally = with_progress(out, "importing", &mut sink, |sink| match from {
             Import::Directory(dir) => {
+                let doubles = stack.mac().is_some();
+                if doubles {
+                    note_basilisk(out, dir);
+                }
                 fitted(out, args.keeping.fit_names, &mut refused, sink, |sink| {
                     HostSource::new(dir)
                         .sparing(image_file(&to.image).as_deref())?
                         .with_xattrs(with_xattrs)
+                        .joining_doubles(doubles)
                         .send(sink)
                 })
             }
@@ -157,6 +162,7 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
         let walker = Walker::new(stack.fs());
         let failed = |e| file_error("read", &from.path, e);
         let top = walker.resolve(&from.path).map_err(failed)?;
+        let mut spelled = NoteSpelled::new(out, stack.mac().is_some());
         let source = VolumeSource::new(stack.fs(), &from.path)
             .with_xattrs(!args.no_xattrs)
             .past_damage(|e| damage.pass_error(e));
@@ -170,13 +176,17 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
             // A single file goes into the stream under its own name.
             let name = if top.is_dir() { b"" } else { last_name(&from.path) };
             let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, stream)).named(name);
-            let tally = with_progress(out, "exporting", &mut sink, |sink| source.send(top, sink))?;
+            let tally = with_progress(out, "exporting", &mut sink, |sink| {
+                source.send(top, &mut spelled.over(sink))
+            })?;
             damage.look(stack)?;
             return Ok(tally);
         }
         let mut sink = HostSink::new(&args.to);
-        let tally = with_progress(out, "exporting", &mut sink, |sink| source.send(top, sink))?;
-        sink.left_out().iter().for_each(|what| out.note(what));
+        let tally = with_progress(out, "exporting", &mut sink, |sink| {
+            source.send(top, &mut spelled.over(sink))
+        })?;
+        landed(out, &sink, false, &mut damage)?;
         damage.look(stack)?;
         Ok(tally)
     })?;

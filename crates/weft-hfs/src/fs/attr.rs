@@ -90,12 +90,15 @@ impl Hfs {
                 Known::Folder(_) if st.nodes.get(&id).is_some_and(|n| n.gone.is_some()) => {
                     return self.attr(st, s, id);
                 }
+                // No item is older than its content: a copy is as old as what was copied.
                 Known::Folder(_) => st.vol.change_folder(s, id, |dir| {
                     dir.modified = modified.unwrap_or(dir.modified);
+                    dir.created = dir.created.min(modified.unwrap_or(u32::MAX));
                 })?,
                 Known::File(_) => st.with_file(s, id, |vol, s, file| {
                     vol.change_file(s, file, |record| {
                         record.modified = modified.unwrap_or(record.modified);
+                        record.created = record.created.min(modified.unwrap_or(u32::MAX));
                         if let Some(locked) = locked {
                             record.flags.set(FileFlags::LOCKED, locked);
                         }

@@ -28,7 +28,7 @@ pub use journal::{format_journal, replay_journal};
 pub use lower::{ItemInfo, VolumeInfo};
 pub use mac::Mac;
 pub use mac_file::MacFile;
-pub use open::{OpenOptions, unix_now};
+pub use open::{OpenOptions, has_copy_of_header, unix_now};
 
 #[cfg(doc)]
 use weft_vfs::FileSystem;

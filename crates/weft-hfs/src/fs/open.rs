@@ -6,7 +6,7 @@ use super::node::State;
 use super::store::{OpStore, engine_error};
 use crate::layout::{Attributes, BLOCK_BYTES, EPOCH_1904_SECS, MDB_BLOCK};
 use crate::store::{Bare, Device, Raw};
-use crate::volume::Volume;
+use crate::volume::{Volume, mdb_by_copy};
 use crate::{Error, Permissions, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -130,6 +130,28 @@ fn salvaged(
     }
 }
 
+/// Returns true if a device that begins with no HFS volume has the copy of the header of one at its
+/// end, by which it can be read.
+#[must_use]
+pub fn has_copy_of_header(device: &dyn BlockDevice) -> bool {
+    let raw = Raw(device);
+    let blocks = raw.len_blocks();
+    matches!(mdb_by_copy(&mut Bare::new(raw), blocks), Ok(Some(_)))
+}
+
+/// Returns an overlay in memory over a volume whose header is lost or damaged, with the header by
+/// its copy; `None` if there is no need for that.
+fn with_header(device: &Arc<dyn BlockDevice>) -> Option<Arc<dyn BlockDevice>> {
+    let raw = Raw(&**device);
+    let blocks = raw.len_blocks();
+    let mdb = mdb_by_copy(&mut Bare::new(raw), blocks).ok().flatten()?;
+    let mut block = [0; BLOCK_BYTES];
+    crate::layout::put(&mut block, 0, &mdb.encode());
+    let over = Overlay::new(Arc::clone(device));
+    over.write_at(&block, MDB_BLOCK * BLOCK_BYTES as u64).ok()?;
+    Some(Arc::new(over))
+}
+
 /// Returns the engine's options for ordered writes.
 ///
 /// Nodes of the trees hold records of many files, and splits and merges move them: if a node is
@@ -157,6 +179,13 @@ impl Hfs {
         let mut damage = Vec::new();
         // In read-only mode the recovery takes place in memory.
         let device: Arc<dyn BlockDevice> = if read_only {
+            let device = match with_header(&device) {
+                Some(over) => {
+                    damage.push(format!("MDB in block {MDB_BLOCK}: {}", crate::fsck::BY_COPY));
+                    over
+                }
+                None => device,
+            };
             let device = match CutDevice::around(&device) {
                 Some(cut) => {
                     damage.push(cut.problem());
@@ -165,6 +194,13 @@ impl Hfs {
                 None => device,
             };
             salvaged(&device, &options, &mut damage)?
+        } else if has_copy_of_header(&*device) {
+            let what = format!(
+                "{}; the volume can be read, and must be repaired (fsck --repair) before it is \
+                 changed",
+                crate::fsck::BY_COPY
+            );
+            return Err(Error::corrupt("MDB", MDB_BLOCK, what));
         } else {
             device
         };

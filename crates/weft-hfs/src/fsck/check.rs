@@ -7,7 +7,7 @@ use super::report::Report;
 use super::walk::{Walk, shape};
 use crate::layout::{self, BLOCK_BYTES, Header, MDB_BLOCK, Mdb};
 use crate::store::{Bare, Device, Store};
-use crate::volume::Volume;
+use crate::volume::{Volume, mdb_by_copy};
 use crate::{Error, Result};
 use alloc::vec::Vec;
 
@@ -58,6 +58,9 @@ pub fn check(device: &dyn weft_block::BlockDevice) -> Result<Report> {
 pub(super) fn check_store<S: Store>(s: &mut S, blocks: u64) -> Result<Report> {
     if blocks <= MDB_BLOCK {
         return Err(Error::NotHfs { found: 0 });
+    }
+    if mdb_by_copy(s, blocks)?.is_some() {
+        return Err(Error::corrupt("MDB", MDB_BLOCK, super::BY_COPY));
     }
     let mdb = Mdb::parse(s.read(MDB_BLOCK)?)?;
     check_volume(s, mdb, blocks)

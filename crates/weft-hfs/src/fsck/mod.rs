@@ -23,3 +23,7 @@ pub use recover::Recovered;
 pub use repair::repair;
 pub use repair::{Repaired, repair_on};
 pub use report::Report;
+
+/// The problem of a volume header that is read by its copy.
+pub(crate) const BY_COPY: &str =
+    "it is lost or damaged; its copy at the end of the volume is intact";

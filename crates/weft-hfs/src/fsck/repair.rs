@@ -26,7 +26,7 @@ use super::problem::Problem;
 use super::report::Report;
 use crate::layout::{Attributes, MDB_BLOCK, Mdb};
 use crate::store::{Bare, Device, Store};
-use crate::volume::Volume;
+use crate::volume::{Volume, mdb_by_copy};
 use crate::{Error, Result};
 use alloc::format;
 use alloc::vec;
@@ -91,6 +91,9 @@ fn open_any<S: Store>(s: &mut S, blocks: u64) -> Result<Volume<S::Patch>> {
         }
         Ok(volume)
     };
+    if let Some(mdb) = mdb_by_copy(s, blocks)? {
+        return Volume::open_trees(s, mdb, blocks, true);
+    }
     let open = |s: &mut S| {
         let mdb = Mdb::parse(s.read(MDB_BLOCK)?)?;
         Volume::open_trees(s, mdb, blocks, true)

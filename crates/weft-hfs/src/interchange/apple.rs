@@ -131,6 +131,9 @@ fn entry_of<R: Read + Seek>(
         id::DATA if header.kind == Kind::Single => {
             (header.data_at, meta.data_bytes) = (at, len);
         }
+        id::DATA => {
+            return Err(corrupt("AppleSingle entry", at, "an AppleDouble with a data fork"));
+        }
         id::RESOURCE => {
             let blank = len == BLANK_BYTES
                 && small(BLANK_BYTES)?.windows(BLANK.len()).any(|piece| piece == BLANK);
@@ -231,7 +234,25 @@ pub fn header(meta: &Meta, kind: Kind, version: Version) -> Result<Vec<u8>> {
         }
     }
     small.push((id::FINDER_INFO, meta.finder_info.to_vec()));
+    table(meta, (kind, version), &small)
+}
 
+/// Returns the header of an AppleDouble with Finder information and resource fork only, as unar and
+/// macOS write it.
+///
+/// # Errors
+/// As [`header`].
+pub fn short_header(meta: &Meta) -> Result<Vec<u8>> {
+    let small = [(id::FINDER_INFO, meta.finder_info.to_vec())];
+    table(meta, (Kind::Double, Version::V2), &small)
+}
+
+/// Returns the table of entries, and the small ones.
+fn table(
+    meta: &Meta,
+    (kind, version): (Kind, Version),
+    small: &[(u32, Vec<u8>)],
+) -> Result<Vec<u8>> {
     // The forks come last, where they could grow.
     let mut forks = vec![(id::RESOURCE, Fork::Resource)];
     if kind == Kind::Single {
@@ -260,13 +281,13 @@ pub fn header(meta: &Meta, kind: Kind, version: Version) -> Result<Vec<u8>> {
         at = end;
         Ok(())
     };
-    for (id, bytes) in &small {
+    for (id, bytes) in small {
         place(*id, bytes.len() as u64)?;
     }
     for &(id, fork) in &forks {
         place(id, meta.fork_bytes(fork))?;
     }
-    for (_, bytes) in &small {
+    for (_, bytes) in small {
         head.extend_from_slice(bytes);
     }
     Ok(head)

@@ -69,6 +69,8 @@ impl FileSystem for Mfs {
                 file.entry.locked = locked;
             }
             file.entry.modified = modified.unwrap_or(file.entry.modified);
+            // No file is older than its content: a copy is as old as what was copied.
+            file.entry.created = file.entry.created.min(modified.unwrap_or(u32::MAX));
             state.write_entry(op, ino.0, &[]).map(|_| ())
         })?;
         self.getattr(ino)
@@ -80,7 +82,7 @@ impl FileSystem for Mfs {
         parent: Ino,
         name: &[u8],
         kind: FileKind,
-        perm: u16,
+        _perm: u16,
         _rdev: u32,
     ) -> Result<Entry> {
         self.of_root(parent)?;
@@ -101,7 +103,6 @@ impl FileSystem for Mfs {
             let file = state.file_mut(ino)?;
             file.entry.finder_info[..4].copy_from_slice(&file_type);
             file.entry.finder_info[4..8].copy_from_slice(&creator);
-            file.entry.locked = perm & 0o222 == 0;
             state.write_entry(op, ino, &[])?;
             self.entry(state, ino)
         })

@@ -1,49 +1,111 @@
-//! Finding, making, moving and listing companions.
+//! Finding, making, moving and keeping companions.
 
 use super::draft::take_over;
-use super::fork_view::ForkView;
+use super::fork_view::{ForkView, has_more};
 use super::forks::Forks;
-use super::names::{Part, base_of};
-use weft_vfs::{
-    Attr, Caller, DirCursor, DirEntry, Entry, Error, FileKind, Handle, Ino, RenameFlags, Result,
-};
-
-/// The bit of a cursor that its kind of companion starts at. Companions are listed behind all
-/// files, one kind after the other; the bits below are the cursor among the files.
-pub(super) const KIND_SHIFT: u32 = 60;
-const WITHIN_KIND: u64 = (1 << KIND_SHIFT) - 1;
-/// Files looked at for companions in one batch: slightly more than the entries that the kernel
-/// takes at once. Looking at further files would be in vain.
-const BATCH: usize = 32;
+use super::layout::Layout;
+use super::names::{Part, base_of, shortened, with_dots};
+use crate::streams::ResourceReader;
+use std::borrow::Cow;
+use std::io::Read;
+use weft_vfs::{Attr, Caller, Entry, Error, FileKind, Handle, Ino, RenameFlags, Result};
 
 /// An AppleDouble that waits for its file is no longer than this, in bytes.
 const ORPHAN_MAX_BYTES: u64 = 256 << 20;
 
+/// The names of a move: directories and names.
+pub(super) type Names<'n> = ((Ino, &'n [u8]), (Ino, &'n [u8]));
+
 impl ForkView {
+    /// Reports whether an error means that no file has the name, or that none can have it.
+    pub(super) fn is_absent(e: &Error) -> bool {
+        matches!(e, Error::NotFound | Error::NameTooLong | Error::Invalid(_))
+    }
+
     /// Finds a companion by its name, and takes a reference on it.
     pub(super) fn lookup_companion(
         &self,
         parent: Ino,
         name: &[u8],
     ) -> Result<Option<(Entry, Ino, Part)>> {
-        let Some((base_name, part)) = base_of(self.forks, name) else { return Ok(None) };
-        let base = match self.inner.lookup(parent, base_name) {
-            Ok(entry) => entry.attr.ino,
-            Err(Error::NotFound) => return Ok(None),
-            Err(e) => return Err(e),
+        let Some((base, base_name, part)) = self.lookup_base(parent, name)? else {
+            return Ok(None);
         };
-        match self.companion(base, base_name, part) {
-            Ok(Some(attr)) => Ok(Some((Entry { attr, generation: 0 }, base, part))),
+        match self.companion_of(&base.attr, base_name, part) {
+            Ok(Some(attr)) => {
+                if part == Part::Double {
+                    self.companions().hold(base.attr.ino, parent, name);
+                }
+                Ok(Some((Entry { attr, generation: 0 }, base.attr.ino, part)))
+            }
             other => {
-                self.inner.forget(base, 1);
+                self.inner.forget(base.attr.ino, 1);
                 other.map(|_| None)
             }
         }
     }
 
-    /// Reports whether an error means that no file has the name, or that none can have it.
-    pub(super) fn is_absent(e: &Error) -> bool {
-        matches!(e, Error::NotFound | Error::NameTooLong | Error::Invalid(_))
+    /// Finds the file that `name` would be a companion of, and takes a reference on it.
+    pub(super) fn lookup_base<'n>(
+        &self,
+        parent: Ino,
+        name: &'n [u8],
+    ) -> Result<Option<(Entry, &'n [u8], Part)>> {
+        let Some((base_name, part)) = base_of(self.forks, name) else { return Ok(None) };
+        // A companion has none of its own.
+        if let Some((_, base, part)) = self.lookup_companion(parent, base_name)? {
+            self.drop_companion(base, part);
+            return Ok(None);
+        }
+        match self.lookup_own(parent, base_name) {
+            Ok(entry) => Ok(Some((entry, base_name, part))),
+            Err(e) if Self::is_absent(&e) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Gives a reference on a companion back.
+    pub(super) fn drop_companion(&self, base: Ino, part: Part) {
+        if part == Part::Double {
+            self.unheld(base, 1);
+        }
+        self.inner.forget(base, 1);
+    }
+
+    /// Reports whether there is a companion of this name.
+    pub(super) fn has_companion(&self, parent: Ino, name: &[u8]) -> Result<bool> {
+        let found = self.lookup_companion(parent, name)?;
+        Ok(found.inspect(|(_, base, part)| self.drop_companion(*base, *part)).is_some())
+    }
+
+    /// Returns the name under which a file of the volume is stored, whose name may be too long
+    /// because it is that of a companion, or taken by a file that was made by its other spelling.
+    pub(super) fn stored_name<'n>(&self, parent: Ino, name: &'n [u8]) -> Result<Cow<'n, [u8]>> {
+        let Some((_, part)) = base_of(self.forks, name) else { return Ok(Cow::Borrowed(name)) };
+        let short = shortened(name, 0);
+        let may_be_long = part == Part::Double && *short != *name;
+        if !may_be_long && self.own().is_empty() {
+            return Ok(Cow::Borrowed(name));
+        }
+        match self.inner.lookup(parent, name) {
+            Ok(entry) => {
+                self.inner.forget(entry.attr.ino, 1);
+                let is_taken = self.own().contains(&entry.attr.ino);
+                Ok(if is_taken { shortened(name, 1) } else { Cow::Borrowed(name) })
+            }
+            Err(Error::NameTooLong) if part == Part::Double => Ok(short),
+            Err(_) => Ok(Cow::Borrowed(name)),
+        }
+    }
+
+    /// Finds a file of the volume, by either spelling of its name.
+    pub(super) fn lookup_own(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        let stored = self.stored_name(parent, name)?;
+        match (self.inner.lookup(parent, &stored), with_dots(name)) {
+            // HFS Plus has both characters.
+            (Err(Error::NotFound), Some(dots)) => self.inner.lookup(parent, &dots),
+            (found, _) => found,
+        }
     }
 
     /// Runs `f` with the file that `name` would be a companion of, if that is there.
@@ -53,54 +115,56 @@ impl ForkView {
         name: &[u8],
         f: impl FnOnce(Ino, &[u8], Part) -> Result<R>,
     ) -> Result<Option<R>> {
-        let Some((base_name, part)) = base_of(self.forks, name) else { return Ok(None) };
-        let base = match self.inner.lookup(parent, base_name) {
-            Ok(entry) => entry.attr.ino,
-            Err(e) if Self::is_absent(&e) => return Ok(None),
-            Err(e) => return Err(e),
+        let Some((base, base_name, part)) = self.lookup_base(parent, name)? else {
+            return Ok(None);
         };
-        let result = f(base, base_name, part);
-        self.inner.forget(base, 1);
+        let result = f(base.attr.ino, base_name, part);
+        self.inner.forget(base.attr.ino, 1);
         result.map(Some)
     }
 
     /// Makes a companion that does not exist, for a file that does. Returns `None` if there is no
-    /// such file.
+    /// such file, or a file of the volume has the name.
     pub(super) fn make_companion(
         &self,
         parent: Ino,
         name: &[u8],
         exclusive: bool,
     ) -> Result<Option<Entry>> {
-        match self.inner.lookup(parent, name) {
-            Ok(entry) => {
-                self.inner.forget(entry.attr.ino, 1);
-                return Ok(None);
-            }
-            Err(e) if Self::is_absent(&e) => {}
-            Err(e) => return Err(e),
-        }
-        if let Some((entry, base, _)) = self.lookup_companion(parent, name)? {
+        if let Some((entry, base, part)) = self.lookup_companion(parent, name)? {
             if exclusive {
-                self.inner.forget(base, 1);
+                self.drop_companion(base, part);
                 return Err(Error::Exists);
             }
             return Ok(Some(entry));
         }
-        let Some((base_name, part)) = base_of(self.forks, name) else { return Ok(None) };
-        let base = match self.inner.lookup(parent, base_name) {
-            Ok(entry) => entry.attr,
-            Err(e) if Self::is_absent(&e) => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        if part == Part::Resource && base.kind != FileKind::Regular {
-            self.inner.forget(base.ino, 1);
+        let Some((base, _, part)) = self.lookup_base(parent, name)? else { return Ok(None) };
+        let ino = base.attr.ino;
+        match self.lookup_own(parent, name) {
+            Ok(entry) => {
+                self.inner.forget(entry.attr.ino, 1);
+                self.inner.forget(ino, 1);
+                return Ok(None);
+            }
+            Err(e) if Self::is_absent(&e) => {}
+            Err(e) => {
+                self.inner.forget(ino, 1);
+                return Err(e);
+            }
+        }
+        if part == Part::Resource && base.attr.kind != FileKind::Regular {
+            self.inner.forget(ino, 1);
             return Err(Error::NotPermitted);
         }
-        if part == Part::Double {
-            self.drafts().begin(base.ino);
+        if self.is_read_only {
+            self.inner.forget(ino, 1);
+            return Err(Error::ReadOnly);
         }
-        Ok(Some(Entry { attr: self.attr_of(base.ino, part)?, generation: 0 }))
+        if part == Part::Double {
+            self.companions().begin(ino, parent, name);
+        }
+        let attr = self.attr_of(ino, part).inspect_err(|_| self.drop_companion(ino, part))?;
+        Ok(Some(Entry { attr, generation: 0 }))
     }
 
     /// Applies an AppleDouble that was made before its file.
@@ -109,21 +173,30 @@ impl ForkView {
             return Ok(());
         }
         let double = Part::Double.name(name);
-        let orphan = match self.inner.lookup(parent, &double) {
+        let orphan = match self.lookup_own(parent, &double) {
             Ok(entry) => entry.attr,
             Err(e) if Self::is_absent(&e) => return Ok(()),
             Err(e) => return Err(e),
         };
-        let taken = self.read_orphan(&orphan).and_then(|bytes| match bytes {
-            Some(bytes) => take_over(&*self.inner, base, &bytes),
-            None => Ok(false),
+        let is_own = self.own().contains(&orphan.ino);
+        let bytes = if is_own { Ok(None) } else { self.read_orphan(&orphan) };
+        let taken = bytes.and_then(|bytes| match bytes {
+            Some(bytes) => take_over(&*self.inner, base, bytes),
+            None => Ok(None),
         });
         self.inner.forget(orphan.ino, 1);
-        if taken? { self.inner.unlink(caller, parent, &double) } else { Ok(()) }
+        let Some(layout) = taken? else { return Ok(()) };
+        self.companions().remember(base, layout);
+        let stored = self.stored_name(parent, &double)?;
+        self.inner.unlink(caller, parent, &stored)
     }
 
     pub(super) fn read_orphan(&self, attr: &Attr) -> Result<Option<Vec<u8>>> {
         if attr.kind != FileKind::Regular || attr.size_bytes > ORPHAN_MAX_BYTES {
+            return Ok(None);
+        }
+        // One with a resource fork of its own is a file of the volume: that fork would be lost.
+        if self.inner.meta(attr.ino)?.resource_bytes > 0 {
             return Ok(None);
         }
         let mut bytes = vec![0; attr.size_bytes as usize];
@@ -138,7 +211,8 @@ impl ForkView {
         Ok(Some(bytes))
     }
 
-    /// Applies the AppleDouble that waits for a file which has just been made.
+    /// Applies the AppleDouble that waits for a file which has just been made, unless the name is
+    /// spelled as that of a file which is no companion.
     pub(super) fn made(
         &self,
         caller: &Caller,
@@ -146,6 +220,11 @@ impl ForkView {
         name: &[u8],
         entry: Entry,
     ) -> Result<Entry> {
+        if with_dots(name).is_some() {
+            self.own().insert(entry.attr.ino);
+        } else {
+            self.own().remove(&entry.attr.ino);
+        }
         match self.adopt(caller, parent, name, entry.attr.ino) {
             Ok(()) => Ok(Entry { attr: self.inner.getattr(entry.attr.ino)?, ..entry }),
             Err(e) => {
@@ -155,136 +234,126 @@ impl ForkView {
         }
     }
 
-    /// Applies a companion, or a waiting AppleDouble, to the file that its new name belongs to.
-    /// Returns `None` if the names are not those of such a move.
+    /// Applies a file that gets the name of a companion. Returns `None` if the names are not those
+    /// of such a move.
     pub(super) fn rename_companion(
         &self,
         caller: &Caller,
-        from: (Ino, &[u8]),
-        to: (Ino, &[u8]),
+        (from, to): Names<'_>,
         flags: RenameFlags,
     ) -> Result<Option<()>> {
-        let real = match self.inner.lookup(from.0, from.1) {
-            Ok(entry) => Some(entry.attr),
-            Err(e) if Self::is_absent(&e) => None,
+        // A companion has no name of its own: a move of it is a copy and a removal.
+        let is_companion = self.has_companion(from.0, from.1)?;
+        if flags.contains(RenameFlags::NO_REPLACE) && self.has_companion(to.0, to.1)? {
+            return Err(Error::Exists);
+        }
+        if is_companion {
+            return Err(Error::CrossDevice);
+        }
+        let real = match self.lookup_own(from.0, from.1) {
+            Ok(entry) => entry.attr,
+            Err(e) if Self::is_absent(&e) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let moved = self.with_base(to.0, to.1, |base, base_name, part| {
-            if flags.contains(RenameFlags::NO_REPLACE)
-                && self.companion(base, base_name, part)?.is_some()
-            {
-                return Err(Error::Exists);
+        let moved = self.with_base(to.0, to.1, |base, _, part| {
+            if base == real.ino || self.own().contains(&real.ino) {
+                return Ok(false);
             }
-            match (real, part) {
-                (Some(attr), Part::Double) => {
-                    let bytes = self.read_orphan(&attr)?.unwrap_or_default();
-                    if !take_over(&*self.inner, base, &bytes)? {
-                        return Ok(false);
-                    }
-                    self.drafts().forget(base);
-                    self.inner.unlink(caller, from.0, from.1)?;
-                    Ok(true)
+            let Some(bytes) = self.read_orphan(&real)? else { return Ok(false) };
+            let mut layout = None;
+            let applied = match part {
+                Part::Double => {
+                    layout = take_over(&*self.inner, base, bytes)?;
+                    layout.is_some()
                 }
-                _ => Ok(false),
+                Part::Resource => self.replace_fork(base, &bytes)?,
+                Part::Info if bytes.len() == 32 => {
+                    self.write_part(base, Part::Info, 0, &bytes)?;
+                    true
+                }
+                Part::Info => false,
+            };
+            if applied {
+                self.companions().drop_bytes(base);
+                if let Some(layout) = layout {
+                    self.companions().remember(base, layout);
+                }
+                let stored = self.stored_name(from.0, from.1)?;
+                self.inner.unlink(caller, from.0, &stored)?;
             }
+            Ok(applied)
         });
-        if let Some(attr) = real {
-            self.inner.forget(attr.ino, 1);
-            return Ok(moved?.filter(|moved| *moved).map(|_| ()));
-        }
-        moved?;
-        // A companion has no name of its own: a move of it is a copy and a removal.
-        match self.lookup_companion(from.0, from.1)? {
-            Some((_, base, _)) => {
-                self.inner.forget(base, 1);
-                Err(Error::CrossDevice)
-            }
-            None => Ok(None),
-        }
+        self.inner.forget(real.ino, 1);
+        Ok(moved?.filter(|moved| *moved).map(|_| ()))
     }
 
-    /// Lists the companions in a directory from a cursor on; with `keep`, takes a reference on each
-    /// that the caller takes.
-    pub(super) fn list_companions(
+    fn replace_fork(&self, base: Ino, bytes: &[u8]) -> Result<bool> {
+        if self.inner.getattr(base)?.kind != FileKind::Regular {
+            return Ok(false);
+        }
+        self.inner.set_resource_len(base, 0)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.inner.write_resource(base, done as u64, &bytes[done..])? {
+                0 => return Err(Error::NoSpace),
+                put => done += put,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Stores the AppleDouble of a file that is about to be removed in a plain file.
+    pub(super) fn leave_double(&self, parent: Ino, name: &[u8], base: &Attr) -> Result<()> {
+        let ino = base.ino;
+        if !self.leaves_doubles || base.kind != FileKind::Regular {
+            return Ok(());
+        }
+        let meta = self.inner.meta(ino)?;
+        if !has_more(&crate::interchange::Meta { locked: false, ..meta.clone() }, name) {
+            return Ok(());
+        }
+        let layout = self.companions().layout(ino, &meta)?;
+        let Layout { before: mut bytes, after, .. } = layout;
+        let fork = ResourceReader::new(&*self.inner, ino).take(meta.resource_bytes);
+        { fork }
+            .read_to_end(&mut bytes)
+            .map_err(|e| Error::Io { errno: 5, message: e.to_string() })?;
+        bytes.extend_from_slice(&after);
+        let (plain, stored) = self.make_plain(parent, &Part::Double.name(name))?;
+        let filled = self.store(plain, &bytes);
+        let time = weft_vfs::SetTime::At(base.mtime);
+        let set = weft_vfs::SetAttr { mtime: Some(time), ..weft_vfs::SetAttr::default() };
+        let filled = filled.and_then(|()| self.inner.setattr(&Caller::ROOT, plain, &set));
+        self.inner.forget(plain, 1);
+        filled.map(drop).inspect_err(|_| {
+            let _ = self.inner.unlink(&Caller::ROOT, parent, &stored);
+        })
+    }
+
+    /// Gives a file that is about to replace another the resource fork and the Finder information
+    /// of that, unless it has its own.
+    pub(super) fn carry_over(
         &self,
-        dir: Ino,
-        cursor: DirCursor,
-        keep: bool,
-        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
+        (from, from_name): (&Attr, &[u8]),
+        (to, to_name): (&Attr, &[u8]),
     ) -> Result<()> {
-        let (first, mut from) = match cursor.0 >> KIND_SHIFT {
-            0 => (1, 0),
-            kind => (kind, cursor.0 & WITHIN_KIND),
-        };
-        for (kind, part) in (1..).zip(Part::shown(self.forks)).skip_while(|(k, _)| *k < first) {
-            if !self.list_kind(dir, (kind << KIND_SHIFT, *part), from, keep, each)? {
-                break;
-            }
-            from = 0;
+        let regular = |attr: &Attr| attr.kind == FileKind::Regular;
+        if !self.leaves_doubles || !regular(from) || !regular(to) || from.ino == to.ino {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Lists the companions of one kind. Returns whether to continue with other kinds.
-    pub(super) fn list_kind(
-        &self,
-        dir: Ino,
-        (kind, part): (u64, Part),
-        from: u64,
-        keep: bool,
-        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
-    ) -> Result<bool> {
-        let mut at = DirCursor(from);
-        loop {
-            // Files are collected first: the volume may not be asked from within its listing.
-            let mut batch: Vec<(Vec<u8>, Attr, DirCursor)> = Vec::new();
-            let mut seen = 0;
-            self.inner.readdir_plus(dir, at, &mut |found, entry| {
-                if seen == BATCH {
-                    return false;
-                }
-                seen += 1;
-                at = found.next;
-                // The references on `.` and `..` are not given.
-                if found.name != b"." && found.name != b".." {
-                    batch.push((found.name.to_vec(), entry.attr, found.next));
-                }
-                true
-            })?;
-            let mut on = true;
-            for (name, base, next) in batch {
-                let mut taken = None;
-                if on {
-                    let next = DirCursor(next.0 | kind);
-                    taken = self.show_companion(dir, (&name, &base, part), next, each)?;
-                    on = taken != Some(false);
-                }
-                // A companion that is listed with a reference has that of its file.
-                if !(keep && taken == Some(true)) {
-                    self.inner.forget(base.ino, 1);
-                }
-            }
-            if !on || seen == 0 {
-                return Ok(on);
-            }
+        let (old, mut new) = (self.inner.meta(to.ino)?, self.inner.meta(from.ino)?);
+        if !has_more(&old, to_name) || has_more(&new, from_name) {
+            return Ok(());
         }
-    }
-
-    /// Lists the companion of one file, if it has one. Returns whether the caller took it.
-    pub(super) fn show_companion(
-        &self,
-        dir: Ino,
-        (name, base, part): (&[u8], &Attr, Part),
-        next: DirCursor,
-        each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
-    ) -> Result<Option<bool>> {
-        let Some(attr) = self.companion_of(base, name, part)? else { return Ok(None) };
-        let shown = part.name(name);
-        if let Ok(real) = self.inner.lookup(dir, &shown) {
-            self.inner.forget(real.attr.ino, 1);
-            return Ok(None);
-        }
-        let entry = DirEntry { ino: attr.ino, kind: attr.kind, name: &shown, next };
-        Ok(Some(each(entry, Entry { attr, generation: 0 })))
+        let mut bytes = Vec::new();
+        ResourceReader::new(&*self.inner, to.ino)
+            .take(old.resource_bytes)
+            .read_to_end(&mut bytes)
+            .map_err(|e| Error::Io { errno: 5, message: e.to_string() })?;
+        self.replace_fork(from.ino, &bytes)?;
+        let dates = self.inner.meta(from.ino)?;
+        (new.modified, new.created) = (dates.modified, dates.created);
+        new.finder_info = old.finder_info;
+        self.inner.set_meta(from.ino, &new)
     }
 }

@@ -1,11 +1,14 @@
 //! The view: the companions of a file, and reading them.
 
-use super::draft::{self, Drafts};
+use super::draft;
 use super::forks::Forks;
+use super::held::Companions;
+use super::layout::Layout;
 use super::names::Part;
 use crate::interchange::{Meta, extension};
 use crate::macroman;
 use crate::streams::MacVolume;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_vfs::{Attr, Error, FileKind, Ino, Result};
@@ -15,7 +18,13 @@ use weft_vfs::{Attr, Error, FileKind, Ino, Result};
 pub struct ForkView {
     pub(super) inner: Arc<dyn MacVolume>,
     pub(super) forks: Forks,
-    pub(super) drafts: Mutex<Drafts>,
+    /// Whether a file that is removed or replaced leaves its AppleDouble.
+    pub(super) leaves_doubles: bool,
+    pub(super) is_read_only: bool,
+    pub(super) companions: Mutex<Companions>,
+    /// The files with the name of a companion that were made by their other spelling: none of them
+    /// is taken for an AppleDouble that waits for its file.
+    pub(super) own: Mutex<HashSet<Ino>>,
 }
 
 impl fmt::Debug for ForkView {
@@ -54,17 +63,37 @@ impl ForkView {
     /// Makes a view of the volume `inner` that presents forks as `forks` says.
     #[must_use]
     pub fn new(inner: Arc<dyn MacVolume>, forks: Forks) -> Self {
-        Self { inner, forks, drafts: Mutex::default() }
+        Self {
+            inner,
+            forks,
+            leaves_doubles: false,
+            is_read_only: false,
+            companions: Mutex::default(),
+            own: Mutex::default(),
+        }
     }
 
-    pub(super) fn drafts(&self) -> MutexGuard<'_, Drafts> {
+    /// Sets whether a file that is removed, or replaced by another, leaves its AppleDouble, as on
+    /// other file systems, where the two are two files: so a program that knows of the file alone
+    /// (`mv` to another file system, an editor) destroys no resource fork.
+    #[must_use]
+    pub fn leaving_doubles(self, yes: bool) -> Self {
+        Self { leaves_doubles: yes && self.forks == Forks::AppleDouble, ..self }
+    }
+
+    /// Sets that nothing can be written.
+    #[must_use]
+    pub fn read_only(self, yes: bool) -> Self {
+        Self { is_read_only: yes, ..self }
+    }
+
+    pub(super) fn companions(&self) -> MutexGuard<'_, Companions> {
         // A panic elsewhere leaves drafts that are whole or begun, as always.
-        self.drafts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.companions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the attributes of a companion, if it exists.
-    pub(super) fn companion(&self, base: Ino, name: &[u8], part: Part) -> Result<Option<Attr>> {
-        self.companion_of(&self.inner.getattr(base)?, name, part)
+    pub(super) fn own(&self) -> MutexGuard<'_, HashSet<Ino>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the attributes of a companion, if it exists, of a file with these attributes.
@@ -80,22 +109,26 @@ impl ForkView {
         }
         let meta = self.inner.meta(base)?;
         let there = match part {
-            Part::Double => self.drafts().has(base) || has_more(&meta, name),
+            Part::Double => self.companions().draft(base).is_some() || has_more(&meta, name),
             Part::Resource => attr.kind == FileKind::Regular && meta.resource_bytes > 0,
             Part::Info => !is_zero(&meta.finder_info),
         };
-        Ok(there.then(|| self.companion_attr(attr, &meta, part)))
+        there.then(|| self.companion_attr(attr, &meta, part)).transpose()
     }
 
-    pub(super) fn companion_attr(&self, base: &Attr, meta: &Meta, part: Part) -> Attr {
+    pub(super) fn companion_attr(&self, base: &Attr, meta: &Meta, part: Part) -> Result<Attr> {
         let size_bytes = match part {
             Part::Double => {
-                self.drafts().len(base.ino).unwrap_or(draft::HEADER_BYTES + meta.resource_bytes)
+                let companions = self.companions();
+                match companions.draft(base.ino) {
+                    Some(draft) => draft.bytes().len() as u64,
+                    None => companions.layout(base.ino, meta)?.len_bytes(meta.resource_bytes),
+                }
             }
             Part::Resource => meta.resource_bytes,
             Part::Info => 32,
         };
-        Attr {
+        Ok(Attr {
             ino: part.ino(base.ino),
             kind: FileKind::Regular,
             perm: base.perm & 0o666,
@@ -103,13 +136,13 @@ impl ForkView {
             size_bytes,
             blocks_512: size_bytes.div_ceil(512),
             ..*base
-        }
+        })
     }
 
     pub(super) fn attr_of(&self, base: Ino, part: Part) -> Result<Attr> {
         let attr = self.inner.getattr(base)?;
         let meta = self.inner.meta(base)?;
-        Ok(self.companion_attr(&attr, &meta, part))
+        self.companion_attr(&attr, &meta, part)
     }
 
     pub(super) fn read_part(
@@ -126,20 +159,38 @@ impl ForkView {
                 Ok(draft::copy_from(&info, offset, buf))
             }
             Part::Double => {
-                if let Some(got) = self.drafts().read(base, offset, buf) {
-                    return Ok(got);
+                if let Some(draft) = self.companions().draft(base) {
+                    return Ok(draft::copy_from(draft.bytes(), offset, buf));
                 }
-                let header = draft::header(&self.inner.meta(base)?)?;
-                let mut done = draft::copy_from(&header, offset, buf);
-                let at = (offset + done as u64).saturating_sub(header.len() as u64);
-                if offset + done as u64 >= header.len() as u64
-                    && self.inner.getattr(base)?.kind == FileKind::Regular
-                {
-                    done += self.inner.read_resource(base, at, &mut buf[done..])?;
-                }
-                Ok(done)
+                let meta = self.inner.meta(base)?;
+                let layout = self.companions().layout(base, &meta)?;
+                self.read_double(base, &layout, meta.resource_bytes, offset, buf)
             }
         }
+    }
+
+    /// Reads an AppleDouble of this layout.
+    fn read_double(
+        &self,
+        base: Ino,
+        layout: &Layout,
+        fork_bytes: u64,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize> {
+        let mut done = draft::copy_from(&layout.before, offset, buf);
+        let at = |done: usize| (offset + done as u64).saturating_sub(layout.before.len() as u64);
+        while done < buf.len() && at(done) < fork_bytes {
+            let want = usize::try_from(fork_bytes - at(done)).unwrap_or(usize::MAX);
+            let end = buf.len().min(done.saturating_add(want));
+            match self.inner.read_resource(base, at(done), &mut buf[done..end])? {
+                0 => return Ok(done),
+                got => done += got,
+            }
+        }
+        let behind = at(done).saturating_sub(fork_bytes);
+        done += draft::copy_from(&layout.after, behind, &mut buf[done..]);
+        Ok(done)
     }
 
     pub(super) fn write_part(
@@ -160,8 +211,9 @@ impl ForkView {
                 Ok(data.len())
             }
             Part::Double => {
-                let mut drafts = self.drafts();
-                drafts.write(&*self.inner, base, offset, data)?;
+                let mut companions = self.companions();
+                let draft = companions.draft_or_begin(&*self.inner, base)?;
+                draft.write(&*self.inner, base, offset, data)?;
                 Ok(data.len())
             }
         }
@@ -173,7 +225,11 @@ impl ForkView {
             // A program that truncates it writes it anew.
             Part::Info if len_bytes <= 32 => Ok(()),
             Part::Info => Err(Error::TooLarge),
-            Part::Double => self.drafts().set_len(&*self.inner, base, len_bytes),
+            Part::Double => {
+                let mut companions = self.companions();
+                let draft = companions.draft_or_begin(&*self.inner, base)?;
+                draft.set_len(&*self.inner, base, len_bytes)
+            }
         }
     }
 
@@ -194,7 +250,7 @@ impl ForkView {
             }
             self.inner.set_meta(base, &meta)?;
         }
-        self.drafts().forget(base);
+        self.companions().drop_bytes(base);
         Ok(())
     }
 }

@@ -21,6 +21,10 @@ impl Forks {
     /// All presentations.
     pub const ALL: [Self; 4] = [Self::Xattr, Self::AppleDouble, Self::Suffix, Self::None];
 
+    /// The presentation on a mount unless another is chosen: programs that do not know of forks copy
+    /// these files too, of any length.
+    pub const MOUNTED: Self = Self::AppleDouble;
+
     /// Returns the name that [`FromStr`] reads.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -11,19 +11,30 @@
 //!
 //! A companion is shown if it says more than the name of the file does: type and creator that
 //! follow from the [extension] need none. Writing to a companion, making or removing it changes the
-//! file; it moves with the file. A file of the volume that has the name of a companion hides the
-//! companion.
+//! file; it moves with the file.
 //!
-//! The view applies an AppleDouble to its file as soon as it is complete, whatever the order of its
-//! entries. The content decides, because a FUSE front does not report that a file was closed. The
-//! bytes are kept until the front forgets the companion, since the writer's layout may differ from
-//! weft's. An AppleDouble that is made before its file (as archives of macOS have it) is kept as a
-//! plain file until the file is made, so that nothing is in memory alone.
+//! Nothing is hidden or dropped:
+//!
+//! - A file of the volume that has the name of a companion is shown by another spelling of its name:
+//!   `․_Game`, with U+2024 in place of the dot, which the volume takes for a dot.
+//! - The view applies an AppleDouble to its file as soon as it is whole, whatever the order of its
+//!   entries. Bytes that are no whole AppleDouble when the companion is flushed, synced or closed
+//!   become a plain file.
+//! - The bytes are kept as written while the companion is open, and their layout as long as the
+//!   volume is, since the writer's may differ from weft's.
+//! - An AppleDouble that is made before its file (as archives of macOS have it) is a plain file
+//!   until the file is made. If its name is too long for the volume, it is stored under a shorter
+//!   one.
+//! - On a mount a file that is removed, or replaced by another, leaves its AppleDouble, as it would
+//!   on other file systems.
 
 mod companions;
 mod draft;
 mod fork_view;
 mod forks;
+mod held;
+mod layout;
+mod listing;
 mod names;
 mod plug;
 

@@ -1,7 +1,7 @@
 //! The calls of the file plug that companions change; all others go to the volume unchanged.
 
-use super::companions::KIND_SHIFT;
 use super::fork_view::ForkView;
+use super::forks::Forks;
 use super::names::{Part, split};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -33,9 +33,13 @@ impl Layer for ForkView {
     }
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
-        match self.inner.lookup(parent, name) {
-            Err(e) if Self::is_absent(&e) => {
-                self.lookup_companion(parent, name)?.map(|(entry, ..)| entry).ok_or(e)
+        if let Some((entry, ..)) = self.lookup_companion(parent, name)? {
+            return Ok(entry);
+        }
+        match self.lookup_own(parent, name) {
+            // The companion could be made, however long its name is.
+            Err(e @ (Error::NameTooLong | Error::Invalid(_))) => {
+                Err(self.with_base(parent, name, |_, _, _| Ok(Error::NotFound))?.unwrap_or(e))
             }
             other => other,
         }
@@ -44,7 +48,7 @@ impl Layer for ForkView {
     fn forget(&self, ino: Ino, count: u64) {
         let (base, part) = split(ino);
         if part == Some(Part::Double) {
-            self.drafts().forget(base);
+            self.unheld(base, count);
         }
         self.inner.forget(base, count);
     }
@@ -68,7 +72,11 @@ impl Layer for ForkView {
                 if let Some(len_bytes) = set.size_bytes {
                     self.cut_part(base, part, len_bytes)?;
                 }
-                // Its times and permissions are the file's.
+                // Its times are the file's: a copy sets those of both. Its permissions are, too.
+                if set.mtime.is_some() && !self.companions().says_date(base) {
+                    let mtime = SetAttr { mtime: set.mtime, ..SetAttr::default() };
+                    self.inner.setattr(caller, base, &mtime)?;
+                }
                 self.attr_of(base, part)
             }
             (ino, None) => self.inner.setattr(caller, ino, set),
@@ -96,35 +104,63 @@ impl Layer for ForkView {
         {
             return Ok(entry);
         }
-        let entry = self.inner.mknod(caller, parent, name, kind, perm, rdev)?;
+        let stored = self.stored_name(parent, name)?;
+        let entry = self.inner.mknod(caller, parent, &stored, kind, perm, rdev)?;
         self.made(caller, parent, name, entry)
     }
 
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], perm: u16) -> Result<Entry> {
+        if self.has_companion(parent, name)? {
+            return Err(Error::Exists);
+        }
         let entry = self.inner.mkdir(caller, parent, name, perm)?;
         self.made(caller, parent, name, entry)
+    }
+
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        if self.has_companion(parent, name)? {
+            return Err(Error::NotADirectory);
+        }
+        self.inner.rmdir(caller, parent, name)
     }
 
     fn link(&self, caller: &Caller, ino: Ino, new_parent: Ino, new_name: &[u8]) -> Result<Entry> {
         match split(ino) {
             (_, Some(_)) => Err(Error::NotPermitted),
+            (_, None) if self.has_companion(new_parent, new_name)? => Err(Error::Exists),
             (ino, None) => self.inner.link(caller, ino, new_parent, new_name),
         }
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        match self.inner.unlink(caller, parent, name) {
-            Err(e) if Self::is_absent(&e) => {
-                let removed = self.with_base(parent, name, |base, base_name, part| {
-                    if self.companion(base, base_name, part)?.is_none() {
-                        return Err(Error::NotFound);
-                    }
-                    self.clear_part(base, base_name, part)
-                })?;
-                removed.ok_or(e)
-            }
-            other => other,
+        if let Some((_, base, part)) = self.lookup_companion(parent, name)? {
+            let removed = self.with_base(parent, name, |base, base_name, part| {
+                self.clear_part(base, base_name, part)
+            });
+            self.drop_companion(base, part);
+            return removed.map(drop);
         }
+        let entry = match self.lookup_own(parent, name) {
+            Ok(entry) => entry,
+            // The volume says what is wrong.
+            Err(_) => return self.inner.unlink(caller, parent, name),
+        };
+        let ino = entry.attr.ino;
+        let settled = if self.forks == Forks::AppleDouble && !self.is_read_only {
+            self.settle(ino, false).and_then(|_| self.leave_double(parent, name, &entry.attr))
+        } else {
+            Ok(())
+        };
+        let removed = settled.and_then(|()| {
+            let stored = self.stored_name(parent, name)?;
+            self.inner.unlink(caller, parent, &stored)
+        });
+        if removed.is_ok() {
+            self.companions().drop_bytes(ino);
+            self.own().remove(&ino);
+        }
+        self.inner.forget(ino, 1);
+        removed
     }
 
     fn rename(
@@ -136,14 +172,36 @@ impl Layer for ForkView {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        if self.rename_companion(caller, (parent, name), (new_parent, new_name), flags)?.is_some() {
+        let names = ((parent, name), (new_parent, new_name));
+        if self.rename_companion(caller, names, flags)?.is_some() {
             return Ok(());
         }
-        self.inner.rename(caller, parent, name, new_parent, new_name, flags)?;
-        let entry = self.inner.lookup(new_parent, new_name)?;
-        let adopted = self.adopt(caller, new_parent, new_name, entry.attr.ino);
-        self.inner.forget(entry.attr.ino, 1);
-        adopted
+        let (from, to) = (self.lookup_own(parent, name), self.lookup_own(new_parent, new_name));
+        let carried = match (&from, &to) {
+            (Ok(from), Ok(to)) if flags.is_empty() => {
+                self.carry_over((&from.attr, name), (&to.attr, new_name))
+            }
+            _ => Ok(()),
+        };
+        let renamed = carried.and_then(|()| {
+            let stored = self.stored_name(parent, name)?;
+            let new_stored = self.stored_name(new_parent, new_name)?;
+            self.inner.rename(caller, parent, &stored, new_parent, &new_stored, flags)
+        });
+        for entry in [from, to].into_iter().flatten() {
+            self.inner.forget(entry.attr.ino, 1);
+        }
+        renamed?;
+        let entry = self.lookup_own(new_parent, new_name)?;
+        let ino = entry.attr.ino;
+        if self.forks == Forks::AppleDouble {
+            self.companions().moved(ino, new_parent, Part::Double.name(new_name));
+        }
+        let adopted = self.made(caller, new_parent, new_name, entry);
+        if adopted.is_ok() {
+            self.inner.forget(ino, 1);
+        }
+        adopted.map(drop)
     }
 
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
@@ -156,8 +214,14 @@ impl Layer for ForkView {
             }
             other => other?,
         };
-        if flags.contains(OpenFlags::TRUNCATE) {
-            self.cut_part(base, part, 0)?;
+        if part == Part::Double {
+            self.companions().opened(base);
+        }
+        if flags.contains(OpenFlags::TRUNCATE)
+            && let Err(e) = self.cut_part(base, part, 0)
+        {
+            let _ = self.release(ino, opened.handle);
+            return Err(e);
         }
         Ok(opened)
     }
@@ -175,15 +239,29 @@ impl Layer for ForkView {
             let opened = self.open(caller, entry.attr.ino, flags)?;
             return Ok((Entry { attr: self.getattr(entry.attr.ino)?, ..entry }, opened));
         }
-        let (entry, opened) = self.inner.create(caller, parent, name, perm, flags)?;
-        Ok((self.made(caller, parent, name, entry)?, opened))
+        let stored = self.stored_name(parent, name)?;
+        let (entry, opened) = self.inner.create(caller, parent, &stored, perm, flags)?;
+        let ino = entry.attr.ino;
+        let made = self.made(caller, parent, name, entry).inspect_err(|_| {
+            let _ = self.inner.release(ino, opened.handle);
+        })?;
+        Ok((made, opened))
+    }
+
+    /// An AppleDouble is stored when it is closed: a front must say when that is.
+    fn is_stateful(&self) -> bool {
+        self.inner.is_stateful() || self.forks == Forks::AppleDouble && !self.is_read_only
     }
 
     fn flush(&self, ino: Ino, handle: Handle) -> Result<()> {
+        let (base, part) = split(ino);
+        if part == Some(Part::Double) {
+            self.settle(base, handle == Handle::NONE)?;
+        }
         if handle == Handle::NONE {
             return Ok(());
         }
-        self.inner.flush(split(ino).0, handle)
+        self.inner.flush(base, handle)
     }
 
     fn backing(&self, ino: Ino, handle: Handle) -> Option<Arc<OwnedFd>> {
@@ -203,10 +281,12 @@ impl Layer for ForkView {
     }
 
     fn release(&self, ino: Ino, handle: Handle) -> Result<()> {
+        let (base, part) = split(ino);
+        let closed = if part == Some(Part::Double) { self.closed(base) } else { Ok(()) };
         if handle == Handle::NONE {
-            return Ok(());
+            return closed;
         }
-        self.inner.release(split(ino).0, handle)
+        self.inner.release(base, handle).and(closed)
     }
 
     fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -245,7 +325,23 @@ impl Layer for ForkView {
     }
 
     fn fsync(&self, caller: &Caller, ino: Ino, data_only: bool) -> Result<()> {
-        self.inner.fsync(caller, split(ino).0, data_only)
+        let (base, part) = split(ino);
+        if part == Some(Part::Double)
+            && let Some(plain) = self.settle(base, true)?
+        {
+            self.inner.fsync(caller, plain, data_only)?;
+        }
+        self.inner.fsync(caller, base, data_only)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let settled = self.settle_all();
+        self.inner.sync().and(settled)
+    }
+
+    fn unmount(&self) -> Result<()> {
+        let settled = self.settle_all();
+        self.inner.unmount().and(settled)
     }
 
     fn readdir(
@@ -254,17 +350,7 @@ impl Layer for ForkView {
         cursor: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let mut on = true;
-        if cursor.0 >> KIND_SHIFT == 0 {
-            self.inner.readdir(ino, cursor, &mut |entry| {
-                on = each(entry);
-                on
-            })?;
-        }
-        if !on {
-            return Ok(());
-        }
-        self.list_companions(ino, cursor, false, &mut |entry, _| each(entry))
+        self.list(ino, cursor, false, &mut |found, _| each(found))
     }
 
     fn readdir_plus(
@@ -273,17 +359,9 @@ impl Layer for ForkView {
         cursor: DirCursor,
         each: &mut dyn FnMut(DirEntry<'_>, Entry) -> bool,
     ) -> Result<()> {
-        let mut on = true;
-        if cursor.0 >> KIND_SHIFT == 0 {
-            self.inner.readdir_plus(ino, cursor, &mut |found, entry| {
-                on = each(found, entry);
-                on
-            })?;
-        }
-        if !on {
-            return Ok(());
-        }
-        self.list_companions(ino, cursor, true, each)
+        self.list(ino, cursor, true, &mut |found, entry| {
+            entry.is_none_or(|entry| each(found, entry))
+        })
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

@@ -29,6 +29,7 @@
 mod file;
 mod fork;
 mod grow;
+mod header;
 mod items;
 mod map;
 mod moves;
@@ -39,6 +40,7 @@ mod state;
 mod strays;
 
 pub use file::File;
+pub(crate) use header::mdb_by_copy;
 pub use items::{Item, New};
 pub use moves::Moved;
 #[cfg(feature = "std")]

@@ -41,8 +41,14 @@ fn record_of(fs: &Hfs, text: &str) -> CatalogRecord {
     fs.item(ROOT_ID, &name(text)).unwrap().1
 }
 
-/// A folder, a file in it, and files beside it.
+/// A folder, a file in it, and files beside it. The dates are those of the first call.
 fn small() -> Arc<MemoryDevice> {
+    static MADE: std::sync::OnceLock<weft_block::Image> = std::sync::OnceLock::new();
+    let image = MADE.get_or_init(|| make_small().snapshot());
+    Arc::new(MemoryDevice::from_image(image.clone()))
+}
+
+fn make_small() -> Arc<MemoryDevice> {
     let device = empty(800 << 10);
     let fs = mount(&device);
     let folder = New::Folder { info: Default::default(), xinfo: Default::default() };

@@ -230,3 +230,118 @@ fn a_copy_of_the_mdb_is_not_written_over_data() {
     cut.read_at(&mut last, end - 1024).unwrap();
     assert!(last == [0x5a; 1024], "it was written over");
 }
+
+/// Thread records as machfs writes them: only as long as their names. No listing needs them.
+#[test]
+fn short_thread_records_are_passed_over_without_a_word() {
+    let device = filled(1, 2);
+    let (catalog, mdb) = catalog_of(&device);
+    let mut node = [0; 512];
+    let header = |at: usize, raw: &[u8]| usize::from(raw[at]) << 8 | usize::from(raw[at + 1]);
+    device.read_at(&mut node, catalog).unwrap();
+    // The first leaf, by the header record.
+    let leaf = catalog + 512 * u64::from(u32::from_be_bytes(node[24..28].try_into().unwrap()));
+    device.read_at(&mut node, leaf).unwrap();
+    assert_eq!((node[8], mdb.alloc_block_bytes), (0xff, 512), "a leaf");
+    let count = header(10, &node);
+    let mut records: Vec<Vec<u8>> = (0..count)
+        .map(|n| node[header(510 - 2 * n, &node)..header(508 - 2 * n, &node)].to_vec())
+        .collect();
+    let mut shortened = 0;
+    for record in &mut records {
+        let key = usize::from(record[0] | 1) + 1;
+        if record[key] == 3 {
+            let len = (15 + usize::from(record[key + 14])).next_multiple_of(2);
+            record.truncate(key + len);
+            shortened += 1;
+        }
+    }
+    assert!(shortened >= 1);
+    let mut at = 14;
+    node[14..].fill(0);
+    for (n, record) in records.iter().enumerate() {
+        node[510 - 2 * n..512 - 2 * n].copy_from_slice(&(at as u16).to_be_bytes());
+        node[at..at + record.len()].copy_from_slice(record);
+        at += record.len();
+    }
+    node[510 - 2 * count..512 - 2 * count].copy_from_slice(&(at as u16).to_be_bytes());
+    device.write_at(&node, leaf).unwrap();
+
+    let (paths, errors) = walk(&only_read(&device));
+    assert_eq!((paths.len(), errors), (2, 0), "{paths:?}");
+    assert_eq!(only_read(&device).damage(), [""; 0]);
+    // A check says it all the same, and a repair makes them whole.
+    assert!(!fsck::check(&*device).unwrap().is_clean());
+    assert!(fsck::repair(&*device).unwrap().after.is_clean());
+}
+
+/// The header is lost, or a bit of one of the fields that say where everything is. The copy at the
+/// end is intact.
+#[test]
+fn a_lost_header_is_read_by_its_copy() {
+    let whole = filled(3, 20);
+    let all = walk(&only_read(&whole)).0;
+    let snapshot = whole.snapshot();
+    let mut damages: Vec<(u64, u8)> = (0..8).map(|bit| (18, 1 << bit)).collect();
+    for at in [19, 20, 21, 22, 28, 29] {
+        damages.extend((0..8).map(|bit| (at, 1 << bit)));
+    }
+    let lost: [&dyn Fn(&MemoryDevice); 2] =
+        [&|device| device.write_zeroes(1024, 512).unwrap(), &|device| {
+            device.write_at(&[0x4e; 512], 1024).unwrap()
+        }];
+    let check = |what: &str, damage: &dyn Fn(&MemoryDevice)| {
+        let device = Arc::new(MemoryDevice::from_image(snapshot.clone()));
+        damage(&device);
+        let before = bytes(&device);
+        let fs = only_read(&device);
+        let (paths, errors) = walk(&fs);
+        assert_eq!((&paths, errors), (&all, 0), "{what}");
+        let by_copy = fs.damage().iter().any(|told| told.contains("copy"));
+        assert_eq!(by_copy, !fs.damage().is_empty(), "{what}: {:?}", fs.damage());
+        drop(fs);
+        assert!(bytes(&device) == before, "{what}: nothing is written");
+        if !by_copy {
+            // A block less than there are is a volume, too.
+            assert!(fsck::repair(&*device).unwrap().after.is_clean(), "{what}");
+            assert_eq!(walk(&only_read(&device)).0, all, "{what}");
+            return false;
+        }
+        // It is not changed before it is repaired.
+        let refused = Hfs::open(Arc::clone(&device) as Arc<dyn BlockDevice>, quiet());
+        assert!(refused.unwrap_err().to_string().contains("repair"), "{what}");
+        assert!(bytes(&device) == before, "{what}: nothing is written");
+        let told = fsck::check(&*device).unwrap_err().to_string();
+        assert!(told.contains("copy"), "{what}: {told}");
+        let done = fsck::repair(&*device).unwrap();
+        assert!(done.after.is_clean(), "{what}: {:?}", done.after.problems);
+        assert_sound(&*device);
+        assert_eq!(walk(&only_read(&device)).0, all, "{what}");
+        true
+    };
+    for damage in lost {
+        assert!(check("lost", damage));
+    }
+    let (mut by_copy, count) = (0, damages.len());
+    for (at, bit) in damages {
+        let damage = |device: &MemoryDevice| {
+            let mut byte = [0];
+            device.read_at(&mut byte, 1024 + at).unwrap();
+            device.write_at(&[byte[0] ^ bit], 1024 + at).unwrap();
+        };
+        by_copy += usize::from(check(&format!("byte {at}, bit {bit:#x}"), &damage));
+    }
+    assert!(by_copy + 2 >= count, "{by_copy} of {count}");
+    // Without a copy there is nothing.
+    let device = MemoryDevice::from_image(snapshot.clone());
+    device.write_zeroes(1024, 512).unwrap();
+    device.write_zeroes((2 << 20) - 1024, 512).unwrap();
+    assert!(!weft_hfs::has_copy_of_header(&device));
+    assert!(!weft_hfs::has_copy_of_header(&*whole));
+}
+
+fn bytes(device: &MemoryDevice) -> Vec<u8> {
+    let mut all = vec![0; device.geometry().len_bytes as usize];
+    device.read_at(&mut all, 0).unwrap();
+    all
+}

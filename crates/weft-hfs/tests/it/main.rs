@@ -3,6 +3,7 @@
 mod apple;
 mod beyond_damage;
 mod cold;
+mod companions;
 mod conformance;
 mod crash;
 mod damage;

@@ -3,8 +3,9 @@
 //! information in `.finf/NAME` (16 of a file or folder, then 16 more, as in HFS). There are no
 //! dates and no lock.
 
-use super::host_sink::clear;
+use super::made::Made;
 use crate::{Error, Result};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
@@ -18,6 +19,42 @@ pub(super) const DIRS: [&[u8]; 2] = [b".rsrc", b".finf"];
 /// The path of a file's companion in the directory `dir` beside it.
 fn companion(host: &Path, dir: &str) -> Option<PathBuf> {
     Some(host.parent()?.join(dir).join(host.file_name()?))
+}
+
+/// Returns true if the directories in `dir` are those of companions: each file in them belongs to
+/// one beside them, and Finder information has its length.
+pub(super) fn is_layout(dir: &Path) -> bool {
+    let all = |name: &str, fits: &dyn Fn(u64) -> bool| -> Option<usize> {
+        let mut count = 0;
+        for entry in std::fs::read_dir(dir.join(name)).ok()? {
+            let entry = entry.ok()?;
+            let meta = entry.metadata().ok()?;
+            let beside = std::fs::symlink_metadata(dir.join(entry.file_name()));
+            if !meta.is_file() || !fits(meta.len()) || beside.is_err() {
+                return None;
+            }
+            count += 1;
+        }
+        Some(count)
+    };
+    let has = |name: &str| dir.join(name).is_dir();
+    let info = all(".finf", &|len| len == 16 || len == 32);
+    let forks = if has(".rsrc") { all(".rsrc", &|_| true) } else { Some(0) };
+    info.is_some_and(|count| count > 0) && forks.is_some()
+}
+
+/// Returns messages for the companions in a directory of them whose files are not among `names`.
+pub(super) fn without_files(dir: &Path, names: &[OsString]) -> Result<Vec<String>> {
+    let failed = |e| Error::host("list", dir, e);
+    let mut left = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if !names.contains(&entry.file_name()) {
+            let path = entry.path();
+            left.push(format!("{} is left out: its file is not there", path.display()));
+        }
+    }
+    Ok(left)
 }
 
 fn told(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> Error {
@@ -53,28 +90,39 @@ pub(super) fn read(
 }
 
 /// Writes the companions of a file or folder beside its data fork, which is at `host`.
-pub(super) fn write(volume: &dyn MacVolume, ino: Ino, host: &Path, meta: &Meta) -> Result<()> {
-    let place = |dir: &str| -> Result<Option<PathBuf>> {
+pub(super) fn write(
+    volume: &dyn MacVolume,
+    ino: Ino,
+    host: &Path,
+    meta: &Meta,
+    made: &mut Made,
+) -> Result<()> {
+    let place = |dir: &str, made: &Made| -> Result<Option<PathBuf>> {
         let Some(path) = companion(host, dir) else { return Ok(None) };
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(told("make", dir))?;
         }
-        clear(&path)?;
+        if !made.clear(&path)? {
+            let e = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+            return Err(Error::host("make", path, e));
+        }
         Ok(Some(path))
     };
     if meta.finder_info != [0; 32]
-        && let Some(path) = place(".finf")?
+        && let Some(path) = place(".finf", made)?
     {
         std::fs::write(&path, meta.finder_info).map_err(told("write", &path))?;
+        made.add(&path)?;
     }
     if meta.resource_bytes > 0
-        && let Some(path) = place(".rsrc")?
+        && let Some(path) = place(".rsrc", made)?
     {
         let file = File::create_new(&path).map_err(told("make", &path))?;
         let mut to = BufWriter::with_capacity(256 << 10, file);
         let mut from = ResourceReader::new(volume, ino);
         std::io::copy(&mut from, &mut to).map_err(told("copy", &path))?;
         to.into_inner().map_err(|e| Error::host("write", &path, e.into_error()))?;
+        made.add(&path)?;
     }
     Ok(())
 }

@@ -2,8 +2,10 @@
 //!
 //! The volume may be hostile: a name that is `..` or contains a slash is refused, no symbolic link
 //! is followed on the way down (a directory is entered only if it is one), and a file is always
-//! created anew. An existing file of the same name is replaced; directories are kept.
+//! created anew. An existing file of the same name is replaced, unless it came from the same source;
+//! directories are kept.
 
+use super::made::Made;
 use super::{Content, Item, ItemKind, RUN_BYTES, Sink};
 use crate::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
@@ -25,6 +27,8 @@ pub struct HostSink {
     deferred: Vec<(PathBuf, u16, Timestamps)>,
     buffer: Vec<u8>,
     left_out: Vec<String>,
+    made: Made,
+    refused: Vec<String>,
 }
 
 impl HostSink {
@@ -37,7 +41,32 @@ impl HostSink {
             deferred: Vec::new(),
             buffer: vec![0; RUN_BYTES],
             left_out: Vec::new(),
+            made: Made::default(),
+            refused: Vec::new(),
         }
+    }
+
+    /// Takes over the record of the files that another sink has made: none of them is replaced.
+    pub fn go_on_from(&mut self, other: &mut Self) {
+        self.made = std::mem::take(&mut other.made);
+    }
+
+    /// The items whose names are those of earlier items here, with the reason: they were left out.
+    #[must_use]
+    pub fn refused(&self) -> &[String] {
+        &self.refused
+    }
+
+    /// Makes way for an item. Returns whether its name is free.
+    fn clear(&mut self, host: &Path) -> Result<bool> {
+        let free = self.made.clear(host)?;
+        if !free {
+            self.refused.push(format!(
+                "cannot make {}: another item of the source has this name here",
+                host.display()
+            ));
+        }
+        Ok(free)
     }
 
     /// Items and attributes that could not be created here, with the reason: device nodes without
@@ -87,19 +116,13 @@ fn times(item: &Item<'_>) -> Timestamps {
     }
 }
 
-/// Removes an existing file, but not a directory.
-pub(super) fn clear(host: &Path) -> Result<()> {
-    match std::fs::remove_file(host) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(Error::host("replace", host, e)),
-    }
-}
-
 impl Sink for HostSink {
     fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()> {
         let host = self.host(item.path)?;
         let failed = |e: Errno| Error::host("make", &host, e);
+        if item.kind != ItemKind::Directory && !self.clear(&host)? {
+            return Ok(());
+        }
         match item.kind {
             ItemKind::Directory => match rustix::fs::mkdir(&host, Mode::RWXU) {
                 Ok(()) => {}
@@ -112,22 +135,16 @@ impl Sink for HostSink {
                 }
                 Err(e) => return Err(failed(e)),
             },
-            ItemKind::File { len_bytes } => {
-                clear(&host)?;
-                self.write(&host, len_bytes, content)?;
-            }
+            ItemKind::File { len_bytes } => self.write(&host, len_bytes, content)?,
             ItemKind::Symlink(target) => {
-                clear(&host)?;
                 rustix::fs::symlink(OsStr::from_bytes(target), &host).map_err(failed)?;
             }
             ItemKind::HardLink(first) => {
                 let first = self.host(first)?;
-                clear(&host)?;
                 std::fs::hard_link(&first, &host).map_err(|e| Error::host("link", &host, e))?;
-                return Ok(());
+                return self.made.add(&host);
             }
             ItemKind::Special { kind, rdev } => {
-                clear(&host)?;
                 let file_type = match kind {
                     FileKind::BlockDevice => rustix::fs::FileType::BlockDevice,
                     FileKind::CharDevice => rustix::fs::FileType::CharacterDevice,
@@ -150,6 +167,9 @@ impl Sink for HostSink {
             }
         }
 
+        if item.kind != ItemKind::Directory {
+            self.made.add(&host)?;
+        }
         if self.with_owners {
             let owner = (Some(Uid::from_raw(item.uid)), Some(Gid::from_raw(item.gid)));
             rustix::fs::chownat(CWD, &host, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)

@@ -1,6 +1,7 @@
 //! A file or directory of the host as a source.
 
-use super::{Content, Item, ItemKind, NoContent, Sink, join};
+use super::mac_names::{double_elsewhere, is_elsewhere};
+use super::{Content, Item, ItemKind, NoContent, Sink, basilisk, join};
 use crate::{Error, Result};
 use rustix::fs::{Dev, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -19,6 +20,7 @@ pub struct HostSource {
     with_xattrs: bool,
     latest: Option<Time>,
     spared: Option<(Dev, u64)>,
+    joins_doubles: bool,
     named: HashMap<(Dev, u64), Vec<u8>>,
 }
 
@@ -33,7 +35,45 @@ impl HostSource {
     #[must_use]
     pub fn new(top: impl Into<PathBuf>) -> Self {
         let top = top.into();
-        Self { top, with_xattrs: true, latest: None, spared: None, named: HashMap::new() }
+        Self {
+            top,
+            with_xattrs: true,
+            latest: None,
+            spared: None,
+            joins_doubles: false,
+            named: HashMap::new(),
+        }
+    }
+
+    /// Sets whether AppleDoubles in the places where other programs put them (`NAME.rsrc`,
+    /// `__MACOSX/._NAME`) are sent as `._NAME`: for a volume that joins these with their files.
+    #[must_use]
+    pub fn joining_doubles(mut self, yes: bool) -> Self {
+        self.joins_doubles = yes;
+        self
+    }
+
+    /// Returns the AppleDouble of a file of the host that is in one of these places.
+    #[must_use]
+    pub fn double_elsewhere(host: &Path) -> Option<PathBuf> {
+        double_elsewhere(host, host.parent()?)
+    }
+
+    /// Returns the first directory from `top` down that has the companions of Basilisk II, which
+    /// are sent as plain files here.
+    #[must_use]
+    pub fn find_basilisk(top: &Path) -> Option<PathBuf> {
+        if basilisk::is_layout(top) {
+            return Some(top.to_owned());
+        }
+        for entry in std::fs::read_dir(top).ok()?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && let Some(found) = Self::find_basilisk(&entry.path())
+            {
+                return Some(found);
+            }
+        }
+        None
     }
 
     /// Sets whether extended attributes are transferred (by default they are).
@@ -83,8 +123,18 @@ impl HostSource {
                 continue;
             };
             let host = level.dir.join(&name);
+            if self.joins_doubles && is_elsewhere(&host, &self.top) {
+                continue;
+            }
             let path = join(&level.path, name.as_bytes());
-            if self.send_one(&host, &path, sink)? {
+            let double = join(&level.path, &[b"._", name.as_bytes()].concat());
+            let is_dir = self.send_one(&host, &path, sink)?;
+            if self.joins_doubles
+                && let Some(found) = double_elsewhere(&host, &self.top)
+            {
+                self.send_one(&found, &double, sink)?;
+            }
+            if is_dir {
                 levels.push(open(host, path)?);
             }
         }
@@ -149,13 +199,14 @@ fn open(dir: PathBuf, path: Vec<u8>) -> Result<Level> {
     for entry in std::fs::read_dir(&dir).map_err(failed)? {
         names.push(entry.map_err(failed)?.file_name());
     }
-    // An AppleDouble (`._name`) follows the file it belongs to.
-    names.sort_unstable_by(|a, b| {
-        let of = |name: &OsString| {
-            let name = name.as_bytes();
-            name.strip_prefix(b"._").map_or((name.to_vec(), false), |base| (base.to_vec(), true))
-        };
-        of(a).cmp(&of(b))
+    // An AppleDouble (`._name`) follows the file it belongs to, which may have such a name itself.
+    names.sort_by_cached_key(|name| {
+        let mut base = name.as_bytes();
+        let mut doubled = 0_u32;
+        while let Some(rest) = base.strip_prefix(b"._") {
+            (base, doubled) = (rest, doubled + 1);
+        }
+        (base.to_vec(), doubled)
     });
     Ok(Level { dir, path, rest: names.into_iter() })
 }

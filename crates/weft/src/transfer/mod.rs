@@ -11,6 +11,8 @@ pub mod fit;
 mod host_sink;
 mod host_source;
 pub mod mac;
+mod mac_names;
+mod made;
 mod past_names;
 mod pax;
 mod sparse;

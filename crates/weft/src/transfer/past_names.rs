@@ -16,6 +16,8 @@ pub struct PastNames<'a> {
     /// The messages of the refusals; the content of a refused directory is counted in `below`.
     told: Vec<String>,
     below: u64,
+    /// Whether the top may be refused, too.
+    several: bool,
 }
 
 impl std::fmt::Debug for PastNames<'_> {
@@ -27,7 +29,20 @@ impl std::fmt::Debug for PastNames<'_> {
 impl<'a> PastNames<'a> {
     /// Skips names that `sink` refuses.
     pub fn new(sink: &'a mut dyn Sink) -> Self {
-        Self { sink, refused: HashSet::new(), told: Vec::new(), below: 0 }
+        Self { sink, refused: HashSet::new(), told: Vec::new(), below: 0, several: false }
+    }
+
+    /// Sets that there are other sources, which are transferred even if the top of this one is
+    /// refused.
+    #[must_use]
+    pub fn one_of_several(self, yes: bool) -> Self {
+        Self { several: yes, ..self }
+    }
+
+    /// Returns true if the top was refused.
+    #[must_use]
+    pub fn is_top_refused(&self) -> bool {
+        self.refused.contains(&b""[..])
     }
 
     /// The refused names, with the reasons.
@@ -52,9 +67,16 @@ impl<'a> PastNames<'a> {
             if self.refused.contains(at) {
                 return true;
             }
-            at = split_last(at).0;
+            // An AppleDouble would be that of the item which has the name.
+            let (above, name) = split_last(at);
+            if let Some(base) = name.strip_prefix(b"._")
+                && self.refused.contains(&super::join(above, base))
+            {
+                return true;
+            }
+            at = above;
         }
-        false
+        self.is_top_refused()
     }
 }
 
@@ -75,7 +97,7 @@ impl Sink for PastNames<'_> {
         }
         match self.sink.put(item, content) {
             // The top was requested explicitly, so its error is returned.
-            Err(e) if is_about_the_name(&e) && !item.path.is_empty() => {
+            Err(e) if is_about_the_name(&e) && (self.several || !item.path.is_empty()) => {
                 self.refused.insert(item.path.to_vec());
                 self.told.push(e.to_string());
                 Ok(())

@@ -6,7 +6,7 @@
 
 use super::{Content, Item, ItemKind, RUN_BYTES, Sink, below, join, split_last};
 use crate::{Error, Result};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use weft_vfs::path::Node;
 use weft_vfs::{
@@ -28,6 +28,9 @@ pub enum Ownership {
     },
 }
 
+/// The reason to refuse an item that would replace another one of the same transfer.
+const SAME_NAME: &str = "another name of the source is the same on this volume";
+
 /// Puts items into a volume, in process.
 pub struct VolumeSink<'a> {
     fs: &'a dyn FileSystem,
@@ -44,6 +47,10 @@ pub struct VolumeSink<'a> {
     /// For each item but directories that was made, the hash of its path: on a volume where case
     /// does not count, another path may lead to it, and would replace it silently.
     made: HashMap<Ino, u64>,
+    /// The items from earlier sources, which no path may replace.
+    earlier: HashSet<Ino>,
+    /// The same of directories.
+    made_directories: HashMap<Ino, u64>,
     buffer: Vec<u8>,
     xattrs_left_out: u64,
     left_out: Vec<String>,
@@ -76,6 +83,8 @@ impl<'a> VolumeSink<'a> {
             last_parent: (Vec::new(), ino),
             deferred: Vec::new(),
             made: HashMap::new(),
+            earlier: HashSet::new(),
+            made_directories: HashMap::new(),
             buffer: vec![0; RUN_BYTES],
             xattrs_left_out: 0,
             left_out: Vec::new(),
@@ -83,9 +92,11 @@ impl<'a> VolumeSink<'a> {
     }
 
     /// Takes over the record of the items that another sink has put into the same directory: none
-    /// of them is replaced by an item of another name.
+    /// of them is replaced.
     pub fn go_on_from(&mut self, other: &mut Self) {
-        self.made = std::mem::take(&mut other.made);
+        self.earlier = std::mem::take(&mut other.earlier);
+        self.earlier.extend(other.made.keys());
+        self.made_directories = std::mem::take(&mut other.made_directories);
     }
 
     /// The number of extended attributes that the volume cannot store.
@@ -209,6 +220,11 @@ impl<'a> VolumeSink<'a> {
         if !node.is_dir() {
             return Err(self.error("make directory", full, FsError::NotADirectory));
         }
+        // The contents of two directories whose names differ in case would be mixed.
+        let path = BuildHasherDefault::<DefaultHasher>::default().hash_one(full);
+        if *self.made_directories.entry(ino).or_insert(path) != path {
+            return Err(self.error("make directory", full, FsError::Invalid(SAME_NAME)));
+        }
         self.directories.insert(full.to_vec(), node);
         Ok(ino)
     }
@@ -228,9 +244,9 @@ impl<'a> VolumeSink<'a> {
                 let there = there.map_err(|e| self.error("replace", full, e))?;
                 let there = Node::from_entry(self.fs, there);
                 // A stream may have a path twice, and the second counts.
-                if self.made.get(&there.ino()).is_some_and(|made| *made != path) {
-                    let what = "another name of the source is the same on this volume";
-                    return Err(self.error("make", full, FsError::Invalid(what)));
+                let made = self.made.get(&there.ino()).is_some_and(|made| *made != path);
+                if made || self.earlier.contains(&there.ino()) {
+                    return Err(self.error("make", full, FsError::Invalid(SAME_NAME)));
                 }
                 self.fs
                     .unlink(&Caller::ROOT, parent, name)
@@ -365,7 +381,12 @@ impl Sink for VolumeSink<'_> {
         };
         let attr = *node.attr();
         if let ItemKind::File { len_bytes } = item.kind {
-            let end = match self.fill(&full, attr.ino, content) {
+            let filled = self.fill(&full, attr.ino, content).and_then(|end| {
+                // Some file systems store content only when the file is closed.
+                let closed = fs.flush(attr.ino, Handle::NONE);
+                closed.map(|()| end).map_err(|e| self.error("write", &full, e))
+            });
+            let end = match filled {
                 Ok(end) => end,
                 Err(e) => {
                     // Remove the incomplete file; the first error is the one to report.

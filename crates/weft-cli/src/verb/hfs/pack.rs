@@ -2,7 +2,7 @@
 
 use crate::cli;
 use crate::cli::hfs::As;
-use crate::failure::{DONE, Failure, Outcome};
+use crate::failure::{DONE, FAILED, Failure, Outcome};
 use crate::output::{Output, TallyReport};
 use crate::verb::damage::Damage;
 use crate::verb::landing::landing;
@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 use weft::transfer::Tally;
-use weft::transfer::mac::{PackOut, Packing, Saying, UnpackIn};
+use weft::transfer::mac::{PackOut, Packed, Packing, Saying, UnpackIn};
 use weft::vfs::Walker;
 use weft::volume::VolumePath;
 
@@ -52,6 +52,7 @@ pub fn get(
     }
     let packing = packing(format).unwrap_or(Packing::Auto);
     let mut damage = Damage::new(out, strict);
+    let mut earlier: Option<Packed> = None;
     for run in from.chunk_by(|a, b| a.image == b.image) {
         reading(&run[0].image, |stack| {
             let volume = super::mac_of(stack)?;
@@ -63,12 +64,14 @@ pub fn get(
                 let own = place.path.split(|b| *b == b'/').rfind(|name| !name.is_empty());
                 // The whole volume goes into the existing directory, or into a new one.
                 let into = into && own.is_some();
-                let sent = PackOut::new(packing, &place.path)
+                let packed = PackOut::new(packing, &place.path)
+                    .go_on_from(earlier.take())
                     .past_damage(|e| damage.pass_error(e))
-                    .send(&*volume, &node, own.unwrap_or(b""), to, into);
-                let (tally, left_out) = sent?;
-                left_out.iter().for_each(|what| out.note(what));
-                add(&mut total, &tally);
+                    .send(&*volume, &node, own.unwrap_or(b""), to, into)?;
+                packed.left_out.iter().for_each(|what| out.note(what));
+                packed.renamed.iter().for_each(|what| out.note(what));
+                add(&mut total, &packed.tally);
+                earlier = Some(packed);
             }
             damage.look(stack)
         })?;
@@ -81,6 +84,7 @@ pub fn get(
 pub fn put(out: Output, from: &[std::path::PathBuf], to: &VolumePath, args: &cli::Put) -> Outcome {
     let began = Instant::now();
     let mut total = Tally::default();
+    let mut refused = 0;
     for path in from {
         if let Err(e) = std::fs::metadata(path) {
             return Err(weft::Error::host("read", path, e).into());
@@ -104,7 +108,11 @@ pub fn put(out: Output, from: &[std::path::PathBuf], to: &VolumePath, args: &cli
             }
         }
         add(&mut total, &unpack.tally());
+        unpack.renamed().iter().for_each(|what| out.note(what));
+        unpack.refused().iter().for_each(|what| out.error(what));
+        refused = unpack.refused().len();
         Ok(())
     })?;
-    report(out, &total, began)
+    report(out, &total, began)?;
+    Ok(if refused == 0 { DONE } else { FAILED })
 }

@@ -4,7 +4,7 @@ use super::size;
 use crate::cli::{self, MkfsFormat};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, human};
-use crate::verb::copy::{fitted, note_left_out, refused_names};
+use crate::verb::copy::{fitted, note_basilisk, note_left_out, refused_names};
 use crate::verb::hfs::volume_name;
 use crate::zone;
 use serde::Serialize;
@@ -36,6 +36,7 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
     let mut refused = 0;
     let mut made = make_mac(&args.image, len_bytes, args.force, &options)?;
     if let Some(dir) = &args.directory {
+        note_basilisk(out, dir);
         let opening = weft::Options {
             forks: Forks::AppleDouble,
             clock,
@@ -51,6 +52,7 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
                 HostSource::new(dir)
                     .sparing(crate::verb::image_file(&args.image).as_deref())?
                     .no_later_than(latest)
+                    .joining_doubles(true)
                     .send(sink)
             })?;
             note_left_out(out, &sink);

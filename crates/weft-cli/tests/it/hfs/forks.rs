@@ -253,3 +253,76 @@ fn weft_unpacks_what_macutils_pack() {
     let raw = bench.command(&["cat", "--resource", "h.img:/back"]).output().unwrap().stdout;
     assert!(raw == resource, "the resource fork");
 }
+
+/// AppleDoubles in the places where other programs put them are joined with their files.
+#[test]
+fn halves_in_other_places_are_joined() {
+    let (bench, data, resource) = filled();
+    std::fs::create_dir(bench.path("out")).unwrap();
+    bench.ok(&["get", "v.img:/Game ƒ", "out/App", "--quiet"]);
+    let double = read(&bench.path("out/._App"));
+    bench.write("unar/App", &data);
+    bench.write("unar/App.rsrc", &double);
+    bench.write("unar/Plain.rsrc", b"no AppleDouble");
+    bench.write("zip/Folder/App", &data);
+    bench.write("zip/__MACOSX/Folder/._App", &double);
+    bench.write("basilisk/App", &data);
+    bench.write("basilisk/.rsrc/App", &resource);
+    bench.write("basilisk/.finf/App", b"APPLWeFt\0\0\0\0\0\0\0\0");
+    let ways: [&[&str]; 9] = [
+        &["put", "unar/.", "w.img:/"],
+        &["put", "unar/App", "unar/App.rsrc", "w.img:/"],
+        &["put", "unar/App", "w.img:/"],
+        &["import", "unar", "w.img:/"],
+        &["put", "--as", "auto", "unar/.", "w.img:/"],
+        &["mkfs", "hfs", "w.img", "--size", "2M", "--force", "--import", "unar"],
+        &["put", "zip/.", "w.img:/"],
+        &["put", "--as", "auto", "zip/.", "w.img:/"],
+        &["put", "--as", "auto", "basilisk/.", "w.img:/"],
+    ];
+    for args in ways {
+        bench.ok(&["mkfs", "hfs", "w.img", "--size", "2M", "--force", "--quiet"]);
+        bench.ok(args);
+        let path = if args.contains(&"zip/.") { "w.img:/Folder/App" } else { "w.img:/App" };
+        let info = bench.json(&["hfs", "info", path])[0].clone();
+        assert_eq!(info["resource_bytes"], 12_345, "{args:?}");
+        assert_eq!(info["file_type"], "APPL", "{args:?}");
+        assert!(bench.command(&["cat", path]).output().unwrap().stdout == data, "{args:?}");
+        let all = bench.ok(&["ls", "-a", "-R", "w.img:/"]);
+        assert!(!all.contains("App.rsrc") && !all.contains("__MACOSX"), "{args:?}: {all}");
+        assert_eq!(
+            all.contains("Plain.rsrc"),
+            args.iter().any(|a| a.starts_with("unar") && *a != "unar/App" && *a != "unar/App.rsrc"),
+            "{all}"
+        );
+    }
+    // Others that would be lost are said.
+    bench.ok(&["mkfs", "hfs", "w.img", "--size", "2M", "--force", "--quiet"]);
+    let ran = bench.run(&["put", "basilisk/.", "w.img:/"]);
+    assert!(ran.err.contains("--as basilisk"), "{ran:#?}");
+}
+
+/// A locked file of a floppy of 1984 survives each way.
+#[test]
+fn locked_files_keep_all_they_have() {
+    let (bench, _, resource) = filled();
+    for format in ["mfs", "hfs"] {
+        for image in ["k.img", "n.img"] {
+            bench.ok(&["mkfs", format, image, "--size", "800K", "--force", "--quiet"]);
+        }
+        bench.ok(&["cp", "v.img:/Game ƒ", "k.img:/App", "--quiet"]);
+        bench.ok(&["hfs", "set", "k.img:/App", "--locked", "yes"]);
+        bench.ok(&["cp", "k.img:/App", "k.img:/two", "--quiet"]);
+        let _ = std::fs::remove_dir_all(bench.path("d"));
+        bench.ok(&["export", "k.img:/", "d", "--quiet"]);
+        bench.ok(&["export", "k.img:/", "k.tar", "--quiet"]);
+        bench.ok(&["put", "d/App", "n.img:/one", "--quiet"]);
+        bench.ok(&["import", "k.tar", "n.img:/", "--quiet"]);
+        for path in ["k.img:/two", "n.img:/one", "n.img:/App", "n.img:/two"] {
+            let info = bench.json(&["hfs", "info", path])[0].clone();
+            assert_eq!(info["resource_bytes"], resource.len(), "{format} {path}");
+            assert_eq!(info["file_type"], "APPL", "{format} {path}");
+            assert_eq!(info["locked"], true, "{format} {path}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! HFS and MFS through the real command: made, filled, mounted, packed, checked; and by the side of
 //! other people's tools, which are skipped with a line that says so where they are missing.
 
+mod collisions;
 mod damaged;
 mod forks;
 mod images;

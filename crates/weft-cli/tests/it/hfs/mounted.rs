@@ -72,7 +72,7 @@ fn forks_are_attributes() {
         return;
     }
     let bench = with_game();
-    let mount = Mounted::new(&bench, &[]);
+    let mount = Mounted::new(&bench, &["--forks", "xattr"]);
     let game = mount.at("Game");
     assert_eq!(fs::read(&game).unwrap(), noise(30_000, 1));
     assert_eq!(xattr(&game, "user.com.apple.ResourceFork"), Some(noise(9_000, 2)));
@@ -88,6 +88,106 @@ fn forks_are_attributes() {
     let info = &bench.json(&["hfs", "info", "v.img:/Game"])[0];
     assert_eq!((&info["creator"], &info["resource_bytes"]), (&"XXXX".into(), &20_000.into()));
     bench.ok(&["fsck", "v.img"]);
+}
+
+/// Programs that know nothing of forks: nothing that they do with one of the two files destroys the
+/// other.
+#[test]
+fn no_fork_is_lost_by_a_program_that_does_not_know_of_it() {
+    if !can_mount() {
+        return;
+    }
+    let bench = volume();
+    let fork = noise(70_000, 2);
+    bench.write("Game.bin", &macbinary(b"Game", b"APPLWeFt", &noise(30_000, 1), &fork));
+    bench.ok(&["put", "--as", "macbinary", "Game.bin", "v.img:/", "--quiet"]);
+    let mount = Mounted::new(&bench, &[]);
+    assert_eq!(mount.names(), ["._Game", "Game"]);
+    let run = |command: &str| {
+        let done = std::process::Command::new("sh")
+            .args(["-e", "-c", command])
+            .current_dir(bench.dir())
+            .status()
+            .unwrap();
+        assert!(done.success(), "{command}");
+    };
+    // Out of the mount, and back.
+    run("mkdir x; mv m/Game x/");
+    assert_eq!(mount.names(), ["._Game"]);
+    assert!(fs::read(mount.at("._Game")).unwrap().ends_with(&fork));
+    run("mv x/Game m/");
+    assert_eq!(mount.names(), ["._Game", "Game"]);
+    run("mv m/Game m/._Game x/");
+    assert_eq!(mount.names(), [""; 0]);
+    assert!(fs::read(bench.path("x/._Game")).unwrap().ends_with(&fork));
+    run("mv x/Game x/._Game m/");
+    // By a program that writes a new file in place of the old one.
+    run("echo new > m/new; mv m/new m/Game");
+    assert_eq!(fs::read(mount.at("Game")).unwrap(), b"new\n");
+    assert!(fs::read(mount.at("._Game")).unwrap().ends_with(&fork));
+    // What is no AppleDouble is a file.
+    run("echo notes > m/._Other; echo data > m/Other; echo more > m/._Other");
+    assert_eq!(mount.names(), ["._Game", "._Other", "Game", "Other"]);
+    // The kernel keeps a listing until a name in it changes.
+    run("echo notes > m/._Game; echo x > m/x; rm m/x");
+    assert_eq!(mount.names(), ["._Game", "._Other", "Game", "Other", "\u{2024}_Game"]);
+    mount.end();
+    assert_eq!(bench.ok(&["cat", "v.img:/._Other"]), "more\n");
+    assert_eq!(bench.ok(&["cat", "v.img:/._Game"]), "notes\n");
+    let back = bench.command(&["cat", "--resource", "v.img:/Game"]).output().unwrap();
+    assert!(back.stdout == fork);
+    // A folder is removed as a whole.
+    let mount = Mounted::new(&bench, &[]);
+    run("mkdir m/d; cp m/Game m/d; cp m/._Game m/d; rm -r m/d");
+    run("rm m/*; rm m/._*");
+    assert_eq!(mount.names(), [""; 0]);
+    mount.end();
+    bench.ok(&["fsck", "v.img"]);
+    // As attributes the fork is too long, and that is said.
+    bench.ok(&["put", "--as", "macbinary", "Game.bin", "v.img:/", "--quiet"]);
+    let said = bench.fails(1, &["get", "--as", "xattr", "v.img:/Game", "y"]);
+    assert!(said.contains("64 KiB") && said.contains("appledouble"), "{said}");
+}
+
+/// A second run of rsync has nothing to send.
+#[test]
+fn rsync_settles() {
+    if !can_mount() || !super::have(&["rsync"]) {
+        return;
+    }
+    let bench = volume();
+    let meta = weft::hfs::interchange::Meta { resource_bytes: 5000, ..Default::default() };
+    let head = weft::hfs::interchange::apple::short_header(&meta).unwrap();
+    // As macOS writes it, and as unar does.
+    let mut macos = head.clone();
+    macos[8..24].copy_from_slice(b"Mac OS X        ");
+    for (name, head) in [("App", head), ("Other", macos)] {
+        bench.write(&format!("in/{name}"), b"data");
+        bench.write(&format!("in/._{name}"), &[&head[..], &noise(5000, 3)].concat());
+    }
+    let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    for entry in fs::read_dir(bench.path("in")).unwrap() {
+        fs::File::open(entry.unwrap().path()).unwrap().set_modified(at).unwrap();
+    }
+    let sync = |more: &str| {
+        let done = std::process::Command::new("rsync")
+            .args(["-a", "--itemize-changes", more, "in/", "m/"])
+            .current_dir(bench.dir())
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let mount = Mounted::new(&bench, &[]);
+    assert!(sync("--no-owner").contains("._App"));
+    let again = sync("--checksum");
+    assert!(!again.contains(">f"), "{again}");
+    mount.end();
+    // In the next mount, too; of other layouts only the content differs.
+    let mount = Mounted::new(&bench, &[]);
+    let again = sync("--no-owner");
+    assert!(!again.contains(">f"), "{again}");
+    mount.end();
 }
 
 #[test]
