@@ -66,7 +66,7 @@ impl<F: Format> State<F> {
         Ok(format.find(op, dir, name)?.ok_or(FsError::NotFound)?.ino)
     }
 
-    fn create(
+    pub(crate) fn create(
         &mut self,
         op: &mut Op<'_>,
         caller: &Caller,

@@ -211,7 +211,12 @@ impl<F: Format> State<F> {
     }
 
     /// Raises the count of a directory that gets a subdirectory.
-    fn gain_subdir(&mut self, op: &mut Op<'_>, dir: Ino, befores: &mut Patches) -> Result<()> {
+    pub(crate) fn gain_subdir(
+        &mut self,
+        op: &mut Op<'_>,
+        dir: Ino,
+        befores: &mut Patches,
+    ) -> Result<()> {
         self.make_countable(op, dir)?;
         let node = self.node(dir)?;
         node.inode.links = node.inode.links.saturating_add(1);

@@ -19,6 +19,10 @@ impl Volume for Ext2 {
     fn is_read_only(&self) -> bool {
         self.is_read_only()
     }
+
+    fn is_being_checked(&self) -> bool {
+        self.is_being_checked()
+    }
 }
 
 /// Opens an ext2 or ext3 volume.

@@ -10,7 +10,8 @@ pub enum Severity {
     /// A crash under soft updates leaves these.
     Leak,
     /// A number that is too high or lags behind: link counts too high, free counts, sizes in
-    /// blocks; or a directory with one name too many. A crash under soft updates leaves these too.
+    /// blocks; or a directory with one name too many, or with its old `..`. A crash under soft updates
+    /// leaves these too.
     CountOff,
     /// Anything else: data is lost or at risk.
     Corruption,
@@ -216,6 +217,8 @@ pub enum Problem {
         ino: u32,
         /// Set if it has no content.
         empty: bool,
+        /// Set if it has a name, in a directory below it.
+        looped: bool,
     },
     /// An inode's link count.
     LinkCount {
@@ -330,14 +333,18 @@ impl Problem {
             | Self::Inode { problem: InodeProblem::Orphan, .. }
             | Self::BlockBitmap { leaked: true, .. }
             | Self::InodeBitmap { leaked: true, .. } => Severity::Leak,
-            // A removed directory is empty; anything else was torn from its place.
-            Self::Unconnected { empty, .. } => {
-                if *empty {
-                    Severity::Leak
-                } else {
+            // A directory that was being made or removed. What was in it may be there still: names in a
+            // new directory need not wait for its own, and the last content of a removed one is not
+            // written.
+            Self::Unconnected { looped, .. } => {
+                if *looped {
                     Severity::Corruption
+                } else {
+                    Severity::Leak
                 }
             }
+            // The old `..` of a directory whose rename was cut short.
+            Self::Entry { problem: EntryProblem::Parent { .. }, .. } => Severity::CountOff,
             // A rename of a directory that was cut short: a name too many keeps it from having
             // none. (The root has no name at all.)
             Self::Entry { problem: EntryProblem::SecondName(ino), .. }
@@ -484,8 +491,11 @@ impl fmt::Display for Problem {
                 write!(f, "directory {ino}, block {block}, offset {offset}: {problem}")
             }
             Self::NoRoot => f.write_str("inode 2: the root directory is not allocated"),
-            Self::Unconnected { ino, .. } => {
+            Self::Unconnected { ino, looped: false, .. } => {
                 write!(f, "directory {ino}: unconnected, no path from the root leads to it")
+            }
+            Self::Unconnected { ino, .. } => {
+                write!(f, "directory {ino}: unconnected, its path leads back to it")
             }
             Self::Unattached { ino, .. } => {
                 write!(f, "inode {ino}: unattached, no directory names it")
