@@ -115,6 +115,19 @@ pub enum EntryProblem {
     },
 }
 
+/// What a repair does about a faulty journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JournalFix {
+    /// It replays what can be replayed.
+    Replay,
+    /// It restores the journal's inode from the copy in the superblock.
+    Restore,
+    /// It removes the journal: the volume is ext2 then.
+    Remove,
+    /// Nothing: it needs the journal that lies beside the volume.
+    Give,
+}
+
 /// A problem that a check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -142,6 +155,8 @@ pub enum Problem {
     Journal {
         /// The fault.
         problem: String,
+        /// What a repair does about it.
+        fix: JournalFix,
     },
     /// The resize inode does not list the reserved blocks.
     ResizeInode {
@@ -210,6 +225,8 @@ pub enum Problem {
         ino: u32,
         /// Set if it holds nothing.
         empty: bool,
+        /// Set if it has a name, in a directory below it.
+        looped: bool,
     },
     /// A file that has no name.
     Unattached {
@@ -217,8 +234,6 @@ pub enum Problem {
         ino: u32,
         /// Set if it has no content.
         empty: bool,
-        /// Set if it has a name, in a directory below it.
-        looped: bool,
     },
     /// An inode's link count.
     LinkCount {
@@ -306,7 +321,13 @@ impl Problem {
             Self::Superblock { .. } => "correct the superblock",
             Self::OrphanChain { .. } => "clear the list",
             Self::GroupDescriptor { .. } => "restore the descriptor from a backup",
-            Self::Journal { .. } | Self::NoRoot => "leave it as it is",
+            Self::Journal { fix, .. } => match fix {
+                JournalFix::Replay => "replay the journal",
+                JournalFix::Restore => "restore the journal's inode from the superblock",
+                JournalFix::Remove => "remove the journal (tune2fs -j makes a new one)",
+                JournalFix::Give => "leave it as it is: give the journal with --journal",
+            },
+            Self::NoRoot => "make a root directory",
             Self::ResizeInode { .. } => "rebuild the resize inode",
             Self::Inode { problem, .. } => problem.fix(),
             Self::Pointer { .. } => "clear the pointer",
@@ -469,7 +490,7 @@ impl fmt::Display for Problem {
             Self::GroupDescriptor { group, problem } => {
                 write!(f, "descriptor of group {group}: {problem}")
             }
-            Self::Journal { problem } => write!(f, "journal: {problem}"),
+            Self::Journal { problem, .. } => write!(f, "journal: {problem}"),
             Self::ResizeInode { problem } => write!(f, "inode 7 (resize): {problem}"),
             Self::Inode { ino, problem } => write!(f, "inode {ino}: {problem}"),
             Self::Pointer { ino, block, place } => {

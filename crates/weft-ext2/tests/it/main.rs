@@ -14,6 +14,7 @@ mod mkfs;
 mod removed;
 mod repeated;
 mod rounds;
+mod salvage;
 mod tools;
 mod trim;
 mod unnamed;
