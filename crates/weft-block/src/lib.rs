@@ -93,5 +93,6 @@ pub use recorder::{Event, Recorder, replay};
 pub use rng::{Rng, mix};
 pub use snapshot::{Snapshot, SnapshotDevice};
 pub use source::{
-    Source, SourceDevice, SourceFilter, filters_len_bytes, open_source, parse_size, scheme_of,
+    Source, SourceDevice, SourceFilter, Window, filters_len_bytes, open_source, parse_size,
+    scheme_of,
 };

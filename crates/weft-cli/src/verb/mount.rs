@@ -104,8 +104,8 @@ fn open(
         ..Options::default()
     };
     let caching = caching(args, options)?;
-    let cached = super::cache::open_source(&args.image, &caching, meters, opening.read_only)?;
-    let stack = Stack::open_device(&args.image, cached.device(), &opening)?;
+    let cached = super::cache::open_source(&image, &caching, meters, opening.read_only)?;
+    let stack = Stack::open_device(&image, cached.device(), &opening)?;
     if stack.is_read_only() && !options.read_only {
         let why = stack
             .why_read_only()
@@ -167,6 +167,7 @@ fn options(args: &cli::Mount) -> Result<MountOptions, Failure> {
     options.order = args.opening.order.or(options.order);
     options.forks = args.forks.or(options.forks);
     options.threads = args.threads.or(options.threads);
+    options.check()?;
     Ok(options)
 }
 
