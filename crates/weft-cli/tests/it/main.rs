@@ -25,6 +25,7 @@ mod mount;
 mod nbd;
 mod order;
 mod order_files;
+mod overlay;
 mod past;
 mod programs;
 mod proxy;

@@ -19,3 +19,4 @@ mod tools;
 mod trim;
 mod unnamed;
 mod volumes;
+mod whiteout;
