@@ -18,9 +18,14 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// `LOOP_GET_STATUS64` of linux/loop.h.
 const LOOP_GET_STATUS64: u32 = 0x4C05;
+
+/// The attempts, and the pause between two.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(25);
 
 /// The file that a device number and an inode number identify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,10 +57,17 @@ impl Identity {
 /// [`Error::InUse`].
 pub(crate) fn check(path: &Path, stat: &Stat) -> Result<()> {
     let wanted = Identity::of(stat);
-    let by = swap(wanted).or_else(|| Loops::of_system().user(wanted));
-    match by {
-        Some((by, remedy)) => Err(Error::InUse { path: path.to_owned(), by, remedy }),
-        None => Ok(()),
+    let mut tries = 0;
+    loop {
+        let Some((by, remedy)) = swap(wanted).or_else(|| Loops::of_system().user(wanted)) else {
+            return Ok(());
+        };
+        // A loop device that was just unmounted is let go in a moment.
+        if tries == TRIES {
+            return Err(Error::InUse { path: path.to_owned(), by, remedy });
+        }
+        tries += 1;
+        std::thread::sleep(PAUSE);
     }
 }
 
