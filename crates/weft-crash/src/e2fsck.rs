@@ -169,6 +169,16 @@ fn is_of_second_name(line: &str, output: &str) -> bool {
             })
         });
     }
+    if let Some(rest) = line.strip_prefix("Inode ") {
+        // The directory with the second name counts it.
+        let inode = rest.split(' ').next().unwrap_or_default();
+        return line.contains(" ref count is ")
+            && output.lines().map(str::trim).any(|l| {
+                (l.contains(" is a link to directory ") || l.starts_with("'..' in "))
+                    && l.contains(&format!("({inode})"))
+            })
+            && output.contains(" is a link to directory ");
+    }
     line.starts_with("Entry '") && line.contains(" is a link to directory ")
 }
 

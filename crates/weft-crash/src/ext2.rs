@@ -167,9 +167,19 @@ impl Target for Ext2Target {
             }
             other => other.severity() == fsck::Severity::Corruption,
         };
+        let holders: Vec<u32> = report
+            .problems
+            .iter()
+            .filter_map(|p| match p {
+                Problem::Entry { ino, problem: EntryProblem::SecondName(_), .. } => Some(*ino),
+                _ => None,
+            })
+            .collect();
         let severity = |p: &Problem| match p {
             p if is_damage(p) => Severity::Damage,
             Problem::Entry { problem: EntryProblem::SecondName(_), .. } => Severity::SecondNames,
+            // The directory with the second name counts it.
+            Problem::LinkCount { ino, .. } if holders.contains(ino) => Severity::SecondNames,
             _ => Severity::Leaks,
         };
         let mut found = Findings::CLEAN;

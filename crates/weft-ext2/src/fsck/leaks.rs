@@ -87,6 +87,8 @@ pub fn find_leaks(device: &dyn BlockDevice) -> Result<Leaks> {
     let report = check(device, &Options { max_problems: 1_000_000, ..Options::default() })?;
     let mut leaks = Leaks::default();
     let listed = report.problems.len() as u64;
+    // By directory: the second names of directories in it.
+    let mut second_names: HashMap<u32, u32> = HashMap::new();
     for problem in report.problems {
         match problem {
             Problem::BlockBitmap { first, len, leaked: true } => leaks.blocks.push((first, len)),
@@ -99,10 +101,11 @@ pub fn find_leaks(device: &dyn BlockDevice) -> Result<Leaks> {
             Problem::Entry { ino, problem: EntryProblem::Parent { found, expected }, .. } => {
                 leaks.parents.push((ino, found, expected));
             }
-            Problem::Entry { problem: EntryProblem::SecondName(ino), .. }
+            Problem::Entry { ino: dir, problem: EntryProblem::SecondName(ino), .. }
                 if ino != crate::layout::ROOT_INO =>
             {
                 leaks.second_names += 1;
+                *second_names.entry(dir).or_default() += 1;
             }
             Problem::LinkCount { ino, found, expected } if u32::from(found) > expected => {
                 leaks.excess_links.push((ino, u32::from(found) - expected));
@@ -125,6 +128,12 @@ pub fn find_leaks(device: &dyn BlockDevice) -> Result<Leaks> {
             other => leaks.corruption.push(other),
         }
     }
+    // A directory goes on counting a subdirectory by the second name of that: which of the names a user
+    // removes, and with it the `..` that counts, is not known.
+    for (ino, by) in &mut leaks.excess_links {
+        *by = by.saturating_sub(second_names.get(ino).copied().unwrap_or(0));
+    }
+    leaks.excess_links.retain(|(_, by)| *by > 0);
     leaks.extent = leaks.corruption.iter().map(allows).min().unwrap_or_default();
     if report.counts.iter().sum::<u64>() > listed {
         // What was not listed is not known.

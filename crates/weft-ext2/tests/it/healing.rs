@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use weft_block::{BlockDevice, MemoryDevice, Recorder, Rng, replay};
-use weft_ext2::fsck::{Options, Problem, check};
+use weft_ext2::fsck::{Options, Problem, Severity, check};
 use weft_ext2::{Ext2, OpenOptions};
 use weft_vfs::{FileSystem, Walker};
 
@@ -199,6 +199,33 @@ fn files_that_are_removed_during_the_check_are_gone_after_it() {
         store(&device, &path);
         debugfs(&path, "unlink many/second\nsif a links_count 3\n");
         assert_clean(&path, "removed during the check");
+    }
+}
+
+/// A directory with two names is counted by both directories above it: whichever name a user removes, the
+/// other directory counts it.
+#[test]
+fn either_name_of_a_directory_with_two_can_be_removed() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make_image(dir.path(), "ext2", 1024, 256, "3M");
+    // As a rename from / to many leaves it: the count of many went up before the name was there.
+    debugfs(
+        &image,
+        "mkdir x\nlink x many/second\nsif x links_count 3\nsif many links_count 3\nssv state 0\n",
+    );
+    for name in [&b"/x"[..], b"/many/second"] {
+        let device = load(&image);
+        let fs = Ext2::open(device.clone(), OpenOptions::default()).unwrap();
+        fs.finish_healing();
+        assert_eq!(fs.damage(), None);
+        Walker::new(&*fs).remove(name).unwrap();
+        fs.unmount().unwrap();
+        let report = check(&*device, &Options::default()).unwrap();
+        let worst = report.worst();
+        assert!(worst < Some(Severity::Corruption), "{name:?}: {:?}", report.problems);
     }
 }
 
