@@ -1,13 +1,12 @@
 //! Mounts under soft updates that are killed in a row: each mount reclaims what the kill before it has
 //! left, so that nothing adds up.
 
-use crate::run::{Bench, Ran, can_mount, ran, tool};
+use crate::run::{Bench, can_mount, tool};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -59,7 +58,13 @@ fn work(root: &Path, seed: u64, stop: &AtomicBool) {
 
 struct Killed {
     bench: Bench,
-    socket: UnixDatagram,
+    mounted: Option<Child>,
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
 
 impl Killed {
@@ -67,38 +72,43 @@ impl Killed {
         let bench = Bench::new();
         bench.ok(&["mkfs", "ext2", "v.img", "--size", "200M", "--quiet"]);
         std::fs::create_dir(bench.path("m")).unwrap();
-        let socket = UnixDatagram::bind(bench.path("log")).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
-        Self { bench, socket }
+        Self { bench, mounted: None }
     }
 
-    fn mount(&self) -> u32 {
-        let args = ["mount", "v.img", "m", "--background", "--order", "soft", "--pid-file", "pid"];
-        let mut command = self.bench.command(&args);
-        command.env("WEFT_LOG_SOCKET", self.bench.path("log")).env("WEFT_LOG", "weft=info,info");
-        let mounted: Ran = ran(&command.stderr(Stdio::piped()).output().unwrap());
-        assert_eq!(mounted.code, 0, "{mounted:?}");
-        std::fs::read_to_string(self.bench.path("pid")).unwrap().trim().parse().unwrap()
+    /// Mounts in the foreground, with the log in a file.
+    fn mount(&mut self) {
+        let log = std::fs::File::create(self.bench.path("log")).unwrap();
+        let mut command = self.bench.command(&["mount", "v.img", "m", "--order", "soft"]);
+        command.env("WEFT_LOG", "info").stderr(log);
+        self.mounted = Some(command.spawn().unwrap());
+        self.wait_for("is mounted on");
     }
 
-    /// Waits until the log says that the check has ended, and returns what it said before.
-    fn checked(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        let mut buf = [0; 4096];
+    /// Waits until the log says so, and returns it.
+    fn wait_for(&mut self, what: &str) -> String {
         loop {
-            let n = self.socket.recv(&mut buf).expect("the check ends");
-            let line = String::from_utf8_lossy(&buf[..n]).into_owned();
-            if line.contains("has ended") {
-                return all;
+            let log = std::fs::read_to_string(self.bench.path("log")).unwrap();
+            if log.contains(what) {
+                return log;
             }
-            assert!(!line.contains("damage"), "{line}");
-            all.push(line);
+            let ended = self.mounted.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?}: {log}");
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    fn kill(&self, pid: u32) {
-        let pid = pid.to_string();
-        tool("kill", ["-9", &pid].map(OsStr::new));
+    /// Waits until the check in the background has ended, and returns what it reclaimed.
+    fn checked(&mut self) -> Vec<String> {
+        let log = self.wait_for("the check in the background has ended");
+        assert!(!log.contains("damage"), "{log}");
+        let said = log.lines().filter(|line| line.contains("was not unmounted:"));
+        said.filter(|line| line.contains("heal")).map(str::to_owned).collect()
+    }
+
+    fn kill(&mut self) {
+        let Some(mut mounted) = self.mounted.take() else { return };
+        let _ = mounted.kill();
+        let _ = mounted.wait();
         let m = self.bench.path("m");
         tool("umount", [OsStr::new("-l"), m.as_os_str()]);
     }
@@ -129,12 +139,11 @@ fn kills(times: u64, secs: u64) {
     if !can_mount() {
         return;
     }
-    let killed = Killed::new();
-    let pid = killed.mount();
+    let mut killed = Killed::new();
+    killed.mount();
     let (used, reached) = killed.used();
     // What the volume itself takes.
     let own = used - reached;
-    let mut pid = pid;
     let mut reclaimed = 0;
     for round in 0..times {
         let stop = AtomicBool::new(false);
@@ -148,10 +157,10 @@ fn kills(times: u64, secs: u64) {
             while Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            killed.kill(pid);
+            killed.kill();
             stop.store(true, Ordering::Relaxed);
         });
-        pid = killed.mount();
+        killed.mount();
         let said = killed.checked();
         println!("round {round}: {}", said.join(" "));
         reclaimed += u64::from(!said.is_empty());
@@ -160,6 +169,7 @@ fn kills(times: u64, secs: u64) {
     }
     println!("{reclaimed} of {times} kills left something");
     killed.bench.ok(&["umount", "m"]);
+    assert!(killed.mounted.take().unwrap().wait().unwrap().success());
     let image = killed.bench.path("v.img");
     let Some(ran) = tool("e2fsck", [OsStr::new("-fn"), image.as_os_str()]) else { return };
     let second_names = ran.out.contains(" is a link to directory ");
