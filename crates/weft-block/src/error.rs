@@ -51,6 +51,16 @@ pub enum Error {
         /// The image or block special file.
         path: PathBuf,
     },
+    /// The kernel uses the file: writes would damage what it keeps there.
+    #[error("{path} is in use: {by}; {remedy}")]
+    InUse {
+        /// The image or block special file.
+        path: PathBuf,
+        /// The use.
+        by: String,
+        /// How it is ended.
+        remedy: String,
+    },
     /// A path could not be opened as a device.
     #[error("cannot open {path}: {source}")]
     Open {
@@ -109,7 +119,9 @@ impl Error {
                 source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
             }
             Self::ReadOnly => Errno::ROFS.raw_os_error(),
-            Self::Locked { .. } | Self::LockedHere { .. } => Errno::BUSY.raw_os_error(),
+            Self::Locked { .. } | Self::LockedHere { .. } | Self::InUse { .. } => {
+                Errno::BUSY.raw_os_error()
+            }
             Self::OutOfRange { .. } | Self::Corrupt { .. } => Errno::IO.raw_os_error(),
             Self::Unsupported { .. } => Errno::OPNOTSUPP.raw_os_error(),
             Self::Invalid(_) | Self::Description { .. } => Errno::INVAL.raw_os_error(),

@@ -5,7 +5,8 @@
 //! - A device opened for writing holds an exclusive `flock(2)`, one opened for reading a shared
 //!   one, on a descriptor that is not inherited, so the lock ends with the process whatever ends
 //!   it. A block special is opened with `O_EXCL` for writing as well, which the kernel refuses
-//!   while it is mounted or part of another device.
+//!   while it is mounted or part of another device. A file that the kernel uses behind a loop device or
+//!   as swap is not opened for writing ([`kernel_use`](crate::kernel_use)).
 //! - Nothing is read or written past the length seen at opening (or given to [`FileDevice::grow`]).
 
 use crate::change::vectored_len;
@@ -72,7 +73,8 @@ impl FileDevice {
     /// Opens an image file or a block special file.
     ///
     /// # Errors
-    /// [`Error::Open`], [`Error::Locked`], and [`Error::Invalid`] if `path` is neither.
+    /// [`Error::Open`], [`Error::Locked`], [`Error::InUse`], and [`Error::Invalid`] if `path` is
+    /// neither.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self> {
         let path = path.as_ref();
         let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
@@ -137,6 +139,9 @@ impl FileDevice {
         };
         if mode.lock {
             lock(&fd, path, mode.read_only)?;
+            if !mode.read_only {
+                crate::kernel_use::check(path, &stat)?;
+            }
         }
         // A block special's st_size is 0; its end can be sought on both kinds.
         let len_bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(open_error)?;

@@ -64,6 +64,7 @@ mod error;
 mod fault;
 mod file;
 mod filter;
+mod kernel_use;
 mod log_writes;
 mod memory;
 mod overlay;
@@ -94,5 +95,6 @@ pub use recorder::{Event, Recorder, replay};
 pub use rng::{Rng, mix};
 pub use snapshot::{Snapshot, SnapshotDevice};
 pub use source::{
-    Source, SourceDevice, SourceFilter, filters_len_bytes, open_source, parse_size, scheme_of,
+    Source, SourceDevice, SourceFilter, Window, filters_len_bytes, open_source, parse_size,
+    scheme_of,
 };

@@ -4,13 +4,15 @@
 //! SOURCE  = *(FILTER ":") DEVICE ["?" OPTIONS]
 //! FILTER  = "delay=" TIME | "record=" LOG
 //! DEVICE  = PATH | "mem:" SIZE | SCHEME "://" ...
-//! OPTIONS = "partition=" NUMBER, and those of the scheme, with "&" between them
+//! OPTIONS = "partition=" NUMBER, "offset=" SIZE, "sizelimit=" SIZE, and those of the scheme, with "&"
+//!           between them
 //! ```
 //!
 //! | description | device |
 //! |---|---|
 //! | `disk.img`, `/dev/sdb1` | an image file or a block special file |
 //! | `disk.img?partition=2` | partition 2 of it |
+//! | `fw.bin?offset=1M&sizelimit=8M` | 8 MiB of it from byte 1 MiB on; without a limit all to its end |
 //! | `mem:64M` | a fresh device in memory |
 //! | `nbd://host/export` | a device that another room opens ([`SourceDevice::Uri`]) |
 //! | `delay=5ms:disk.img` | the same device, each of whose requests takes 5 ms longer |
@@ -22,7 +24,7 @@
 
 use crate::{
     BlockDevice, Error, Fault, FaultDevice, FileDevice, MemoryDevice, OpenMode, Partition,
-    ReadOnly, Recorder, Request, Result, Rule,
+    ReadOnly, Recorder, Request, Result, Rule, SECTOR_BYTES,
 };
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -38,8 +40,65 @@ pub struct Source {
     pub filters: Vec<SourceFilter>,
     /// The whole device.
     pub device: SourceDevice,
+    /// The part of it that counts as the device, if not all of it.
+    pub window: Option<Window>,
     /// The number of the partition on it, if not all of it.
     pub partition: Option<u32>,
+}
+
+/// A part of a device by its place, as of losetup(8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Window {
+    /// The first byte: a multiple of 512.
+    pub offset_bytes: u64,
+    /// The length, if not all up to the end of the device.
+    pub len_bytes: Option<u64>,
+}
+
+impl Window {
+    /// Cuts the part out of a device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the device is too short for it.
+    pub fn of(self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn BlockDevice>> {
+        let whole = device.geometry().len_bytes;
+        let start = self.offset_bytes;
+        let rest = whole.checked_sub(start).filter(|rest| *rest > 0).ok_or_else(|| {
+            Error::Invalid(format!("offset={start}: the device has only {whole} bytes"))
+        })?;
+        let len_bytes = self.len_bytes.unwrap_or(rest);
+        if len_bytes > rest {
+            return Err(Error::Invalid(format!(
+                "sizelimit={len_bytes}: the device has only {rest} bytes from byte {start} on"
+            )));
+        }
+        Ok(Arc::new(Partition::window(device, start, len_bytes)))
+    }
+
+    /// Reads one option, `offset=SIZE` or `sizelimit=SIZE`. `None`: it is neither.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn option(&mut self, option: &str) -> Option<Result<(), String>> {
+        let (name, value) = option.split_once('=')?;
+        if !matches!(name, "offset" | "sizelimit") {
+            return None;
+        }
+        Some(match parse_size(value).map_err(|e| e.to_string()) {
+            Err(e) => Err(e),
+            Ok(n) if !n.is_multiple_of(SECTOR_BYTES as u64) => {
+                Err("it must be a multiple of 512 bytes".into())
+            }
+            Ok(0) if name == "sizelimit" => Err("nothing would be left".into()),
+            Ok(n) => {
+                match name {
+                    "offset" => self.offset_bytes = n,
+                    _ => self.len_bytes = Some(n),
+                }
+                Ok(())
+            }
+        })
+    }
 }
 
 /// A filter that a description puts on top of a device.
@@ -63,6 +122,9 @@ pub enum SourceDevice {
     Uri(String),
 }
 
+/// The options of every device, for messages.
+const OPTIONS: &str = "partition=NUMBER, offset=BYTES and sizelimit=BYTES";
+
 /// The names of the filters, for messages.
 const FILTERS: &str = "delay=TIME and record=LOG";
 
@@ -78,8 +140,12 @@ impl FromStr for Source {
         if text.is_empty() {
             return Err(bad(text, "a volume's path is missing".into()));
         }
-        let mut source =
-            Self { filters: Vec::new(), device: SourceDevice::File(text.into()), partition: None };
+        let mut source = Self {
+            filters: Vec::new(),
+            device: SourceDevice::File(text.into()),
+            window: None,
+            partition: None,
+        };
         if text.contains(['?', ':']) && Path::new(text).exists() {
             return Ok(source);
         }
@@ -105,13 +171,19 @@ impl FromStr for Source {
         let (name, options) = split.map_or((rest, None), |(name, options)| (name, Some(options)));
         let mut for_scheme = Vec::new();
         for option in options.into_iter().flat_map(|o| o.split('&')) {
+            let mut window = source.window.unwrap_or_default();
+            if let Some(read) = window.option(option) {
+                read.map_err(|why| bad(option, why))?;
+                source.window = Some(window);
+                continue;
+            }
             match option.strip_prefix("partition=").map(str::parse::<u32>) {
                 Some(Ok(number)) if number > 0 => source.partition = Some(number),
                 Some(_) => {
                     return Err(bad(option, "partitions have numbers, from 1 on".into()));
                 }
                 None if is_uri => for_scheme.push(option),
-                None => return Err(bad(option, "the only option is partition=NUMBER".into())),
+                None => return Err(bad(option, format!("no such option (there are {OPTIONS})"))),
             }
         }
         source.device = if is_uri {
@@ -193,10 +265,17 @@ impl fmt::Display for Source {
                 joint = if uri.contains('?') { '&' } else { '?' };
             }
         }
-        match self.partition {
-            Some(number) => write!(f, "{joint}partition={number}"),
-            None => Ok(()),
+        let window = self.window.unwrap_or_default();
+        let options = [
+            self.window.map(|_| format!("offset={}", window.offset_bytes)),
+            window.len_bytes.map(|len| format!("sizelimit={len}")),
+            self.partition.map(|number| format!("partition={number}")),
+        ];
+        for option in options.into_iter().flatten() {
+            write!(f, "{joint}{option}")?;
+            joint = '&';
         }
+        Ok(())
     }
 }
 
@@ -221,9 +300,14 @@ impl Source {
     /// Opens the device and puts the filters on top of it.
     ///
     /// # Errors
-    /// Those of [`SourceDevice::open`], [`Partition::open`] and [`add_filters`](Self::add_filters).
+    /// Those of [`SourceDevice::open`], [`Window::of`], [`Partition::open`] and
+    /// [`add_filters`](Self::add_filters).
     pub fn open(&self, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
         let device = self.device.open(mode)?;
+        let device = match self.window {
+            Some(window) => window.of(device)?,
+            None => device,
+        };
         let device = match self.partition {
             Some(number) => Arc::new(Partition::open(device, number)?),
             None => device,
@@ -336,6 +420,7 @@ mod tests {
         let file = |p: &str, partition| Source {
             filters: Vec::new(),
             device: SourceDevice::File(p.into()),
+            window: None,
             partition,
         };
         assert_eq!(parse("a/b.img").unwrap(), file("a/b.img", None));
@@ -356,6 +441,10 @@ mod tests {
             "mem:x",
             "a?partition=0",
             "a?partition=x",
+            "a?offset=x",
+            "a?offset=100",
+            "a?sizelimit=0",
+            "a?offset=512&partition=0",
             "a?size=1",
             "a?",
             "?partition=1",
@@ -381,6 +470,10 @@ mod tests {
         let same = [
             "a.img",
             "mem:1024?partition=1",
+            "a.img?offset=0",
+            "a.img?offset=1048576&sizelimit=512",
+            "delay=1ms:mem:4096?offset=512&partition=1",
+            "nbd+unix:///e?socket=/s&offset=512&sizelimit=1024&partition=2",
             "delay=5ms:a.img",
             "delay=1s500ms:mem:512",
             "delay=1ms:record=/x/a.log:/x/a.img?partition=2",
@@ -397,6 +490,34 @@ mod tests {
         let source: Source = "record=a.log:nbd://h/e?partition=2&connections=4".parse().unwrap();
         assert_eq!(source.device, SourceDevice::Uri("nbd://h/e?connections=4".into()));
         assert_eq!((source.partition, source.filters.len()), (Some(2), 1));
+    }
+
+    #[test]
+    fn a_part_of_a_device_is_a_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        let bytes: Vec<u8> = (0..8192_u32).map(|i| (i / 512) as u8).collect();
+        std::fs::write(&path, bytes).unwrap();
+        let open = |options: &str| {
+            open_source(&format!("{}?{options}", path.display()), OpenMode::READ_WRITE)
+        };
+        let first = |device: &dyn BlockDevice| {
+            let mut sector = [0; 512];
+            device.read_at(&mut sector, 0).unwrap();
+            (sector[0], device.geometry().len_bytes)
+        };
+        assert_eq!(first(&*open("offset=1K").unwrap()), (2, 7168));
+        let device = open("sizelimit=512&offset=4K").unwrap();
+        assert_eq!(first(&*device), (8, 512));
+        assert!(device.write_at(&[1; 2], 511).is_err(), "past the limit");
+        device.write_at(&[77], 511).unwrap();
+        drop(device);
+        assert_eq!(std::fs::read(&path).unwrap()[4096 + 511], 77);
+        for (options, why) in [("offset=8K", "only 8192 bytes"), ("offset=4K&sizelimit=8K", "4096")]
+        {
+            let error = open(options).err().unwrap().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 
     #[test]

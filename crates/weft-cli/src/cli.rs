@@ -183,7 +183,8 @@ pub struct Mkfs {
     /// Size of the journal (ext3), such as 16M
     #[arg(long, short = 'J', value_name = "SIZE")]
     pub journal_size: Option<String>,
-    /// Put the journal (ext3) into this file beside the volume; opening then needs --journal
+    /// Put the journal (ext3) into this file beside the volume: give it with --journal from then on (needed
+    /// after a crash, and for orders with a journal)
     #[arg(long, value_name = "FILE")]
     pub journal: Option<std::path::PathBuf>,
     /// Blocks in a group
@@ -618,6 +619,16 @@ pub struct Fsck {
     /// Report what a repair would do, and change nothing
     #[arg(long, short = 'n', conflicts_with = "repair")]
     pub dry_run: bool,
+    /// As fsck(8) calls a checker when the system starts: skip a volume that was unmounted; repair what
+    /// a crash leaves, and nothing at all if there is other damage
+    #[arg(long, short = 'p', short_alias = 'a', conflicts_with_all = ["repair", "dry_run"])]
+    pub preen: bool,
+    /// With --preen: check a volume that was unmounted, too
+    #[arg(long, short)]
+    pub force: bool,
+    /// Write the progress to this file descriptor, in lines as e2fsck writes them; 0: show it
+    #[arg(short = 'C', value_name = "FD", allow_negative_numbers = true)]
+    pub progress_to: Option<i32>,
     /// The journal beside the volume, if it was made with one
     #[arg(long, value_name = "FILE")]
     pub journal: Option<String>,

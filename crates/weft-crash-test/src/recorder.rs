@@ -483,6 +483,11 @@ impl Layer for Recorder {
         self.remove(caller, parent, name, true)
     }
 
+    fn has_whiteouts(&self) -> bool {
+        // Not recorded.
+        false
+    }
+
     fn rename(
         &self,
         caller: &Caller,

@@ -98,9 +98,10 @@ impl E2fsck {
         let mut findings = classify(&text, renames_dirs);
         match output.status.code() {
             Some(0) => {}
-            Some(4) => {
-                findings.severity = findings.severity.max(Severity::Leaks);
+            Some(4) if findings.severity == Severity::Clean => {
+                findings.severity = Severity::Leaks;
             }
+            Some(4) => {}
             other => {
                 findings.severity = Severity::Damage;
                 let stderr = String::from_utf8_lossy(&output.stderr);
@@ -143,16 +144,42 @@ pub fn classify(output: &str, renames_dirs: bool) -> Findings {
     let mut findings = Findings::CLEAN;
     let unconnected = output.contains("Unconnected directory inode");
     for line in output.lines().map(str::trim) {
-        match severity(line, renames_dirs, unconnected) {
+        let mut found = severity(line, renames_dirs, unconnected);
+        if found == Severity::Leaks && is_of_second_name(line, output) {
+            found = Severity::SecondNames;
+        }
+        findings.severity = findings.severity.max(found);
+        match found {
             Severity::Clean => {}
-            Severity::Leaks => findings.severity = findings.severity.max(Severity::Leaks),
-            Severity::Damage => {
-                findings.severity = Severity::Damage;
-                findings.damage.push(line.to_owned());
-            }
+            Severity::SecondNames | Severity::Leaks => findings.leaks.push(line.to_owned()),
+            Severity::Damage => findings.damage.push(line.to_owned()),
         }
     }
     findings
+}
+
+/// Reports whether an allowed line is about a directory with two names. (Which of them `..` returns,
+/// e2fsck does not ask: it takes the first.)
+fn is_of_second_name(line: &str, output: &str) -> bool {
+    if let Some(rest) = line.strip_prefix("'..' in ") {
+        let inode = rest.split_once(" (").and_then(|(_, rest)| rest.split_once(')'));
+        return inode.is_some_and(|(inode, _)| {
+            output.lines().any(|l| {
+                l.contains(" is a link to directory ") && l.trim().ends_with(&format!("({inode})."))
+            })
+        });
+    }
+    if let Some(rest) = line.strip_prefix("Inode ") {
+        // The directory with the second name counts it.
+        let inode = rest.split(' ').next().unwrap_or_default();
+        return line.contains(" ref count is ")
+            && output.lines().map(str::trim).any(|l| {
+                (l.contains(" is a link to directory ") || l.starts_with("'..' in "))
+                    && l.contains(&format!("({inode})"))
+            })
+            && output.contains(" is a link to directory ");
+    }
+    line.starts_with("Entry '") && line.contains(" is a link to directory ")
 }
 
 /// Returns the numbers in a line, in order.
@@ -227,7 +254,13 @@ mod tests {
             Free blocks count wrong (1, counted=2).\nFix? no\n\n\
             image: ********** WARNING: Filesystem still has errors **********\n\n\
             image: 14/128 files (0.0% non-contiguous), 100/2048 blocks\n";
-        assert_eq!(classify(leaks, false), Findings { severity: Severity::Leaks, damage: vec![] });
+        let found = classify(leaks, false);
+        assert_eq!((found.severity, found.damage.len()), (Severity::Leaks, 0), "{found:?}");
+        let second = "Entry 'x' in /a (13) is a link to directory /b/x (14).\nClear? no\n\n\
+            '..' in /a/x (14) is /b (12), should be /a (13).\nFix? no\n";
+        assert_eq!(classify(second, true).severity, Severity::SecondNames);
+        let old = "'..' in /a/x (14) is /b (12), should be /a (13).\nFix? no\n";
+        assert_eq!(classify(old, true).severity, Severity::Leaks);
         for damage in [
             "Inode 12 ref count is 1, should be 2.  Fix? no",
             "Block bitmap differences:  -123 +(130--140)",

@@ -167,14 +167,30 @@ impl Target for Ext2Target {
             }
             other => other.severity() == fsck::Severity::Corruption,
         };
-        let damage: Vec<String> =
-            report.problems.iter().filter(|p| is_damage(p)).map(ToString::to_string).collect();
-        let severity = match (report.problems.is_empty(), damage.is_empty()) {
-            (true, _) => Severity::Clean,
-            (false, true) => Severity::Leaks,
-            (false, false) => Severity::Damage,
+        let holders: Vec<u32> = report
+            .problems
+            .iter()
+            .filter_map(|p| match p {
+                Problem::Entry { ino, problem: EntryProblem::SecondName(_), .. } => Some(*ino),
+                _ => None,
+            })
+            .collect();
+        let severity = |p: &Problem| match p {
+            p if is_damage(p) => Severity::Damage,
+            Problem::Entry { problem: EntryProblem::SecondName(_), .. } => Severity::SecondNames,
+            // The directory with the second name counts it.
+            Problem::LinkCount { ino, .. } if holders.contains(ino) => Severity::SecondNames,
+            _ => Severity::Leaks,
         };
-        Ok(Some(Findings { severity, damage }))
+        let mut found = Findings::CLEAN;
+        for problem in &report.problems {
+            let severity = severity(problem);
+            let lines =
+                if severity == Severity::Damage { &mut found.damage } else { &mut found.leaks };
+            lines.push(problem.to_string());
+            found.severity = found.severity.max(severity);
+        }
+        Ok(Some(found))
     }
 
     fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<bool> {

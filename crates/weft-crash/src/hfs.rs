@@ -160,7 +160,7 @@ impl Target for HfsTarget {
         let report = fsck::check(&*volume).map_err(told("fsck"))?;
         let damage: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
         let severity = if damage.is_empty() { Severity::Clean } else { Severity::Damage };
-        Ok(Some(Findings { severity, damage }))
+        Ok(Some(Findings { severity, damage, leaks: Vec::new() }))
     }
 
     fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<bool> {

@@ -153,7 +153,8 @@ impl<'a> Judge<'a> {
             }
         } else {
             let found = self.check(image, renames, depth, &mut faults)?;
-            self.counts.leaky += u64::from(found.severity == Severity::Leaks);
+            self.counts.leaky +=
+                u64::from(matches!(found.severity, Severity::SecondNames | Severity::Leaks));
             demand(&found, Severity::Leaks, Kind::Damage, "after the crash", &mut faults);
         }
         if depth.repair && faults.is_empty() {
@@ -224,7 +225,7 @@ impl<'a> Judge<'a> {
             Some(Ok(found)) => found,
             Some(Err(e)) => {
                 let damage = vec![format!("check: {e}")];
-                Some(Findings { severity: Severity::Damage, damage })
+                Some(Findings { severity: Severity::Damage, damage, leaks: Vec::new() })
             }
             None => None,
         };
@@ -305,7 +306,8 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// Runs the background repair of a mount, which may leave leaks, but must do no damage.
+    /// Runs the background repair of a mount, which may leave directories with two names and nothing
+    /// else.
     fn heal(
         &mut self,
         image: &Image,
@@ -328,7 +330,7 @@ impl<'a> Judge<'a> {
         let image = device.snapshot();
         let found = self.check(&image, renames_dirs, Depth::FULL, faults)?;
         self.counts.healed += u64::from(found.severity == Severity::Clean);
-        demand(&found, Severity::Leaks, Kind::Healing, "after healing", faults);
+        demand(&found, Severity::SecondNames, Kind::Healing, "after healing", faults);
         self.keeps(&image, ids, before, Kind::Healing, faults);
         Ok(())
     }
@@ -422,7 +424,8 @@ fn demand(found: &Findings, worst: Severity, kind: Kind, when: &str, faults: &mu
         return;
     }
     if found.damage.is_empty() {
-        let what = format!("{when}: leaks, where there must be none");
+        let some: Vec<&str> = found.leaks.iter().take(8).map(String::as_str).collect();
+        let what = format!("{when}: leaks, where there must be none: {}", some.join("; "));
         faults.push(Fault { kind, what });
     }
     faults.extend(found.damage.iter().map(|d| Fault { kind, what: format!("{when}: {d}") }));

@@ -37,6 +37,9 @@ pub struct Promises {
 pub enum Severity {
     /// Nothing was found.
     Clean,
+    /// Only further names of directories that a rename was giving or taking: all that the repair in the
+    /// background leaves.
+    SecondNames,
     /// Only defects that soft updates may leave.
     Leaks,
     /// A defect that must never occur.
@@ -48,13 +51,16 @@ pub enum Severity {
 pub struct Findings {
     /// The severity of the worst finding.
     pub severity: Severity,
-    /// The damage, one line each; leaks are not listed.
+    /// The damage, one line each.
     pub damage: Vec<String>,
+    /// The defects that soft updates may leave, one line each.
+    pub leaks: Vec<String>,
 }
 
 impl Findings {
     /// No findings.
-    pub const CLEAN: Self = Self { severity: Severity::Clean, damage: Vec::new() };
+    pub const CLEAN: Self =
+        Self { severity: Severity::Clean, damage: Vec::new(), leaks: Vec::new() };
 }
 
 /// The kind of a file system's trees, which decides the operations that are tried on them.
@@ -155,8 +161,8 @@ pub trait Target: Send + Sync {
     /// If it cannot be repaired.
     fn repair(&self, device: Arc<dyn BlockDevice>) -> Result<bool>;
 
-    /// Mounts a volume, waits until the background repair has ended, and unmounts. Returns false if
-    /// there is no background repair.
+    /// Mounts a volume, waits until the background repair has ended, and unmounts: nothing worse than
+    /// [`Severity::SecondNames`] may be left. Returns false if there is no background repair.
     ///
     /// # Errors
     /// The reason why it cannot be mounted or unmounted.

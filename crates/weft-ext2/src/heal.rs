@@ -7,11 +7,16 @@
 //! belongs to nothing now: the allocator could not take it, and no path leads to it. Counts change
 //! by differences.
 //!
-//! If the view shows anything worse than leaks, nothing is freed, and the volume stays marked for a
-//! repair. So it does if the mount ends first, or overwrites more than is kept of the view.
+//! A directory without a name is freed if it is empty. Any other one was being made or removed, too,
+//! but it is moved to lost+found: what it looks like may as well have been torn from its place. One that
+//! was being renamed gets its new `..`; if it has two names it keeps them.
+//!
+//! If the view shows anything worse than what soft updates leave, no inode is freed, blocks only if
+//! every inode could be read ([`Extent`]), and the volume stays marked for a repair. So it does if the
+//! mount ends first, or overwrites more than is kept of the view. What was found goes to the log.
 
 use crate::Result;
-use crate::fsck::{Leaks, find_leaks};
+use crate::fsck::{Extent, Leaks, find_leaks};
 use crate::layout::State as SbState;
 use crate::volume::{Volume, now_secs};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +35,8 @@ const BLOCKS_AT_ONCE: u32 = 4096;
 const INODES_AT_ONCE: usize = 16;
 /// Blocks of metadata that a change here may touch.
 const META_BLOCKS: u32 = 64;
+/// Problems that are reported one by one.
+const REPORTED: usize = 20;
 
 type Shared = Arc<dyn BlockDevice>;
 
@@ -78,6 +85,11 @@ impl Healing {
         }
     }
 
+    /// Reports whether a check was started, and nobody has waited for its end yet.
+    pub(crate) fn is_started(&self) -> bool {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Starts the check of a volume on `device`, which must not change before this returns.
     /// Sets `clean` once all leaks are freed.
     pub(crate) fn start(
@@ -112,10 +124,13 @@ fn heal(front: &Weak<UnixFs<Volume>>, clean: &AtomicBool, view: View, cancel: &A
     }
     let Some(front) = front.upgrade() else { return };
     let result = found.and_then(|leaks| Healer { front: &front, clean, cancel }.free(&leaks));
+    if result.is_ok() {
+        tracing::info!("the check in the background has ended");
+    }
     if let Err(error) = result
         && !cancel.load(Ordering::Relaxed)
     {
-        tracing::warn!("blocks and inodes that the last crash leaked stay allocated: {error}");
+        tracing::warn!("what the last crash left was not reclaimed: {error}");
     }
 }
 
@@ -128,6 +143,13 @@ struct Healer<'a> {
 }
 
 impl Healer<'_> {
+    fn check_not_ended(&self) -> Result<()> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(crate::Error::Invalid("the mount has ended".into()));
+        }
+        Ok(())
+    }
+
     /// Runs `f` on some of `all` at a time, until all are done or the mount ends.
     fn for_some<T>(
         &self,
@@ -136,9 +158,7 @@ impl Healer<'_> {
         mut f: impl FnMut(&mut State<Volume>, &mut Op<'_>, &T) -> weft_unix::Result<()>,
     ) -> Result<()> {
         for some in all.chunks(at_once) {
-            if self.cancel.load(Ordering::Relaxed) {
-                return Err(crate::Error::Invalid("the mount has ended".into()));
-            }
+            self.check_not_ended()?;
             self.front.change(META_BLOCKS, &[], |st, op| {
                 some.iter().try_for_each(|item| f(st, op, item))
             })?;
@@ -146,41 +166,75 @@ impl Healer<'_> {
         Ok(())
     }
 
+    /// Reclaims all, or what can be told from the rest of a damaged volume.
     fn free(&self, leaks: &Leaks) -> Result<()> {
-        for problem in &leaks.corruption {
+        let Some(first) = leaks.corruption.first() else {
+            return match leaks.extent {
+                Extent::All => self.free_all(leaks),
+                _ => Err(crate::Error::Invalid(
+                    "there are too many for one check; weft fsck --repair frees them".into(),
+                )),
+            };
+        };
+        for problem in leaks.corruption.iter().take(REPORTED) {
             tracing::error!("damage found by the background check: {problem}");
         }
-        if let Some(problem) = leaks.corruption.first() {
-            self.front.lock().format.note_damage(problem.to_string());
-            return Ok(());
+        let more = leaks.corruption.len().saturating_sub(REPORTED);
+        if more > 0 {
+            tracing::error!("damage found by the background check: {more} more problems");
         }
+        let freed = match leaks.extent {
+            Extent::Nothing => 0,
+            Extent::Blocks | Extent::All => self.free_blocks(leaks)?,
+        };
+        tracing::error!(
+            "the volume is damaged, so only blocks that belong to no file were freed ({freed}), and no \
+             files: unmount it and run weft fsck --repair"
+        );
+        self.front.lock().format.note_damage(first.to_string());
+        Ok(())
+    }
+
+    /// Frees the blocks that belong to nothing. Returns their number.
+    fn free_blocks(&self, leaks: &Leaks) -> Result<u64> {
+        let runs: Vec<(u32, u32)> = leaks.blocks.iter().flat_map(|&run| pieces(run)).collect();
+        self.for_some(&runs, 1, |st, op, &(first, len)| {
+            st.format.free_blocks(op, first, len, PatchId::DURABLE)
+        })?;
+        Ok(leaks.blocks.iter().map(|run| u64::from(run.1)).sum())
+    }
+
+    fn free_all(&self, leaks: &Leaks) -> Result<()> {
         self.for_some(&leaks.directory_counts, INODES_AT_ONCE, |st, _, &(group, by)| {
             st.format.correct_directory_count(group, by);
             Ok(())
         })?;
         self.delete_nameless(leaks)?;
+        let ino = |number: u32| Ino(u64::from(number));
+        self.for_some(&leaks.parents, 1, |st, op, &(dir, found, expected)| {
+            st.correct_parent(op, ino(dir), ino(found), ino(expected)).map(drop)
+        })?;
+        if !(leaks.directories.is_empty() && leaks.parents.is_empty()) {
+            // The counts are lowered only after what they count is gone.
+            self.front.engine().sync()?;
+        }
         self.for_some(&leaks.excess_links, INODES_AT_ONCE, |st, op, &(ino, by)| {
-            let ino = Ino(u64::from(ino));
-            let inode = &mut st.load(op, ino)?.inode;
-            // Never the last one: each of these has a name.
-            inode.links = inode.links.saturating_sub(by).max(inode.links.min(1));
-            st.write_node(op, ino, &[]).map(drop)
+            // It is the same inode still: with this count none can have been removed.
+            st.lower_excess(op, Ino(u64::from(ino)), by)
         })?;
         self.for_some(&leaks.sectors, INODES_AT_ONCE, |st, op, &(ino, by)| {
-            let ino = Ino(u64::from(ino));
-            let inode = &mut st.load(op, ino)?.inode;
-            inode.blocks_512 = inode.blocks_512.saturating_add_signed(by);
-            st.write_node(op, ino, &[]).map(drop)
+            let Some(node) = still_there(st, op, leaks, ino)? else { return Ok(()) };
+            node.inode.blocks_512 = node.inode.blocks_512.saturating_add_signed(by);
+            st.write_node(op, Ino(u64::from(ino)), &[]).map(drop)
         })?;
         self.for_some(&leaks.sizes, INODES_AT_ONCE, |st, op, &(ino, found, size)| {
-            let ino = Ino(u64::from(ino));
-            let node = st.load(op, ino)?;
+            let Some(node) = still_there(st, op, leaks, ino)? else { return Ok(()) };
             if node.inode.size_bytes != found {
                 return Ok(());
             }
             node.inode.size_bytes = size;
             node.epoch += 1;
-            st.write_node(op, ino, &[]).map(drop)
+            st.write_node(op, Ino(u64::from(ino)), &[]).map(drop)
         })?;
         self.for_some(&leaks.attribute_refs, INODES_AT_ONCE, |_, op, &(block, by)| {
             let block = BlockNr(u64::from(block));
@@ -197,21 +251,28 @@ impl Healer<'_> {
             }
             st.format.free_inode_number(op, ino, None, cleared)
         })?;
-        let runs: Vec<(u32, u32)> = leaks.blocks.iter().flat_map(|&run| pieces(run)).collect();
-        self.for_some(&runs, 1, |st, op, &(first, len)| {
-            st.format.free_blocks(op, first, len, PatchId::DURABLE)
-        })?;
+        let blocks = self.free_blocks(leaks)?;
+        // Last, as it may find no space.
+        let adopted = leaks.nameless.iter().try_for_each(|&number| -> Result<()> {
+            self.check_not_ended()?;
+            Ok(self.front.adopt(ino(number))?)
+        });
         self.front.engine().sync()?;
+        if let Err(error) = adopted {
+            self.check_not_ended()?;
+            return Err(crate::Error::Invalid(format!(
+                "directories without a name could not be moved to lost+found ({error}); everything else \
+                 was freed, and the next mount tries again"
+            )));
+        }
         let mut st = self.front.lock();
         if st.format.damage.is_none() {
             self.clean.store(true, Ordering::Relaxed);
             st.format.sb.state -= SbState::ERROR;
         }
         drop(st);
-        if !leaks.is_empty() {
-            let blocks: u64 = leaks.blocks.iter().map(|run| u64::from(run.1)).sum();
-            let inodes = leaks.inodes.len() + leaks.unattached.len() + leaks.directories.len();
-            tracing::info!("freed {blocks} blocks and {inodes} inodes that a crash had leaked");
+        if let Some(said) = summary(leaks, blocks) {
+            tracing::warn!("the volume was not unmounted: {said}");
         }
         Ok(())
     }
@@ -221,12 +282,52 @@ impl Healer<'_> {
         for list in [&leaks.unattached, &leaks.directories] {
             self.for_some(list, 1, |st, op, &ino| st.doom(op, Ino(u64::from(ino))))?;
         }
-        if !leaks.directories.is_empty() {
-            // The counts above are lowered only after the directories that they count are gone.
-            self.front.engine().sync()?;
-        }
         Ok(())
     }
+}
+
+/// Returns an inode that the view shows, unless it has been removed since (and its number given to
+/// another file).
+fn still_there<'s>(
+    st: &'s mut State<Volume>,
+    op: &mut Op<'_>,
+    leaks: &Leaks,
+    ino: u32,
+) -> weft_unix::Result<Option<&'s mut weft_unix::Node<Volume>>> {
+    let seen = leaks.generations.get(&ino).copied();
+    match st.load(op, Ino(u64::from(ino))) {
+        Ok(node) => Ok(Some(node).filter(|node| Some(node.inode.generation) == seen)),
+        Err(weft_unix::Error::Vfs(weft_vfs::Error::Stale(_))) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Says what was reclaimed, if anything was.
+fn summary(leaks: &Leaks, blocks: u64) -> Option<String> {
+    let inodes = leaks.inodes.len() + leaks.unattached.len() + leaks.directories.len();
+    let corrected =
+        leaks.excess_links.len() + leaks.sectors.len() + leaks.sizes.len() + leaks.parents.len();
+    let parts = [
+        (blocks as usize + inodes, format!("freed {blocks} blocks and {inodes} inodes")),
+        (corrected, format!("corrected counts and \"..\" of {corrected} inodes")),
+        (
+            leaks.nameless.len(),
+            format!(
+                "moved {} directories that were being made or removed to lost+found",
+                leaks.nameless.len()
+            ),
+        ),
+        (
+            leaks.second_names as usize,
+            format!(
+                "{} directories that were being renamed have two names (weft fsck --repair removes \
+                 one)",
+                leaks.second_names
+            ),
+        ),
+    ];
+    let parts: Vec<String> = parts.into_iter().filter(|(n, _)| *n > 0).map(|(_, s)| s).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// A run of blocks in pieces for one change each.

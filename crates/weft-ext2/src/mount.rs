@@ -223,6 +223,13 @@ impl Ext2 {
         crate::journal::journal_inode_blocks(device, &superblock::read(&**device)?)
     }
 
+    /// Reports whether a background check was started, as the volume was not unmounted. It may have
+    /// ended by now.
+    #[must_use]
+    pub fn is_being_checked(&self) -> bool {
+        self.healing.is_started()
+    }
+
     /// Waits until the background check that follows a crash is done, if there is one.
     pub fn finish_healing(&self) {
         self.healing.wait();

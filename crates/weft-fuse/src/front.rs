@@ -497,7 +497,9 @@ impl Front {
         } else {
             0
         };
-        let flags = RenameFlags::from_bits(bits).ok_or(Refusal::Protocol(errno::EINVAL))?;
+        let flags = RenameFlags::from_bits(bits)
+            .filter(|flags| !flags.contains(RenameFlags::WHITEOUT) || self.fs.has_whiteouts())
+            .ok_or(Refusal::Protocol(errno::EINVAL))?;
         let (name, new_name) = (body.name()?, body.name()?);
         Ok(self.fs.rename(&Self::caller(head), parent, name, new_parent, new_name, flags)?)
     }

@@ -159,6 +159,9 @@ impl Change<'_> {
         if self.log.is_none() {
             return Ok(());
         }
+        if flags.contains(RenameFlags::WHITEOUT) {
+            return Err(Error::Invalid("a whiteout in a group that can be undone"));
+        }
         self.changes_names_of(from.0)?;
         self.changes_names_of(to.0)?;
         if flags.contains(RenameFlags::EXCHANGE) {

@@ -221,7 +221,9 @@ pub fn execute<V: View>(op: &Op, mark: Mark, view: &V) -> Result<Effects, V::Sto
         Op::Unlink { parent, name } => draft.remove(*parent, name, false)?,
         Op::Rmdir { parent, name } => draft.remove(*parent, name, true)?,
         Op::Rename { parent, name, new_parent, new_name, flags } => {
-            let flags = RenameFlags::from_bits(*flags).ok_or(Refusal::Invalid)?;
+            let flags = RenameFlags::from_bits(*flags)
+                .filter(|flags| !flags.contains(RenameFlags::WHITEOUT))
+                .ok_or(Refusal::Invalid)?;
             draft.rename((*parent, name), (*new_parent, new_name), flags)?;
         }
         Op::SetAttr { id, change } => draft.set_attr(*id, change)?,

@@ -51,6 +51,7 @@
 
 mod attr;
 mod attributes;
+mod corrections;
 mod counts;
 mod data;
 mod error;

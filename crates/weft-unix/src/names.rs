@@ -66,7 +66,7 @@ impl<F: Format> State<F> {
         Ok(format.find(op, dir, name)?.ok_or(FsError::NotFound)?.ino)
     }
 
-    fn create(
+    pub(crate) fn create(
         &mut self,
         op: &mut Op<'_>,
         caller: &Caller,
@@ -146,6 +146,26 @@ impl<F: Format> State<F> {
         let named = format.fill(op, dir, reserved, ino, &[node.patch])?;
         dir.epoch += 1;
         node.names.give(op, position, named);
+        node.parent = parent;
+        self.nodes.insert(node);
+        Ok(ino)
+    }
+
+    /// Makes the inode of a whiteout, a character device 0:0, which gets its name from the caller.
+    pub(crate) fn make_whiteout(
+        &mut self,
+        op: &mut Op<'_>,
+        caller: &Caller,
+        parent: Ino,
+    ) -> Result<Ino> {
+        let kind = FileKind::CharDevice;
+        let generation = self.next_generation();
+        let (format, dir) = self.with_node(parent)?;
+        let mut befores = Patches::new();
+        let ino = format.alloc_inode(op, dir, kind, &mut befores)?;
+        let inode = new_inode(caller, &dir.inode, kind, 0, generation, 0);
+        let mut node = new_node(format, ino, kind, inode, dir);
+        node.patch = format.init_inode(op, &mut node, &befores)?;
         node.parent = parent;
         self.nodes.insert(node);
         Ok(ino)

@@ -178,7 +178,7 @@ impl<F: Format> FileSystem for UnixFs<F> {
 
     fn rename(
         &self,
-        _: &Caller,
+        caller: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -187,11 +187,19 @@ impl<F: Format> FileSystem for UnixFs<F> {
     ) -> FsResult<()> {
         let (from, to) = (parent, new_parent);
         let policy = self.policy();
-        let blocks = NAME_BLOCKS + CUT_META_BLOCKS;
-        let needs =
-            [Need::Name(from, name), Need::Removal(to, new_name), Need::Way(from), Need::Way(to)];
+        let mut blocks = NAME_BLOCKS + CUT_META_BLOCKS;
+        let mut needs = vec![
+            Need::Name(from, name),
+            Need::Removal(to, new_name),
+            Need::Way(from),
+            Need::Way(to),
+        ];
+        if flags.contains(RenameFlags::WHITEOUT) {
+            blocks += NAME_BLOCKS;
+            needs.push(Need::NewInode(from, FileKind::CharDevice));
+        }
         self.change(blocks, &needs, |st, op| {
-            st.rename(op, policy, (from, name), (to, new_name), flags)
+            st.rename(op, policy, caller, (from, name), (to, new_name), flags)
         })?;
         Ok(self.sync_names_if_flagged(&[from, to], None)?)
     }
@@ -318,6 +326,10 @@ impl<F: Format> FileSystem for UnixFs<F> {
 
     fn listxattr(&self, ino: Ino) -> FsResult<Vec<Vec<u8>>> {
         Ok(self.do_listxattr(ino)?)
+    }
+
+    fn has_whiteouts(&self) -> bool {
+        true
     }
 
     fn has_acls(&self) -> bool {

@@ -8,7 +8,7 @@ use crate::node::{Patches, push_patch};
 use crate::state::State;
 use crate::{Error, Result};
 use weft_patch::{Op, PatchId, Policy};
-use weft_vfs::{Error as FsError, FileKind, Ino, RenameFlags, check_name};
+use weft_vfs::{Caller, Error as FsError, FileKind, Ino, RenameFlags, check_name};
 
 /// One side of a rename.
 #[derive(Clone, Copy)]
@@ -56,14 +56,18 @@ impl<F: Format> State<F> {
         &mut self,
         op: &mut Op<'_>,
         policy: Policy,
+        caller: &Caller,
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         flags: RenameFlags,
     ) -> Result<()> {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let no_replace = flags.contains(RenameFlags::NO_REPLACE);
-        if exchange && no_replace {
-            return Err(FsError::Invalid("exchange and no-replace").into());
+        let whiteout = flags.contains(RenameFlags::WHITEOUT);
+        if exchange && (no_replace || whiteout) {
+            return Err(
+                FsError::Invalid("an exchange has no target to spare, nor an old name").into()
+            );
         }
         if [from.1, to.1].iter().any(|name| matches!(*name, b"." | b"..")) {
             return Err(FsError::Busy.into());
@@ -98,7 +102,10 @@ impl<F: Format> State<F> {
         }
         match target {
             None if exchange => Err(FsError::NotFound.into()),
-            None => self.move_to_new(op, &source, to),
+            None => {
+                let whiteout = whiteout.then_some(caller);
+                self.move_to_new(op, &source, to, whiteout)
+            }
             Some(target) if target.ino == source.ino => Ok(()),
             Some(target) if exchange => self.exchange(op, policy, &source, &target),
             Some(target) => {
@@ -111,7 +118,11 @@ impl<F: Format> State<F> {
                     }
                     (false, false) => {}
                 }
-                self.replace(op, &source, &target)
+                let whiteout = match whiteout {
+                    true => Some(self.make_whiteout(op, caller, source.dir)?),
+                    false => None,
+                };
+                self.replace(op, &source, &target, whiteout)
             }
         }
     }
@@ -156,21 +167,22 @@ impl<F: Format> State<F> {
 
     /// Does the second half of a move to the name `to`, which `named` gave: removes the old name after
     /// the new one is there, lowers the count after that, if it was `raised`, and gives a moved
-    /// directory its new parent.
+    /// directory its new parent. The old name is given to the whiteout, if there is one.
     fn leave(
         &mut self,
         op: &mut Op<'_>,
         source: &Side<F::Place>,
         to: Position,
-        named: PatchId,
-        raised: bool,
+        (named, raised): (PatchId, bool),
+        whiteout: Option<Ino>,
     ) -> Result<()> {
         let new_dir = to.dir;
         if source.kind != FileKind::Directory {
             self.node(source.ino)?.parent = new_dir;
         }
         let mut cleared = PatchId::DURABLE;
-        if !self.may_forget(source, to)?
+        if whiteout.is_some()
+            || !self.may_forget(source, to)?
             || !self.take_back(op, source.dir, source.place, source.ino)?
         {
             let mut befores = vec![named];
@@ -182,7 +194,14 @@ impl<F: Format> State<F> {
                 }
             }
             let position = self.position(source);
-            cleared = self.clear(op, source, &befores)?;
+            if let Some(whiteout) = whiteout {
+                befores.push(self.node(whiteout)?.patch);
+                let side = Side { ino: whiteout, kind: FileKind::CharDevice, ..*source };
+                cleared = self.point_name(op, source, &side, &befores)?;
+                self.node(whiteout)?.names.replace(op, position, cleared);
+            } else {
+                cleared = self.clear(op, source, &befores)?;
+            }
             self.node(source.ino)?.names.remove(op, position, cleared);
         }
         if raised {
@@ -211,7 +230,12 @@ impl<F: Format> State<F> {
     }
 
     /// Raises the count of a directory that gets a subdirectory.
-    fn gain_subdir(&mut self, op: &mut Op<'_>, dir: Ino, befores: &mut Patches) -> Result<()> {
+    pub(crate) fn gain_subdir(
+        &mut self,
+        op: &mut Op<'_>,
+        dir: Ino,
+        befores: &mut Patches,
+    ) -> Result<()> {
         self.make_countable(op, dir)?;
         let node = self.node(dir)?;
         node.inode.links = node.inode.links.saturating_add(1);
@@ -224,6 +248,7 @@ impl<F: Format> State<F> {
         op: &mut Op<'_>,
         source: &Side<F::Place>,
         to: (Ino, &[u8]),
+        whiteout: Option<&Caller>,
     ) -> Result<()> {
         let moves_dir = source.kind == FileKind::Directory && source.dir != to.0;
         if moves_dir && self.node(to.0)?.links() >= self.format.limits().links_max {
@@ -232,6 +257,10 @@ impl<F: Format> State<F> {
         let (format, dir) = self.with_node(to.0)?;
         let reserved = format.reserve(op, dir, to.1, source.kind)?;
         let position = Position::new(to.0, format.position(format.place(&reserved)));
+        let whiteout = match whiteout {
+            Some(caller) => Some(self.make_whiteout(op, caller, source.dir)?),
+            None => None,
+        };
         let mut befores = Patches::new();
         let (held, raised) = self.hold(op, source.ino)?;
         push_patch(&mut befores, held);
@@ -244,7 +273,7 @@ impl<F: Format> State<F> {
         let named = format.fill(op, dir, reserved, source.ino, &befores)?;
         self.gave_name(op, source.ino, position, named)?;
         // A split may have moved nothing: entries stay where they are.
-        self.leave(op, source, position, named, raised)
+        self.leave(op, source, position, (named, raised), whiteout)
     }
 
     fn replace(
@@ -252,6 +281,7 @@ impl<F: Format> State<F> {
         op: &mut Op<'_>,
         source: &Side<F::Place>,
         target: &Side<F::Place>,
+        whiteout: Option<Ino>,
     ) -> Result<()> {
         let moves_dir = source.kind == FileKind::Directory && source.dir != target.dir;
         let position = self.position(target);
@@ -270,7 +300,7 @@ impl<F: Format> State<F> {
         let named = self.point_name(op, target, source, &befores)?;
         self.touch_dirs(op, [source.dir, target.dir], &[])?;
         self.node(source.ino)?.names.replace(op, position, named);
-        self.leave(op, source, position, named, raised)?;
+        self.leave(op, source, position, (named, raised), whiteout)?;
         let mut removed = named;
         if self.puts_off() && fresh.is_some_and(|fresh| fresh.is_with(named)) {
             // A write has either both or neither: it never has the old one.

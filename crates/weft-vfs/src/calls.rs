@@ -74,6 +74,7 @@ macro_rules! with_calls {
             fn setxattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
             fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()>;
             fn has_acls(&self) -> bool;
+            fn has_whiteouts(&self) -> bool;
             fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool;
             fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool;
             fn file_flags(&self, ino: Ino) -> Result<FileFlags>;

@@ -243,6 +243,12 @@ pub trait FileSystem: Send + Sync {
         Err(Error::ReadOnly)
     }
 
+    /// Reports whether [`rename`](Self::rename) heeds [`RenameFlags::WHITEOUT`]; it is not called with it
+    /// otherwise. By default it does not.
+    fn has_whiteouts(&self) -> bool {
+        false
+    }
+
     /// Makes a regular file without a name, in the file system and with the owner that one in
     /// `parent` would have. Takes a reference on it, by which it lives until [`link`](Self::link)
     /// gives it a name.

@@ -316,13 +316,17 @@ bitflags! {
         const _ = !0;
     }
 
-    /// The treatment of an existing target by a rename.
+    /// The treatment of an existing target, and of the old name, by a rename.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct RenameFlags: u32 {
         /// Fail with [`Error::Exists`](crate::Error::Exists) if the target exists.
         const NO_REPLACE = 1;
         /// Swap the two names.
         const EXCHANGE = 1 << 1;
+        /// Leave a whiteout under the old name: a character device with the number 0:0, by which an
+        /// overlay hides what lies below it. Only for a file system that
+        /// [has whiteouts](crate::FileSystem::has_whiteouts).
+        const WHITEOUT = 1 << 2;
     }
 }
 

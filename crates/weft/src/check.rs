@@ -8,7 +8,7 @@ use crate::{Error, Result, registry};
 use weft_block::{BlockDevice, OpenMode};
 
 pub use crate::check_volume::{Checked, Found, MacReport};
-pub use weft_ext2::fsck::{Options, Problem, Progress, Repair, Report, Severity};
+pub use weft_ext2::fsck::{JournalFix, Options, Problem, Progress, Repair, Report, Severity};
 
 /// Checks the volume in `source`, and repairs it if the options say so.
 ///

@@ -19,6 +19,10 @@ impl Volume for Ext2 {
     fn is_read_only(&self) -> bool {
         self.is_read_only()
     }
+
+    fn is_being_checked(&self) -> bool {
+        self.is_being_checked()
+    }
 }
 
 /// Opens an ext2 or ext3 volume.
@@ -50,7 +54,12 @@ pub(crate) fn open(source: &str, image: &Image, options: &Options) -> Result<Ope
         journal,
         ..OpenOptions::default()
     };
-    let volume = Ext2::open(Arc::clone(&image.device), open)
-        .map_err(|e| Error::Volume { image: source.to_owned(), message: e.to_string() })?;
+    let volume = Ext2::open(Arc::clone(&image.device), open).map_err(|e| {
+        let mut message = e.to_string();
+        if matches!(e, weft_ext2::Error::Corrupt { .. }) {
+            message.push_str("; weft fsck checks the volume, and weft fsck --repair repairs it");
+        }
+        Error::Volume { image: source.to_owned(), message }
+    })?;
     Ok((order, volume))
 }

@@ -60,6 +60,10 @@ pub(crate) trait Volume: FileSystem + std::fmt::Debug {
     fn why_read_only(&self) -> Option<String> {
         None
     }
+    /// Reports whether a thread looks for what a crash has left on the volume.
+    fn is_being_checked(&self) -> bool {
+        false
+    }
     /// The volume as one whose files have two forks.
     fn as_mac(self: Arc<Self>) -> Option<Arc<dyn MacVolume>> {
         None

@@ -78,7 +78,8 @@ impl Source {
     /// Returns the path of the image file or block special file that is the source, all of it.
     #[must_use]
     pub fn whole_file(&self) -> Option<&Path> {
-        self.file().filter(|_| self.described.partition.is_none())
+        let part = self.described.partition.is_some() || self.described.window.is_some();
+        self.file().filter(|_| !part)
     }
 
     /// Returns the number of the partition, if the source is one.
@@ -128,6 +129,10 @@ impl Source {
         let device = match &self.nbd {
             Some(uri) => self.connect(uri.clone(), mode)?,
             None => self.described.device.open(mode)?,
+        };
+        let device = match self.described.window {
+            Some(window) => window.of(device)?,
+            None => device,
         };
         let device = match self.described.partition {
             Some(number) => partition_on(&device, number)?,

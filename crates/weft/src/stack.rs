@@ -124,6 +124,13 @@ impl Stack {
         self.why_read_only.as_deref().filter(|_| self.is_read_only())
     }
 
+    /// Reports whether the volume was not unmounted, and a thread looks for what that has left. Its
+    /// findings go to the log.
+    #[must_use]
+    pub fn is_being_checked(&self) -> bool {
+        self.volume.is_being_checked()
+    }
+
     /// The volume as one whose files have two forks, if its format has them. Inode numbers are
     /// those of [`fs`](Self::fs).
     #[must_use]

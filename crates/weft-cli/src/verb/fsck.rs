@@ -4,8 +4,13 @@ use crate::cli;
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, count};
 use serde::Serialize;
+use std::fs::File;
+use std::io::Write as _;
+use weft::VolumeInfo;
 use weft::block::{BlockDevice, OpenMode};
-use weft::check::{Checked as Found, MacReport, Options, Progress, Report, check};
+use weft::check::{
+    Checked as Found, JournalFix, MacReport, Options, Problem, Progress, Report, Severity, check,
+};
 use weft::source::open_source;
 
 /// All problems have been repaired.
@@ -40,28 +45,24 @@ struct Checked<'a> {
 
 /// `fsck`.
 pub fn run(out: Output, args: &cli::Fsck) -> Outcome {
-    let progress = out.progress("checking");
-    let tell = |p: Progress| {
-        let percent = p.done.saturating_mul(100) / p.total.max(1);
-        progress.say(format!("pass {} of 5, {percent}%", p.pass));
-    };
-    let (mode, options) = if args.repair {
-        (OpenMode::READ_WRITE, Options::repair())
-    } else {
-        (OpenMode::READ_ONLY, Options::default())
-    };
-    let open = |source: &String| open_source(source, mode).map_err(weft::Error::Block);
-    let journal = args.journal.as_ref().map(open).transpose()?;
-    let journal = journal.as_deref().map(|device| device as &dyn BlockDevice);
-    let options = Options { progress: Some(&tell), journal, ..options };
-    let report = match check(&args.image, &options)? {
+    if args.preen && !args.force && !out.json && was_unmounted(&args.image) {
+        let image = &args.image;
+        out.confirm(
+            &serde_json::json!({ "image": image, "clean": true }),
+            &format!("{image}: clean (it was unmounted; --force checks it all the same)"),
+        )?;
+        return Ok(DONE);
+    }
+    let mut checked = checked(out, args, args.repair)?;
+    let left = args.preen && needs_attention(&checked);
+    if args.preen && !left {
+        // Marks a volume without problems as unmounted, too.
+        checked = self::checked(out, args, true)?;
+    }
+    let report = match checked {
         Found::Ext(report) => report,
-        Found::Mac(report) => {
-            drop(progress);
-            return mac(out, args, &report);
-        }
+        Found::Mac(report) => return mac(out, args, &report),
     };
-    drop(progress);
 
     let found: u64 = report.counts.iter().sum();
     let found = found.max(report.problems.len() as u64);
@@ -101,7 +102,7 @@ pub fn run(out: Output, args: &cli::Fsck) -> Outcome {
                 writeln!(w, "... and {} more (--json lists all)", count(more as u64, "problem"))?;
             }
         }
-        writeln!(w, "{}", sentence(&args.image, &report, code, found))
+        writeln!(w, "{}", sentence(args, &report, code, found))
     })?;
     Ok(code)
 }
@@ -219,15 +220,102 @@ fn mac(out: Output, args: &cli::Fsck, report: &MacReport) -> Result<u8, Failure>
     Ok(code)
 }
 
-fn sentence(image: &str, report: &Report, code: u8, found: u64) -> String {
+/// Reports whether a volume says that it was unmounted and has no errors.
+fn was_unmounted(image: &str) -> bool {
+    match weft::info(image) {
+        Ok(VolumeInfo::Ext(info)) => info.clean && !info.has_errors && !info.needs_recovery,
+        Ok(VolumeInfo::Mac(info)) => info.clean,
+        // The check says what is wrong.
+        Err(_) => false,
+    }
+}
+
+/// Checks the volume, and repairs it if asked to.
+fn checked(out: Output, args: &cli::Fsck, repair: bool) -> Result<Found, Failure> {
+    let progress = out.progress("checking");
+    let lines = args.progress_to.and_then(progress_lines);
+    let tell = |p: Progress| {
+        if let Some(mut lines) = lines.as_ref() {
+            // The reader may have ended.
+            let _ = writeln!(lines, "{} {} {} {}", p.pass, p.done, p.total, args.image);
+            return;
+        }
+        let percent = p.done.saturating_mul(100) / p.total.max(1);
+        progress.say(format!("pass {} of 5, {percent}%", p.pass));
+    };
+    let (mode, options) = if repair {
+        (OpenMode::READ_WRITE, Options::repair())
+    } else {
+        (OpenMode::READ_ONLY, Options::default())
+    };
+    let open = |source: &String| open_source(source, mode).map_err(weft::Error::Block);
+    let journal = args.journal.as_ref().map(open).transpose()?;
+    let journal = journal.as_deref().map(|device| device as &dyn BlockDevice);
+    let options = Options { progress: Some(&tell), journal, ..options };
+    Ok(check(&args.image, &options)?)
+}
+
+/// Opens the descriptor of `-C`; none if it is 0 or negative, or nobody can be told there.
+fn progress_lines(fd: i32) -> Option<File> {
+    (fd > 0).then(|| File::options().append(true).open(format!("/proc/self/fd/{fd}")).ok())?
+}
+
+/// Reports whether there is damage that a repair without questions should not touch.
+fn needs_attention(checked: &Found) -> bool {
+    match checked {
+        Found::Ext(report) => report.worst() == Some(Severity::Corruption),
+        Found::Mac(report) => report.problems.iter().any(|p| !p.repairable),
+    }
+}
+
+/// Reports whether a problem is that the journal beside the volume was not given.
+fn needs_journal(problem: &Problem) -> bool {
+    matches!(problem, Problem::Journal { fix: JournalFix::Give, .. })
+}
+
+/// Says what stands in the way of a repair that has left something, and the way out.
+fn way_out(image: &str, report: &Report) -> String {
+    if report.remaining.iter().any(needs_journal) {
+        return "its journal lies beside it: give that with --journal FILE".into();
+    }
+    let first = report.remaining.first().map(ToString::to_string).unwrap_or_default();
+    format!(
+        "a repair cannot correct this: {first}; get the files out with weft export, or try \
+         e2fsck -fy on a copy of {image}"
+    )
+}
+
+fn sentence(args: &cli::Fsck, report: &Report, code: u8, found: u64) -> String {
+    let image = &args.image;
     let state = match code {
         DONE => "clean".to_owned(),
-        REPAIRED => format!("{} found and repaired", count(found, "problem")),
+        REPAIRED => {
+            let removed =
+                |p: &&Problem| matches!(p, Problem::Journal { fix: JournalFix::Remove, .. });
+            let note = match report.problems.iter().find(removed) {
+                Some(_) => " (its journal was lost and is removed; tune2fs -j makes a new one)",
+                None => "",
+            };
+            format!("{} found and repaired{note}", count(found, "problem"))
+        }
         _ => {
-            let [leaks, counts_off, corruptions] = report.counts;
-            let kinds = format!("{leaks} leaked, {counts_off} counts off, {corruptions} corrupt");
             let left = count(report.remaining.len() as u64, "problem");
-            format!("{left} left ({kinds}); --repair repairs what it can")
+            if args.repair {
+                format!("{left} left: {}", way_out(image, report))
+            } else {
+                let [leaks, counts_off, corruptions] = report.counts;
+                let kinds =
+                    format!("{leaks} leaked, {counts_off} counts off, {corruptions} corrupt");
+                let way = if report.remaining.iter().any(needs_journal) {
+                    way_out(image, report)
+                } else if args.preen {
+                    "nothing was changed, as there is more than a crash leaves; run weft fsck --repair"
+                        .into()
+                } else {
+                    "--repair repairs what it can".into()
+                };
+                format!("{left} left ({kinds}); {way}")
+            }
         }
     };
     format!(

@@ -13,6 +13,13 @@ use weft::hfs::view::Forks;
 use weft::mount_options::MountOptions;
 use weft::{AtFailure, Options, Stack, Tree, mounts};
 
+/// What the background process says when it is ready, with a volume that was not unmounted and without.
+const CHECKED: &str = "mounted, and being checked";
+const MOUNTED: &str = "mounted";
+/// The note on such a volume.
+const NOT_UNMOUNTED: &str = "it was not unmounted the last time: a check in the background reclaims what \
+    that left";
+
 /// `mount`.
 pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     let options = options(args)?;
@@ -26,7 +33,7 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     }
     let networks = transform::of_mount(&transforming(args, &options)?)?;
     let meters = networks.as_ref().and_then(|networks| networks.meters.clone());
-    let (tree, cached) = open(out, args, &options, meters.clone())?;
+    let (tree, cached, checked) = open(out, args, &options, meters.clone())?;
     let behind_cache = matches!(cached, Some(super::cache::Opened::Cached(..)));
     let _metrics = match (&args.caching.metrics, meters) {
         (Some(address), Some(meters)) if !behind_cache => {
@@ -48,10 +55,13 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
         background::write_pid(file, std::process::id())?;
     }
     if detached {
-        background::let_go("mounted")?;
+        background::let_go(if checked { CHECKED } else { MOUNTED })?;
     } else {
         let (image, dir) = (&args.image, args.mountpoint.display());
         out.note(&format!("{image} is mounted on {dir}; unmount it, or press Ctrl-C, to end"));
+        if checked {
+            out.note(&format!("{image}: {NOT_UNMOUNTED}"));
+        }
     }
     // In the foreground the waiting user sees the failure, and may start again.
     let at_failure = if detached { AtFailure::KeepTrying } else { AtFailure::GiveUp };
@@ -62,20 +72,26 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     Ok(DONE)
 }
 
-/// Opens the tree to be mounted, behind its cache if it has one.
+/// Opens the tree to be mounted, behind its cache if it has one. Returns with it whether a check of it
+/// runs, as it was not unmounted.
 fn open(
     out: Output,
     args: &cli::Mount,
     options: &MountOptions,
     meters: Option<Arc<weft::transform::Meters>>,
-) -> Result<(Tree, Option<super::cache::Opened>), Failure> {
+) -> Result<(Tree, Option<super::cache::Opened>, bool), Failure> {
     if let Some(directory) = Tree::host_directory(&args.image) {
         if args.caching.cache.is_some() || options.cache.is_some() {
             return Err(Failure::usage("a directory of the host has no cache; the host has one"));
         }
-        return Ok((directory?, None));
+        return Ok((directory?, None, false));
     }
+    let image = options.source(&args.image)?;
+    let engine = weft::patch::Options::default();
+    let max_age = options.max_age.unwrap_or(engine.max_age);
+    let engine = weft::patch::Options { max_age, ..engine };
     let opening = Options {
+        engine,
         read_only: options.read_only,
         order: options.order,
         fsync: options.fsync,
@@ -90,15 +106,16 @@ fn open(
         ..Options::default()
     };
     let caching = caching(args, options)?;
-    let cached = super::cache::open_source(&args.image, &caching, meters, opening.read_only)?;
-    let stack = Stack::open_device(&args.image, cached.device(), &opening)?;
+    let cached = super::cache::open_source(&image, &caching, meters, opening.read_only)?;
+    let stack = Stack::open_device(&image, cached.device(), &opening)?;
     if stack.is_read_only() && !options.read_only {
         let why = stack
             .why_read_only()
             .unwrap_or("weft info says which features of the volume call for that");
         out.note(&format!("mounted read-only: {why}"));
     }
-    Ok((stack.into(), Some(cached)))
+    let checked = stack.is_being_checked();
+    Ok((stack.into(), Some(cached), checked))
 }
 
 /// The networks of the command line, or those of `-o`.
@@ -152,6 +169,7 @@ fn options(args: &cli::Mount) -> Result<MountOptions, Failure> {
     options.order = args.opening.order.or(options.order);
     options.forks = args.forks.or(options.forks);
     options.threads = args.threads.or(options.threads);
+    options.check()?;
     Ok(options)
 }
 
@@ -187,12 +205,15 @@ fn detach(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     // Relative paths must be resolved before the other process leaves this directory.
     command.arg("--").arg(mounts::absolute_source(&args.image)?);
     command.arg(std::path::absolute(&args.mountpoint)?);
-    let (process, _) = background::start(&mut command)?;
+    let (process, said) = background::start(&mut command)?;
     if let Some(file) = &args.pid_file {
         background::write_pid(file, process)?;
     }
     let (image, dir) = (&args.image, args.mountpoint.display());
     let text = format!("{image} is mounted on {dir}");
+    if said == CHECKED {
+        out.note(&format!("{image}: {NOT_UNMOUNTED} (the system log has its result)"));
+    }
     out.confirm(&serde_json::json!({ "mounted": image, "process": process }), &text)?;
     Ok(DONE)
 }

@@ -342,6 +342,11 @@ impl Layer for Gate {
         })
     }
 
+    fn has_whiteouts(&self) -> bool {
+        // Not recorded.
+        false
+    }
+
     fn rename(
         &self,
         caller: &Caller,

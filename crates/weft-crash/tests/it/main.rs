@@ -8,6 +8,7 @@ mod explorer;
 mod ext2;
 mod faults;
 mod foreign;
+mod healed;
 mod hfs;
 mod moves;
 mod plain;

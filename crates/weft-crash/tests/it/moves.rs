@@ -150,6 +150,8 @@ fn moves(target: Ext2Target, seeds: std::ops::Range<u64>, operations: usize, bou
         states_per_workload: 60,
         images: u64::MAX,
         e2fsck_every: 8,
+        // Each of these makes a mount reclaim what is left, which is most where directories move.
+        repair_every: 4,
         ..Config::new(Arc::new(target))
     });
 }

@@ -61,7 +61,7 @@ impl Target for Toy {
     fn check(&self, device: Arc<dyn BlockDevice>, _: bool) -> Result<Option<Findings>> {
         if self.0 == Flaw::WrongChecker {
             let damage = vec!["everything is wrong".to_owned()];
-            return Ok(Some(Findings { severity: Severity::Damage, damage }));
+            return Ok(Some(Findings { severity: Severity::Damage, damage, leaks: Vec::new() }));
         }
         load(&*device, &MemFs::new()).map(|_| Some(Findings::CLEAN))
     }

@@ -8,10 +8,17 @@ pub(super) fn clear(block: &mut [u8], offset: usize) {
     put32(block, offset, 0);
 }
 
-/// Makes everything from `offset` on, where no record could be read, one free record; the records
-/// before it stay.
-pub(super) fn truncate(block: &mut [u8], offset: usize) {
+/// Frees the record at `offset`, which cannot be read: alone, if its length leads to another record that
+/// can be; else everything from there on becomes one free record. The records before it stay.
+pub(super) fn truncate(block: &mut [u8], offset: usize, filetype: bool) {
     let rest = block.len().saturating_sub(offset);
+    let rec_len = usize::from(get16(block, offset + 4));
+    let fits = rec_len >= DIRENT_HEADER_BYTES + 4 && rec_len.is_multiple_of(4) && rec_len < rest;
+    let behind = block.get(offset + rec_len..).unwrap_or_default();
+    if fits && offset > 0 && matches!(Dirents::new(behind, filetype).next(), Some(Ok(_))) {
+        put_dirent(block, offset, rec_len, 0, 0, b"");
+        return;
+    }
     if offset == 0 || rest >= DIRENT_HEADER_BYTES + 4 {
         put_dirent(block, offset, rest, 0, 0, b"");
         return;
@@ -110,6 +117,16 @@ mod tests {
     }
 
     #[test]
+    fn truncate_keeps_the_records_behind_one_with_a_bad_name() {
+        let mut block = empty(1024);
+        while insert(&mut block, 7, 1, b"12345678", true) {}
+        let all = names(&block).len();
+        block[512 + 8] = b'/';
+        truncate(&mut block, 512, true);
+        assert_eq!(names(&block).len(), all - 1);
+    }
+
+    #[test]
     fn truncate_keeps_the_records_before() {
         for bad in [16, 512, 1008, 1016] {
             let mut block = empty(1024);
@@ -121,7 +138,10 @@ mod tests {
             } else {
                 bad
             };
-            truncate(&mut block, bad);
+            if bad != 1016 {
+                put16(&mut block, bad + 4, 6);
+            }
+            truncate(&mut block, bad, true);
             let end: usize = Dirents::new(&block, true).map(|r| r.unwrap().rec_len).sum();
             assert_eq!(end, 1024, "{bad}");
             assert!(names(&block).len() >= (bad - 16) / 16);

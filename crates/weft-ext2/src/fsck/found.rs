@@ -50,6 +50,8 @@ pub(super) struct DirState {
     pub connected: bool,
     /// Set if no path leads to it.
     pub lost: bool,
+    /// Set if it is to get a name in lost+found, or lies below a directory that is.
+    pub adopted: bool,
     /// Set if it has a hash tree, by its inode's flag.
     pub indexed: bool,
 }

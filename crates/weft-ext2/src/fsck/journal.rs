@@ -2,7 +2,7 @@
 
 use super::found::Found;
 use super::options::Options;
-use super::problem::Problem;
+use super::problem::{JournalFix, Problem};
 use super::start;
 use super::volume::Volume;
 use crate::layout::bytes::get32;
@@ -12,18 +12,33 @@ use hashbrown::HashMap;
 use weft_block::BlockDevice;
 use weft_patch::jbd2::{self, Log, LogMap};
 
+/// The inode of the journal, as its slot has it.
+fn journal_inode(
+    volume: &Volume<'_>,
+    found: &Found,
+) -> Result<std::result::Result<Inode, &'static str>> {
+    let Some(slot) = start::inode_slot(volume, found, JOURNAL_INO)? else {
+        return Ok(Err("its inode cannot be read"));
+    };
+    Ok(Inode::parse(&slot).map_err(|_| "its inode cannot be read"))
+}
+
+/// The inode of the journal by the copy of its map in the superblock, if there is one.
+pub(super) fn backup_inode(superblock: &Superblock) -> Option<Inode> {
+    let [map @ .., high, low] = superblock.journal_backup;
+    let size_bytes = u64::from(high) << 32 | u64::from(low);
+    let has_one = superblock.journal_backup_type == 1 && map[0] != 0 && size_bytes > 0;
+    has_one.then(|| Inode { mode: 0o100_600, links: 1, size_bytes, block: map, ..Inode::default() })
+}
+
 /// The blocks of the journal inode, in the order of the file.
 ///
 /// # Errors
 /// A sentence, if there is no journal there.
 fn journal_blocks(
     volume: &Volume<'_>,
-    found: &Found,
+    inode: &Inode,
 ) -> Result<std::result::Result<Vec<u64>, &'static str>> {
-    let Some(slot) = start::inode_slot(volume, found, JOURNAL_INO)? else {
-        return Ok(Err("its inode cannot be read"));
-    };
-    let Ok(inode) = Inode::parse(&slot) else { return Ok(Err("its inode cannot be read")) };
     if inode.mode & 0o170_000 != 0o100_000 || inode.links == 0 {
         return Ok(Err("its inode is not a regular file"));
     }
@@ -59,53 +74,83 @@ fn journal_blocks(
     Ok(Ok(blocks))
 }
 
-/// Opens the journal inside the volume, or the one on `external`. `None`: there is none, or it is
-/// broken (which is reported).
+type DeviceLog<'d> = Log<&'d dyn BlockDevice>;
+
+/// Opens a log by its map. The error is a sentence.
+fn open_log<'d>(
+    volume: &Volume<'d>,
+    map: std::result::Result<LogMap<&'d dyn BlockDevice>, jbd2::Error>,
+) -> Result<std::result::Result<DeviceLog<'d>, String>> {
+    match map.and_then(Log::open) {
+        Ok(log) if log.map().block_bytes() != volume.geometry.block_bytes => Ok(Err(format!(
+            "its block size is {} bytes, not the volume's",
+            log.map().block_bytes()
+        ))),
+        Ok(log) => Ok(Ok(log)),
+        Err(jbd2::Error::Device(error)) => Err(error.into()),
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+/// Opens the journal that an inode of the volume is.
+fn open_inode<'d>(
+    volume: &Volume<'d>,
+    inode: std::result::Result<Inode, &'static str>,
+) -> Result<std::result::Result<DeviceLog<'d>, String>> {
+    let blocks = match inode {
+        Ok(inode) => journal_blocks(volume, &inode)?,
+        Err(problem) => Err(problem),
+    };
+    match blocks {
+        Ok(blocks) => {
+            let block_bytes = volume.geometry.block_bytes;
+            open_log(volume, LogMap::from_blocks_on(volume.device, block_bytes, &blocks))
+        }
+        Err(problem) => Ok(Err(problem.into())),
+    }
+}
+
+/// Opens the journal inside the volume, if need be by the copy of its map in the superblock, or the one
+/// on `external`. `None`: there is none, or it is broken (which is reported).
 fn open<'d>(
     volume: &Volume<'d>,
     superblock: &Superblock,
     found: &mut Found,
     external: Option<&'d dyn BlockDevice>,
-) -> Result<Option<Log<&'d dyn BlockDevice>>> {
-    let broken = |found: &mut Found, problem: String| {
-        found.report(Problem::Journal { problem });
-        Ok(None)
-    };
-    let device = volume.device;
-    let map = if superblock.journal_inode != 0 {
-        if superblock.journal_inode != JOURNAL_INO {
-            return broken(
-                found,
-                format!("its inode is {}, should be {JOURNAL_INO}", superblock.journal_inode),
-            );
+) -> Result<Option<DeviceLog<'d>>> {
+    if superblock.journal_inode != 0 {
+        let opened = if superblock.journal_inode == JOURNAL_INO {
+            open_inode(volume, journal_inode(volume, found)?)?
+        } else {
+            Err(format!("its inode is {}, should be {JOURNAL_INO}", superblock.journal_inode))
+        };
+        let mut problem = match opened {
+            Ok(log) => return Ok(Some(log)),
+            Err(problem) => problem,
+        };
+        if let Some(inode) = backup_inode(superblock)
+            && let Ok(log) = open_inode(volume, Ok(inode))?
+        {
+            problem.push_str("; the superblock has a copy of its map");
+            found.report(Problem::Journal { problem, fix: JournalFix::Restore });
+            return Ok(Some(log));
         }
-        match journal_blocks(volume, found)? {
-            Ok(blocks) => LogMap::from_blocks_on(device, volume.geometry.block_bytes, &blocks),
-            Err(problem) => return broken(found, problem.into()),
-        }
-    } else if let Some(external) = external {
-        match LogMap::external_on(external) {
-            Ok((map, uuid)) if uuid == superblock.journal_uuid => Ok(map),
-            Ok(_) => {
-                return broken(
-                    found,
-                    "the device given holds the journal of another volume".into(),
-                );
-            }
-            Err(error) => Err(error),
-        }
-    } else {
+        found.report(Problem::Journal { problem, fix: JournalFix::Remove });
         return Ok(None);
-    };
-    match map.and_then(Log::open) {
-        Ok(log) if log.map().block_bytes() != volume.geometry.block_bytes => broken(
-            found,
-            format!("its block size is {} bytes, not the volume's", log.map().block_bytes()),
-        ),
-        Ok(log) => Ok(Some(log)),
-        Err(jbd2::Error::Device(error)) => Err(error.into()),
-        Err(error) => broken(found, error.to_string()),
     }
+    let Some(external) = external else { return Ok(None) };
+    let opened = match LogMap::external_on(external) {
+        Ok((map, uuid)) if uuid == superblock.journal_uuid => open_log(volume, Ok(map))?,
+        Ok(_) => Err("the device given holds the journal of another volume".into()),
+        Err(error) => open_log(volume, Err(error))?,
+    };
+    Ok(match opened {
+        Ok(log) => Some(log),
+        Err(problem) => {
+            found.report(Problem::Journal { problem, fix: JournalFix::Give });
+            None
+        }
+    })
 }
 
 /// Replays a journal into memory.
@@ -127,7 +172,7 @@ pub(super) fn replay_in_memory(
         if flagged && superblock.journal_inode == 0 && options.journal.is_none() {
             let problem =
                 "the volume needs a replay of its external journal, which was not given".into();
-            found.report(Problem::Journal { problem });
+            found.report(Problem::Journal { problem, fix: JournalFix::Give });
         }
         return Ok(None);
     };
@@ -136,7 +181,7 @@ pub(super) fn replay_in_memory(
     }
     if !flagged {
         let problem = "holds transactions, but the superblock does not say needs_recovery".into();
-        found.report(Problem::Journal { problem });
+        found.report(Problem::Journal { problem, fix: JournalFix::Replay });
     }
     let mut overlay = HashMap::new();
     let recovery = log
@@ -147,7 +192,8 @@ pub(super) fn replay_in_memory(
         .map_err(journal_error)?;
     volume.overlay = overlay;
     if let Some(damage) = recovery.damage {
-        found.report(Problem::Journal { problem: format!("is damaged: {damage}") });
+        let problem = format!("is damaged: {damage}");
+        found.report(Problem::Journal { problem, fix: JournalFix::Replay });
     }
     Ok(Some(recovery))
 }

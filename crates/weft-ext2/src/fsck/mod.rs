@@ -40,7 +40,7 @@ mod tree;
 pub(crate) mod volume;
 
 pub use check::check;
-pub use leaks::{Leaks, find_leaks};
+pub use leaks::{Extent, Leaks, find_leaks};
 pub use options::{Options, Progress, Repair, Unattached};
-pub use problem::{EntryProblem, InodeProblem, Place, Problem, Severity};
+pub use problem::{EntryProblem, InodeProblem, JournalFix, Place, Problem, Severity};
 pub use report::Report;

@@ -10,7 +10,8 @@ pub enum Severity {
     /// A crash under soft updates leaves these.
     Leak,
     /// A number that is too high or lags behind: link counts too high, free counts, sizes in
-    /// blocks; or a directory with one name too many. A crash under soft updates leaves these too.
+    /// blocks; or a directory with one name too many, or with its old `..`. A crash under soft updates
+    /// leaves these too.
     CountOff,
     /// Anything else: data is lost or at risk.
     Corruption,
@@ -114,6 +115,19 @@ pub enum EntryProblem {
     },
 }
 
+/// What a repair does about a faulty journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JournalFix {
+    /// It replays what can be replayed.
+    Replay,
+    /// It restores the journal's inode from the copy in the superblock.
+    Restore,
+    /// It removes the journal: the volume is ext2 then.
+    Remove,
+    /// Nothing: it needs the journal that lies beside the volume.
+    Give,
+}
+
 /// A problem that a check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -141,6 +155,8 @@ pub enum Problem {
     Journal {
         /// The fault.
         problem: String,
+        /// What a repair does about it.
+        fix: JournalFix,
     },
     /// The resize inode does not list the reserved blocks.
     ResizeInode {
@@ -209,6 +225,8 @@ pub enum Problem {
         ino: u32,
         /// Set if it holds nothing.
         empty: bool,
+        /// Set if it has a name, in a directory below it.
+        looped: bool,
     },
     /// A file that has no name.
     Unattached {
@@ -303,7 +321,13 @@ impl Problem {
             Self::Superblock { .. } => "correct the superblock",
             Self::OrphanChain { .. } => "clear the list",
             Self::GroupDescriptor { .. } => "restore the descriptor from a backup",
-            Self::Journal { .. } | Self::NoRoot => "leave it as it is",
+            Self::Journal { fix, .. } => match fix {
+                JournalFix::Replay => "replay the journal",
+                JournalFix::Restore => "restore the journal's inode from the superblock",
+                JournalFix::Remove => "remove the journal (tune2fs -j makes a new one)",
+                JournalFix::Give => "leave it as it is: give the journal with --journal",
+            },
+            Self::NoRoot => "make a root directory",
             Self::ResizeInode { .. } => "rebuild the resize inode",
             Self::Inode { problem, .. } => problem.fix(),
             Self::Pointer { .. } => "clear the pointer",
@@ -330,14 +354,18 @@ impl Problem {
             | Self::Inode { problem: InodeProblem::Orphan, .. }
             | Self::BlockBitmap { leaked: true, .. }
             | Self::InodeBitmap { leaked: true, .. } => Severity::Leak,
-            // A removed directory is empty; anything else was torn from its place.
-            Self::Unconnected { empty, .. } => {
-                if *empty {
-                    Severity::Leak
-                } else {
+            // A directory that was being made or removed. What was in it may be there still: names in a
+            // new directory need not wait for its own, and the last content of a removed one is not
+            // written.
+            Self::Unconnected { looped, .. } => {
+                if *looped {
                     Severity::Corruption
+                } else {
+                    Severity::Leak
                 }
             }
+            // The old `..` of a directory whose rename was cut short.
+            Self::Entry { problem: EntryProblem::Parent { .. }, .. } => Severity::CountOff,
             // A rename of a directory that was cut short: a name too many keeps it from having
             // none. (The root has no name at all.)
             Self::Entry { problem: EntryProblem::SecondName(ino), .. }
@@ -462,7 +490,7 @@ impl fmt::Display for Problem {
             Self::GroupDescriptor { group, problem } => {
                 write!(f, "descriptor of group {group}: {problem}")
             }
-            Self::Journal { problem } => write!(f, "journal: {problem}"),
+            Self::Journal { problem, .. } => write!(f, "journal: {problem}"),
             Self::ResizeInode { problem } => write!(f, "inode 7 (resize): {problem}"),
             Self::Inode { ino, problem } => write!(f, "inode {ino}: {problem}"),
             Self::Pointer { ino, block, place } => {
@@ -484,8 +512,11 @@ impl fmt::Display for Problem {
                 write!(f, "directory {ino}, block {block}, offset {offset}: {problem}")
             }
             Self::NoRoot => f.write_str("inode 2: the root directory is not allocated"),
-            Self::Unconnected { ino, .. } => {
+            Self::Unconnected { ino, looped: false, .. } => {
                 write!(f, "directory {ino}: unconnected, no path from the root leads to it")
+            }
+            Self::Unconnected { ino, .. } => {
+                write!(f, "directory {ino}: unconnected, its path leads back to it")
             }
             Self::Unattached { ino, .. } => {
                 write!(f, "inode {ino}: unattached, no directory names it")

@@ -2,7 +2,7 @@
 
 use super::options::{Options, Repair, Unattached};
 use super::pass::Pass;
-use super::problem::{EntryProblem, InodeProblem, Place, Problem};
+use super::problem::{EntryProblem, InodeProblem, JournalFix, Place, Problem};
 use super::report::Report;
 use super::scan::{EXT4_FLAGS, inner_attributes};
 use super::{counts, entries, journal, start};
@@ -18,7 +18,9 @@ use weft_block::BlockDevice;
 use weft_vfs::Time;
 
 mod lost;
+mod lost_found;
 mod repairer;
+mod root;
 
 /// Most rounds: each corrects at least the problems that the one before has uncovered.
 const MAX_ROUNDS: usize = 16;
@@ -64,7 +66,9 @@ pub(super) fn repair(
         }
         before.clone_from(&pass.found.problems);
         let orphans = lost::orphans(&pass)?;
-        Repairer { pass, how, time, search: 0, orphans }.run()?;
+        let leaked = root::leaked_blocks(&pass.found.problems);
+        let lost_found = None;
+        Repairer { pass, how, time, search: 0, orphans, leaked, lost_found }.run()?;
         device.flush()?;
     }
     Ok(())
@@ -88,6 +92,10 @@ fn finish(device: &dyn BlockDevice, time: u32) -> Result<()> {
 impl Repairer<'_> {
     fn run(mut self) -> Result<()> {
         let problems = std::mem::take(&mut self.pass.found.problems);
+        if self.restore_journal(&problems)? {
+            // Its blocks are known by the next check: until then they look free.
+            return Ok(());
+        }
         let mut summary = false;
         // While blocks are multiply claimed or inodes invalid, structures read through them must
         // not be changed.
@@ -155,8 +163,10 @@ impl Repairer<'_> {
                 let links = u16::try_from(*expected).unwrap_or(u16::MAX);
                 self.slot(*ino, |slot| put16(slot, 0x1A, links))
             }
-            // A repair cannot correct these.
-            Problem::Journal { .. } | Problem::NoRoot => Ok(()),
+            Problem::Journal { fix: JournalFix::Remove, .. } => self.remove_journal(),
+            // One that was replayed is no longer found; another needs the device that it lies on.
+            Problem::Journal { .. } => Ok(()),
+            Problem::NoRoot => self.make_root(),
             Problem::BlockBitmap { .. }
             | Problem::InodeBitmap { .. }
             | Problem::Padding { .. }
@@ -205,7 +215,13 @@ impl Repairer<'_> {
                 return self.volume().update(primary, |content| put(content, offset, &raw));
             }
         }
-        Ok(())
+        let Some(desc) = self.usual_descriptor(group)? else { return Ok(()) };
+        self.volume().update(primary, |content| {
+            if let Some(raw) = content.get_mut(offset..offset + crate::layout::GROUP_DESC_BYTES) {
+                raw.fill(0);
+                desc.encode_into(raw);
+            }
+        })
     }
 
     fn resize_inode(&mut self) -> Result<()> {
@@ -332,7 +348,7 @@ impl Repairer<'_> {
         let parent = if dir.parent == 0 { ROOT_INO } else { dir.parent };
         let filetype = self.filetype();
         self.volume().update(block, |content| match problem {
-            EntryProblem::Record(_) => entries::truncate(content, offset),
+            EntryProblem::Record(_) => entries::truncate(content, offset, filetype),
             EntryProblem::Dot | EntryProblem::DotDot => {
                 entries::rebuild_first(content, ino, parent, filetype);
             }
@@ -379,6 +395,7 @@ fn is_foundation(problem: &Problem) -> bool {
     matches!(
         problem,
         Problem::Superblock { .. }
+            | Problem::Journal { fix: JournalFix::Remove, .. }
             | Problem::GroupDescriptor { .. }
             | Problem::ResizeInode { .. }
             | Problem::Pointer { .. }

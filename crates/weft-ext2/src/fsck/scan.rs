@@ -30,6 +30,8 @@ const BOOT_LOADER_INO: u32 = 5;
 struct Walk {
     /// Blocks claimed, indirect ones included.
     claimed: u64,
+    /// Indirect blocks among them.
+    indirect: u64,
     /// The last block of the file that is mapped.
     last: Option<u64>,
     /// Set if a part of the map could not be followed.
@@ -152,7 +154,9 @@ impl Scan<'_, '_> {
                 return Ok(());
             }
             let Ok(inode) = Inode::parse(slot) else { return Ok(()) };
-            let walk = self.walk(ino, &inode, false)?;
+            let mut walk = self.walk(ino, &inode, false)?;
+            // It counts the bad blocks alone (libext2fs, `ext2fs_update_bb_inode`).
+            walk.claimed -= walk.indirect;
             return self.block_count(ino, &inode, &walk);
         }
         // As e2fsck decides whether an inode is in use that should not be.
@@ -247,7 +251,7 @@ impl Scan<'_, '_> {
             FileKind::BlockDevice | FileKind::CharDevice | FileKind::Fifo | FileKind::Socket => {
                 // Linux leaves old numbers behind in the slots of devices: they mean nothing,
                 // unless the inode is so odd that it cannot be a device.
-                if inode.flags.contains(InodeFlags::IMMUTABLE)
+                if inode.flags.intersects(InodeFlags::IMMUTABLE.union(InodeFlags::APPEND))
                     && inode.block.iter().skip(4).any(|&slot| slot != 0)
                 {
                     self.problem(
@@ -459,6 +463,7 @@ impl Scan<'_, '_> {
             return Ok(());
         }
         walk.claimed += 1;
+        walk.indirect += u64::from(level > 0);
         let fresh = self.found.blocks.set(u64::from(block));
         if !fresh {
             self.found.report(Problem::CrossLink { ino, block, place });

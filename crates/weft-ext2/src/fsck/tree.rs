@@ -248,20 +248,27 @@ pub(super) fn connect(found: &mut Found) {
         // Up to the root, to a directory that is known, or to where the way ends: a directory
         // without a name, or one met before (a loop). Only the end is reported: the others hang
         // below it.
-        let reached = loop {
-            let Some(dir) = found.dirs.get(&ino).copied() else { break false };
+        let (reached, adopted) = loop {
+            let Some(dir) = found.dirs.get(&ino).copied() else { break (false, false) };
             if dir.connected || dir.lost {
-                break dir.connected;
+                break (dir.connected, dir.adopted);
             }
-            if seen.contains(&ino) || dir.parent == 0 {
+            let looped = seen.contains(&ino);
+            if looped || dir.parent == 0 {
                 path.push(ino);
-                found.report(Problem::Unconnected { ino, empty: dir.entries == 0 });
+                let empty = dir.entries == 0;
+                found.report(Problem::Unconnected { ino, empty, looped });
                 // Its `..` is not counted: when it was removed, the link count of the directory
                 // above may have been lowered already.
                 if let Some(state) = found.inode_mut(dir.dotdot).filter(|s| s.used) {
                     state.names = state.names.saturating_sub(1);
                 }
-                break false;
+                let adopted = !looped && !empty;
+                if adopted && let Some(state) = found.inode_mut(ino) {
+                    // The name that it is to get. (The count of an empty one does not matter.)
+                    state.names = state.names.saturating_add(1);
+                }
+                break (false, adopted);
             }
             seen.insert(ino);
             path.push(ino);
@@ -271,13 +278,15 @@ pub(super) fn connect(found: &mut Found) {
             if let Some(dir) = found.dirs.get_mut(ino) {
                 dir.connected = reached;
                 dir.lost = !reached;
+                dir.adopted = adopted;
             }
         }
     }
     for ino in all {
-        let Some(dir) = found.dirs.get(&ino).copied().filter(|dir| dir.connected) else {
+        let Some(dir) = found.dirs.get(&ino).copied() else { continue };
+        if !dir.connected && !(dir.adopted && dir.parent != 0) {
             continue;
-        };
+        }
         if let Some((block, offset)) = dir.dotdot_at
             && dir.dotdot != dir.parent
         {
@@ -303,6 +312,7 @@ pub(super) fn links(found: &mut Found, first_inode: u32) {
         }
         if let Some(dir) = found.dirs.get(&ino)
             && !dir.connected
+            && !dir.adopted
         {
             continue;
         }

@@ -15,8 +15,9 @@ pub const RESIZE_INO: u32 = 7;
 pub const JOURNAL_INO: u32 = 8;
 /// The first inode that is not reserved, on revision 0 volumes (and usually on others).
 pub const GOOD_OLD_FIRST_INO: u32 = 11;
-/// The most names an inode may have.
-pub const LINK_MAX: u16 = 32_000;
+/// The most names an inode may have: that of the kernel's ext4 driver, which mounts ext2 and ext3, too.
+/// (The former drivers of these stopped at 32,000, and read such volumes.)
+pub const LINK_MAX: u16 = 65_000;
 /// Size of an inode on revision 0 volumes, and of the part all inodes share.
 pub const GOOD_OLD_INODE_BYTES: usize = 128;
 /// Block slots of an inode.

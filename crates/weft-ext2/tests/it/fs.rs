@@ -21,7 +21,7 @@ fn limits(image: &Image) -> Limits {
     let geometry = sb.geometry();
     let wide = geometry.inode_bytes > 128;
     Limits {
-        links: Some(32_000),
+        links: Some(65_000),
         file_bytes: if sb.revision == 0 { i32::MAX as u64 } else { geometry.max_file_bytes() },
         symlink_bytes: (geometry.block_bytes as usize - 1).min(4095),
         time_unit_nanos: if wide { 1 } else { 1_000_000_000 },

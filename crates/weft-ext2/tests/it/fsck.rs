@@ -77,6 +77,8 @@ const DAMAGES: &[(&str, Severity)] = &[
     ("unlink a/b/c/zero", Severity::Leak),
     ("sif a/b/c/zero links_count 0\nunlink a/b/c/zero", Severity::CountOff),
     ("ssv last_orphan 12", Severity::Leak),
+    // A directory that was being made or removed looks like this under soft updates.
+    ("unlink a/b", Severity::CountOff),
     // Counts that say too much or lag.
     ("sif small links_count 7", Severity::CountOff),
     ("sif <2> links_count 50", Severity::CountOff),
@@ -128,7 +130,6 @@ const DAMAGES: &[(&str, Severity)] = &[
     ("link a empty/again\nsif a links_count 4", Severity::CountOff),
     ("link a empty/again", Severity::Corruption),
     ("link a a/b/c/loop\nunlink a", Severity::Corruption),
-    ("unlink a/b", Severity::Corruption),
     ("unlink a/b/c/zero\nln empty a/b/c/x", Severity::Corruption),
     ("link <9> a/reserved", Severity::Corruption),
     ("link <2> a/root", Severity::Corruption),
@@ -147,10 +148,6 @@ const DAMAGES: &[(&str, Severity)] = &[
     ("feature -filetype", Severity::Corruption),
     ("feature needs_recovery", Severity::Corruption),
 ];
-
-/// Damages that a repair leaves: with them goes more than can be made up.
-const BEYOND_REPAIR: &[&str] =
-    &["set_bg 0 block_bitmap 0", "set_bg 0 inode_bitmap 9999", "set_bg 0 inode_table 2"];
 
 #[test]
 fn every_damage_is_found_and_repaired() {
@@ -176,12 +173,6 @@ fn every_damage_is_found_and_repaired() {
             ));
         }
         let report = repair(&image).unwrap();
-        if BEYOND_REPAIR.contains(damage) {
-            if report.is_clean() {
-                wrong.push(format!("{damage:?} cannot be repaired"));
-            }
-            continue;
-        }
         let (said, status) = e2fsck(&image);
         if !report.is_clean() || status != 0 || !said.is_empty() {
             wrong.push(format!(

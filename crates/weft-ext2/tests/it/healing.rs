@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use weft_block::{BlockDevice, MemoryDevice, Recorder, Rng, replay};
+use weft_ext2::fsck::{Options, Problem, Severity, check};
 use weft_ext2::{Ext2, OpenOptions};
 use weft_vfs::{FileSystem, Walker};
 
@@ -95,6 +96,137 @@ fn a_damaged_volume_is_left_to_a_repair() {
     assert!(said.iter().any(|line| line.contains("2000--2029")), "nothing was freed: {said:?}");
     let (text, _) = run(Command::new("dumpe2fs").arg("-h").arg(&path));
     assert!(text.contains("not clean with errors"), "{text}");
+}
+
+/// Mounts an image, waits for the check and unmounts. Returns the first damage, and what e2fsck says.
+fn healed(image: &Path) -> (Option<String>, Vec<String>) {
+    let device = load(image);
+    let fs = Ext2::open(device.clone(), OpenOptions::default()).unwrap();
+    assert!(fs.is_being_checked());
+    fs.finish_healing();
+    let damage = fs.damage();
+    fs.unmount().unwrap();
+    let path = image.with_extension("healed");
+    store(&device, &path);
+    (damage, e2fsck(&path).0)
+}
+
+/// A directory that lost its name, with what is in it, and the old `..` of one that was renamed. The
+/// tree of [`make_image`] has directories `a/b` and `many`.
+#[test]
+fn directories_without_a_name_move_to_lost_and_found_and_get_their_new_parent() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for lost_and_found in [true, false] {
+        let image = make_image(dir.path(), "ext2", 1024, 256, "3M");
+        let less = if lost_and_found { "" } else { "rmdir lost+found\n" };
+        debugfs(
+            &image,
+            &format!(
+                "{less}mkdir old\nmkdir new\nmkdir old/moved\nlink old/moved new/moved\n\
+                 unlink old/moved\nsif new links_count 3\nunlink a\nssv state 0\n"
+            ),
+        );
+        let before = e2fsck(&image).0.join("\n");
+        assert!(before.contains("Unconnected directory") && before.contains("'..' in"), "{before}");
+        let (damage, said) = healed(&image);
+        assert_eq!(damage, None);
+        assert_clean(&image.with_extension("healed"), &said.join("\n"));
+        let path = image.with_extension("healed");
+        let (text, _) = run(Command::new("debugfs").args(["-R", "ls -l lost+found"]).arg(&path));
+        assert!(text.contains('#'), "{text}");
+        let (text, _) = run(Command::new("debugfs").args(["-R", "stat new/moved/.."]).arg(&path));
+        let (new, _) = run(Command::new("debugfs").args(["-R", "stat new"]).arg(&path));
+        let inode = |text: &str| text.split_whitespace().nth(1).map(str::to_owned);
+        assert!(inode(&text).is_some() && inode(&text) == inode(&new), "{text}{new}");
+    }
+}
+
+/// With a damaged directory a file without a name may have one in it: it is kept. Blocks that no inode
+/// has are freed.
+#[test]
+fn while_a_directory_is_damaged_no_file_is_freed() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make_image(dir.path(), "ext2", 1024, 256, "3M");
+    debugfs(&image, "setb 2000 30\nunlink a/b/double\nssv state 0\n");
+    let (text, _) = run(Command::new("debugfs").args(["-R", "blocks many"]).arg(&image));
+    let block = text.split_whitespace().filter_map(|word| word.parse::<u64>().ok()).nth(1).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 64], block * 1024 + 64).unwrap();
+    drop(file);
+    let problems = |path: &Path| check(&*load(path), &Options::default()).unwrap().problems;
+    let leaked = |path: &Path| {
+        let is_run =
+            |p: &Problem| matches!(p, Problem::BlockBitmap { first: 2000, leaked: true, .. });
+        problems(path).iter().any(is_run)
+    };
+    assert!(leaked(&image), "blocks have leaked");
+    assert!(healed(&image).0.is_some());
+    let after = image.with_extension("healed");
+    let kept = |p: &Problem| matches!(p, Problem::Unattached { empty: false, .. });
+    assert!(problems(&after).iter().any(kept), "the file is kept: {:?}", problems(&after));
+    assert!(!leaked(&after), "the blocks are freed: {:?}", problems(&after));
+}
+
+/// A user removes files while the check looks at them, and others get their numbers.
+#[test]
+fn files_that_are_removed_during_the_check_are_gone_after_it() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make_image(dir.path(), "ext2", 1024, 256, "3M");
+    debugfs(&image, LEFT_BEHIND);
+    for _ in 0..20 {
+        let device = load(&image);
+        let fs = Ext2::open(device.clone(), OpenOptions::default()).unwrap();
+        let walker = Walker::new(&*fs);
+        walker.remove(b"/fifo").unwrap();
+        walker.remove(b"/a/indirect").unwrap();
+        for i in 0..20 {
+            walker.write_file(format!("/n{i}").as_bytes(), &[7; 3000], 0o644).unwrap();
+        }
+        fs.finish_healing();
+        assert_eq!(fs.damage(), None);
+        drop(walker);
+        fs.unmount().unwrap();
+        let path = dir.path().join("after.img");
+        store(&device, &path);
+        debugfs(&path, "unlink many/second\nsif a links_count 3\n");
+        assert_clean(&path, "removed during the check");
+    }
+}
+
+/// A directory with two names is counted by both directories above it: whichever name a user removes, the
+/// other directory counts it.
+#[test]
+fn either_name_of_a_directory_with_two_can_be_removed() {
+    if !have_e2fsprogs() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make_image(dir.path(), "ext2", 1024, 256, "3M");
+    // As a rename from / to many leaves it: the count of many went up before the name was there.
+    debugfs(
+        &image,
+        "mkdir x\nlink x many/second\nsif x links_count 3\nsif many links_count 3\nssv state 0\n",
+    );
+    for name in [&b"/x"[..], b"/many/second"] {
+        let device = load(&image);
+        let fs = Ext2::open(device.clone(), OpenOptions::default()).unwrap();
+        fs.finish_healing();
+        assert_eq!(fs.damage(), None);
+        Walker::new(&*fs).remove(name).unwrap();
+        fs.unmount().unwrap();
+        let report = check(&*device, &Options::default()).unwrap();
+        let worst = report.worst();
+        assert!(worst < Some(Severity::Corruption), "{name:?}: {:?}", report.problems);
+    }
 }
 
 #[test]

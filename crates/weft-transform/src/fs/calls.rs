@@ -297,6 +297,11 @@ impl FileSystem for TransformFs {
         self.mount.below.has_acls()
     }
 
+    fn has_whiteouts(&self) -> bool {
+        // A rename may be a move between networks.
+        false
+    }
+
     fn attr_lifetime(&self, ino: Ino) -> Option<Duration> {
         self.lifetime_of_attr(ino)
     }

@@ -242,6 +242,7 @@ calls! {
     setxattr(fs, on) { fs.setxattr(&CALLER, on.file, XATTR, b"value", XattrSet::Any) }
     removexattr(fs, on) { fs.removexattr(&CALLER, on.file, XATTR) }
     has_acls(fs, on) { fs.has_acls() }
+    has_whiteouts(fs, on) { fs.has_whiteouts() }
     is_for_owner(fs, on) { fs.is_for_owner(0, on.file, XATTR, None) }
     is_owners_to_set(fs, on) { fs.is_owners_to_set(on.file, XATTR) }
     file_flags(fs, on) { fs.file_flags(on.file) }

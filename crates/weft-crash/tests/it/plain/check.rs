@@ -176,5 +176,5 @@ pub fn check(
         (true, true) => Severity::Leaks,
         (false, _) => Severity::Damage,
     };
-    Ok(Findings { severity, damage: check.damage })
+    Ok(Findings { severity, damage: check.damage, leaks: Vec::new() })
 }

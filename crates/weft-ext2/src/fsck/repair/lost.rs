@@ -1,14 +1,13 @@
-//! Inodes outside the tree: those without a name get one in lost+found, directories in a loop are
-//! taken out of it, and files on the list of orphaned inodes lose the blocks past their end.
+//! Inodes outside the tree: directories in a loop are taken out of it, and files on the list of orphaned
+//! inodes lose the blocks past their end.
 
 use super::repairer::Repairer;
 use crate::Result;
-use crate::fsck::found::{DirBlock, KIND_DIRECTORY};
 use crate::fsck::pass::Pass;
 use crate::fsck::problem::Place;
 use crate::fsck::{entries, start};
-use crate::layout::bytes::{get32, put32};
-use crate::layout::{DIRECT_SLOTS, Dirents, Inode, ROOT_INO, SLOT_INDIRECT};
+use crate::layout::bytes::get32;
+use crate::layout::{DIRECT_SLOTS, Dirents, Inode, SLOT_INDIRECT};
 use hashbrown::HashSet;
 
 /// The inodes on the superblock's chain, as far as it makes sense.
@@ -50,79 +49,6 @@ impl Repairer<'_> {
             })?;
         }
         Ok(())
-    }
-
-    /// Gives an inode a name in lost+found, if there is one with room.
-    pub(super) fn reattach(&mut self, ino: u32) -> Result<()> {
-        let filetype = self.filetype();
-        let mut content = Vec::new();
-        let mut lost_found = 0;
-        for at in self.pass.found.dir_blocks.iter().filter(|at| at.ino == ROOT_INO) {
-            self.volume().read(u64::from(at.block), &mut content)?;
-            let entry = Dirents::new(&content, filetype)
-                .map_while(std::result::Result::ok)
-                .find(|r| r.ino != 0 && r.name == b"lost+found");
-            if let Some(entry) = entry {
-                lost_found = entry.ino;
-            }
-        }
-        if self.pass.found.inode(lost_found).kind != KIND_DIRECTORY || lost_found == ino {
-            return Ok(());
-        }
-        let kind = self.pass.found.inode(ino).kind;
-        let name = self.free_name(lost_found, ino)?;
-        for at in self.pass.found.dir_blocks.iter().filter(|at| at.ino == lost_found) {
-            self.volume().read(u64::from(at.block), &mut content)?;
-            if entries::insert(&mut content, ino, kind, name.as_bytes(), filetype) {
-                return self.volume().write(u64::from(at.block), &content);
-            }
-        }
-        // Full: one block more.
-        let Some(slot) = start::inode_slot(self.volume(), &self.pass.found, lost_found)? else {
-            return Ok(());
-        };
-        let Ok(inode) = Inode::parse(&slot) else { return Ok(()) };
-        let used = self.pass.found.dir_blocks.iter().filter(|at| at.ino == lost_found);
-        let logical = used.map(|at| at.logical + 1).max().unwrap_or(0);
-        if inode.block.get(logical as usize).is_none_or(|&b| b != 0) || logical >= 12 {
-            return Ok(());
-        }
-        let Some(block) = self.allocate() else { return Ok(()) };
-        let mut content = entries::empty(self.volume().block_len());
-        entries::insert(&mut content, ino, kind, name.as_bytes(), filetype);
-        self.volume().write(u64::from(block), &content)?;
-        let block_bytes = self.volume().geometry.block_bytes;
-        self.slot(lost_found, |slot| {
-            put32(slot, 0x28 + 4 * logical as usize, block);
-            put32(slot, 0x04, (logical + 1) * block_bytes);
-            let sectors = get32(slot, 0x1C);
-            put32(slot, 0x1C, sectors.saturating_add(block_bytes / 512));
-        })?;
-        self.pass.found.dir_blocks.push(DirBlock { ino: lost_found, logical, block });
-        Ok(())
-    }
-
-    /// `#12` for inode 12, or `#12-1` and so on if there is such a name already.
-    fn free_name(&self, lost_found: u32, ino: u32) -> Result<String> {
-        let mut taken = HashSet::new();
-        let mut content = Vec::new();
-        let stem = format!("#{ino}");
-        for at in self.pass.found.dir_blocks.iter().filter(|at| at.ino == lost_found) {
-            self.volume().read(u64::from(at.block), &mut content)?;
-            for record in Dirents::new(&content, self.filetype()).map_while(std::result::Result::ok)
-            {
-                if record.ino != 0 && record.name.starts_with(stem.as_bytes()) {
-                    taken.insert(record.name.to_vec());
-                }
-            }
-        }
-        let mut name = stem.clone();
-        let mut n = 0;
-        while taken.contains(name.as_bytes()) {
-            n += 1;
-            name = format!("{stem}-{n}");
-        }
-        Ok(name)
     }
 
     /// Removes the blocks past a file's end: a truncation was interrupted by the crash.

@@ -1,5 +1,6 @@
 //! The changes of a volume under repair that all repairs are made of.
 
+use super::lost_found::LostFound;
 use crate::Result;
 use crate::fsck::options::Repair;
 use crate::fsck::pass::Pass;
@@ -8,6 +9,7 @@ use crate::fsck::volume::Volume;
 use crate::layout::Incompat;
 use crate::layout::bytes::{put16, put32};
 use hashbrown::HashSet;
+use weft_vfs::Time;
 
 /// A volume under repair, with the findings of its last check.
 pub(super) struct Repairer<'d> {
@@ -18,6 +20,10 @@ pub(super) struct Repairer<'d> {
     pub search: u64,
     /// Inodes on the list of orphaned inodes: those with names were being cut.
     pub orphans: HashSet<u32>,
+    /// Runs of blocks (first, length) that are marked in use and belong to nothing.
+    pub leaked: Vec<(u32, u32)>,
+    /// The directory for what has no name, once it was needed.
+    pub lost_found: Option<LostFound>,
 }
 
 impl<'d> Repairer<'d> {
@@ -42,6 +48,11 @@ impl<'d> Repairer<'d> {
                 change(slot);
             }
         })
+    }
+
+    /// The time of the repair.
+    pub(super) fn seconds(&self) -> Time {
+        Time { secs: self.time.into(), nanos: 0 }
     }
 
     /// Takes a block that belongs to nothing.
