@@ -54,6 +54,13 @@
 //! place. The intent is cleared when no writes have come for a while, the origin was flushed, and
 //! the new records are in the log.
 //!
+//! **Zeroes and discards** of more than 1 MiB go to the origin at once, in every mode. Dirty data in
+//! the range is not dropped, but becomes zeroes that are dirty: a record that drops it could be durable
+//! before the origin's zeroes are, and a power cut would then leave what the origin had before. Write-back
+//! writes these zeroes again, and with its flush they are gone from the cache. The same holds for a
+//! discard, so that it never uncovers a version older than the flushed one, although an origin may
+//! ignore it, and block devices promise less.
+//!
 //! **A read.** Under the lock, the request is cut into parts: adjacent slots, runs that are
 //! missing, and blocks that another request is filling. Slots are pinned, and the lock is released.
 //! A missing run is one request to the origin; its data is copied to the reader, and a background

@@ -6,6 +6,7 @@ mod damage;
 mod defects;
 mod faults;
 mod live;
+mod long_ranges;
 mod readahead;
 mod repair;
 mod rig;
