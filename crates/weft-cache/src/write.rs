@@ -110,13 +110,12 @@ impl CachedDevice {
             Data::Bytes(bytes) if aligned && end.is_multiple_of(SUB) => bytes,
             _ => {
                 whole = vec![0; ((subs.end - subs.start) * SUB) as usize];
-                if !offset.is_multiple_of(SUB) {
-                    self.read_base(subs.start, &mut whole[..SUB_BLOCK_BYTES])?;
-                }
-                let one = subs.end - subs.start == 1 && !offset.is_multiple_of(SUB);
-                if !end.is_multiple_of(SUB) && end != self.origin.id.len_bytes && !one {
-                    let last = whole.len() - SUB_BLOCK_BYTES;
-                    self.read_base(subs.end - 1, &mut whole[last..])?;
+                match self.read_bases(&subs, offset, end, &mut whole) {
+                    // A sector of the origin cannot be read, and maybe not one of those written.
+                    Err(Error::Origin { .. }) if !self.any_dirty(&subs) => {
+                        return self.pass(data, offset, mode, stream);
+                    }
+                    read => read?,
                 }
                 let from = (offset - subs.start * SUB) as usize;
                 data.copy_to(&mut whole[from..from + data.len() as usize]);
@@ -136,19 +135,35 @@ impl CachedDevice {
         }
         // No slot is available, not even after writing back: the origin takes the write, if the
         // cache has no older dirty version of it.
-        let any_dirty = {
-            let st = cache.lock();
-            let per_block = st.log.sb.subs() as u64;
-            (subs.start / per_block..subs.end.div_ceil(per_block)).any(|block| {
-                let slot = st.residency.lookup(BlockKey::new(self.origin.nr, block));
-                slot.is_some_and(|slot| st.residency.masks(slot).dirty != 0)
-            })
-        };
-        if any_dirty {
+        if self.any_dirty(&subs) {
             let why = "the cache is full of dirty data".to_owned();
             return Err(Error::StillDirty { dirty_bytes: cache.lock().dirty.bytes(), why });
         }
         self.pass(data, offset, mode, stream)
+    }
+
+    /// Returns true if a block of these sub-blocks has dirty data.
+    fn any_dirty(&self, subs: &Range<u64>) -> bool {
+        let st = self.cache.lock();
+        let per_block = st.log.sb.subs() as u64;
+        (subs.start / per_block..subs.end.div_ceil(per_block)).any(|block| {
+            let slot = st.residency.lookup(BlockKey::new(self.origin.nr, block));
+            slot.is_some_and(|slot| st.residency.masks(slot).dirty != 0)
+        })
+    }
+
+    /// Reads the present content of the first and the last sub-block, as far as they are written in
+    /// part, into `whole`. The caller is their writer.
+    fn read_bases(&self, subs: &Range<u64>, offset: u64, end: u64, whole: &mut [u8]) -> Result<()> {
+        if !offset.is_multiple_of(SUB) {
+            self.read_base(subs.start, &mut whole[..SUB_BLOCK_BYTES])?;
+        }
+        let one = subs.end - subs.start == 1 && !offset.is_multiple_of(SUB);
+        if !end.is_multiple_of(SUB) && end != self.origin.id.len_bytes && !one {
+            let last = whole.len() - SUB_BLOCK_BYTES;
+            self.read_base(subs.end - 1, &mut whole[last..])?;
+        }
+        Ok(())
     }
 
     /// Reads the present content of a sub-block that is written in part. The caller is its writer.
