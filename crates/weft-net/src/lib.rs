@@ -52,7 +52,7 @@ mod tls;
 pub use address::Address;
 pub use channel::{Channel, Secured, SendHalf, Socket, is_pause, read_full, write_all_vectored};
 pub use error::{Error, Result};
-pub use listen::{Listener, Listening};
+pub use listen::{Listener, Listening, bind_unix};
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, Role, ServerTls, certificate_in};
 

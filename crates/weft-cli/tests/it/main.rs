@@ -52,6 +52,7 @@ mod run;
 #[cfg(feature = "archive")]
 mod s3;
 mod scripts;
+mod sockets;
 mod sources;
 mod tar;
 mod trace;
