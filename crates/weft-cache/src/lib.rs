@@ -87,7 +87,7 @@
 //! | `open`, `load`, `loading` | recovery, and the clean entries that are loaded later |
 //! | `read`, `filling`, `write`, `data`, `store`, `device` | requests of users |
 //! | `writeback`, `send`, `flush`, `origin` | dirty blocks on their way to the origin, and its flushes |
-//! | `attach`, `forget`, `resize` | attaching an origin, forgetting one, growing |
+//! | `attach`, `resized`, `forget`, `resize` | attaching an origin, one that has grown, forgetting one; another size of the cache |
 //! | `check`, `finding` | checking and repairing a cache that is not in use |
 //! | `workers`, `jobs` | background threads and their queues |
 //! | [`trace`], [`simulate`], [`advise`] | recorded accesses, and the hit ratio of each size and policy |
@@ -157,6 +157,7 @@ mod regions;
 mod requests;
 mod residency;
 mod resize;
+mod resized;
 mod send;
 pub mod simulate;
 mod slots;

@@ -10,6 +10,7 @@ mod live;
 mod long_ranges;
 mod readahead;
 mod repair;
+mod resized;
 mod rig;
 mod sizes;
 mod threads;

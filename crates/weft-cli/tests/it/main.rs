@@ -1,6 +1,7 @@
 //! The `weft` command from outside, and the rules of the house.
 
 mod cache;
+mod cache_sources;
 mod cached;
 mod careful;
 mod check;

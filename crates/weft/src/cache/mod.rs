@@ -1,13 +1,14 @@
 //! A source behind a cache, as the command uses one: opened together, queried and controlled while
 //! in use, closed together.
 //!
-//! A cache identifies a source by its name and length. An identity that lies on the source itself,
-//! such as the UUID of its file system, would change with each mkfs through the cache, and is stale
-//! on the source while the new one is dirty in the cache; the cache itself checks that the
-//! *content* is as it left it.
+//! A cache identifies a source by its name (module `identity`) and length. An identity that lies on
+//! the source itself, such as the UUID of its file system, would change with each mkfs through the
+//! cache, and is stale on the source while the new one is dirty in the cache; the cache itself checks
+//! that the *content* is as it left it.
 
 mod control;
 mod http;
+mod identity;
 mod settings;
 mod tap;
 
@@ -145,16 +146,15 @@ impl CachedSource {
     pub fn open(source: &str, origin: Arc<dyn BlockDevice>, settings: &Settings) -> Result<Self> {
         let cache_name = settings.cache.clone();
         let (cache, file) = open_file(&cache_name, settings.open.clone())?;
-        let id = OriginId {
-            len_bytes: origin.geometry().len_bytes,
-            label: match &settings.name {
-                Some(name) => name.clone(),
-                None => crate::mounts::absolute_source(source)?,
-            },
-            ..OriginId::default()
-        };
+        let given = settings.name.as_deref();
+        let label = identity::name_of(&cache, source, given)?;
+        if identity::adds(&settings.attach, given) {
+            identity::refuse_known(&cache_name, &cache, source, &label, &*origin)?;
+        }
+        let id = OriginId { len_bytes: origin.geometry().len_bytes, label, ..OriginId::default() };
+        let attached = cache.attach(origin, &id, &settings.attach);
         let device =
-            cache.attach(origin, &id, &settings.attach).map_err(|e| named(&cache_name, &e))?;
+            attached.map_err(|e| identity::not_attached(&cache_name, &cache, source, &e))?;
         let tap = Arc::new(Tap::new(device));
         let mut opened = Self { cache_name, cache, file, tap, listeners: Vec::new() };
         if let Some(dir) = &settings.runtime_dir {
