@@ -39,6 +39,16 @@ pub enum Error {
         /// A description of the damage.
         problem: String,
     },
+    /// The cache device is shorter than the cache on it: its end is missing.
+    #[error(
+        "the cache takes {len_bytes} bytes, and its device has only {device_bytes}: the end of it is missing, and dirty data may be lost with it"
+    )]
+    Shortened {
+        /// Length of the cache.
+        len_bytes: u64,
+        /// Length of its device.
+        device_bytes: u64,
+    },
     /// Data that exists only in the cache does not match its checksum.
     #[error("dirty block at bytes {offset}..{end} of origin {label:?} is damaged in the cache (slot {slot})", end = offset + len_bytes)]
     DirtyDamaged {

@@ -260,3 +260,38 @@ impl Drop for Killed {
         let _ = self.0.wait();
     }
 }
+
+/// The exit codes of fsck(8): a script can tell what was repaired from what was not.
+#[test]
+fn check_and_repair_exit_as_fsck_does() {
+    let bench = Bench::new();
+    bench.ok(&["cache", "create", "c.img", "--size", "4M"]);
+    bench.write("junk", &[7; 1 << 20]);
+    for verb in [&["cache", "check"][..], &["cache", "repair"], &["cache", "repair", "-n"]] {
+        let run = |code, cache| bench.fails(code, &[verb, &[cache]].concat());
+        run(0, "c.img");
+        run(8, "absent.img");
+        run(8, "junk");
+    }
+    let whole = fs::read(bench.path("c.img")).unwrap();
+    resize(&bench, "c.img", 3 << 20);
+    for verb in [&["cache", "check"][..], &["cache", "repair"], &["cache", "repair", "-n"]] {
+        let said = bench.fails(4, &[verb, &["c.img"]].concat());
+        assert!(said.contains("truncate -s 4194304 c.img"), "{said}");
+    }
+    // The way out.
+    resize(&bench, "c.img", 4 << 20);
+    bench.fails(0, &["cache", "check", "c.img"]);
+    fs::write(bench.path("c.img"), &whole).unwrap();
+    // A damaged superblock: of one copy, it is repaired; of both, it is not.
+    let mut damaged = whole.clone();
+    damaged[100] ^= 1;
+    fs::write(bench.path("c.img"), &damaged).unwrap();
+    bench.fails(1, &["cache", "repair", "c.img"]);
+    bench.fails(0, &["cache", "check", "c.img"]);
+    damaged[4096 + 100] ^= 1;
+    fs::write(bench.path("c.img"), &damaged).unwrap();
+    for verb in [&["cache", "check"][..], &["cache", "repair"]] {
+        bench.fails(4, &[verb, &["c.img"]].concat());
+    }
+}

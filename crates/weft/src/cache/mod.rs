@@ -124,7 +124,14 @@ pub fn file_of(cache: &str) -> Result<PathBuf> {
 
 /// A cache's error, with the name of the cache.
 pub fn named(cache: &str, error: &Error) -> crate::Error {
-    crate::Error::Volume { image: cache.to_owned(), message: error.to_string() }
+    let message = match error {
+        Error::Shortened { len_bytes, .. } => format!(
+            "{error}. Bring back the whole of it; or make it as long again, truncate -s {len_bytes} \
+             {cache}, and keep what is left: weft cache repair {cache}"
+        ),
+        _ => error.to_string(),
+    };
+    crate::Error::Volume { image: cache.to_owned(), message }
 }
 
 /// A source with a cache in front of it.
