@@ -24,7 +24,7 @@ use std::time::Duration;
 const BACKLOG: i32 = 128;
 
 #[derive(Debug)]
-enum Accepting {
+pub(crate) enum Accepting {
     Tcp(TcpListener),
     Unix(UnixListener),
     #[cfg(feature = "quic")]
@@ -168,10 +168,39 @@ impl Listener {
         Ok(Self { accepting: vec![Accepting::Unix(listener)], file, address })
     }
 
+    /// A socket that listens already, and whose file is another process's.
+    pub(crate) fn of(accepting: Accepting, address: Address) -> Self {
+        Self { accepting: vec![accepting], file: None, address }
+    }
+
     /// Returns the address as it was requested, with the assigned port if any would do.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Returns what makes others than this user able to connect, in words for an error: the socket is
+    /// reachable from other machines, or a Unix socket is every user's. `None` if nothing does; a
+    /// port of this machine alone counts as not open.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a name cannot be resolved.
+    pub fn open_to_others(&self) -> Result<Option<String>> {
+        let Address::Unix(path) = &self.address else {
+            let local = self.address.is_local()?;
+            return Ok(
+                (!local).then(|| format!("{} is reachable from other machines", self.address))
+            );
+        };
+        if path.as_os_str().as_encoded_bytes().first() == Some(&0) {
+            let name = path.to_string_lossy().replace('\0', "@");
+            return Ok(Some(format!("{name} is an abstract socket, open to all users")));
+        }
+        let mode = std::fs::symlink_metadata(path).map_or(0, |meta| meta.permissions().mode());
+        let (path, mode) = (path.display(), mode & 0o777);
+        Ok((mode & 0o002 != 0).then(|| {
+            format!("the socket {path} is open to all users (its permissions are {mode:o})")
+        }))
     }
 
     /// Passes each accepted connection to `take`, in a thread called `name`.

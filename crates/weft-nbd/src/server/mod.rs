@@ -258,7 +258,15 @@ impl Server {
     /// [`Error::Net`], with `AddrInUse` if another process listens there, or if the path of a Unix
     /// socket is another kind of file.
     pub fn listen(&mut self, address: &Address) -> Result<Address> {
-        let listener = Listener::bind(address, self.shared.options.socket_mode)?;
+        self.listen_on(Listener::bind(address, self.shared.options.socket_mode)?)
+    }
+
+    /// Listens on a socket that listens already, such as one of the service manager
+    /// ([`weft_net::inherited_listeners`]), and returns its address.
+    ///
+    /// # Errors
+    /// [`Error::Net`] if no thread can be started.
+    pub fn listen_on(&mut self, listener: Listener) -> Result<Address> {
         let shared = Arc::clone(&self.shared);
         let listening = listener.start("weft-nbd-accept", move |socket| shared.take(socket))?;
         let address = listening.address().clone();
