@@ -77,7 +77,7 @@
 //! |---|---|
 //! | [`mod@format`] | superblock, log, checkpoint, the record of a slot: bytes, and parsing that checks every field |
 //! | `slots`, `index`, `bitmap` | the state of each slot, the slot of each block, the free slots |
-//! | [`policy`], [`admission`] | which block is evicted, and which is let in |
+//! | [`policy`], `policy_switch`, [`admission`] | which block is evicted, another policy, and which block is let in |
 //! | `regions` | intents, and the regions with dirty blocks |
 //! | `ranges`, `fills`, `pins`, `requests` | the requests in progress |
 //! | `readahead`, `prefetch`, `staging` | streams of readers, the threads that fetch ahead of them, and fetched data that has no slot |
@@ -149,6 +149,7 @@ mod origin;
 mod origins;
 mod pins;
 pub mod policy;
+mod policy_switch;
 mod prefetch;
 mod ranges;
 mod read;

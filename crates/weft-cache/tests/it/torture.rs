@@ -445,6 +445,13 @@ impl Torture<'_> {
             std::thread::sleep(Duration::from_micros(rng.below(3000)));
             let before = self.faults.load(SeqCst);
             let Some(device) = self.device.read().unwrap().clone() else { break };
+            if self.case.long && rng.chance(1, 8) {
+                // Not the last, which only a new cache can have.
+                let policy = *rng.pick(&POLICIES[..3]).unwrap();
+                if let Err(e) = self.cache.set_policy(policy) {
+                    self.excuse(before, "a switch of the policy", &e.to_string());
+                }
+            }
             let (what, done) = match rng.below(if self.case.origin_fails { 9 } else { 7 }) {
                 0 | 1 => {
                     let units = self.case.cache_bytes / 4096 * (40 + rng.below(61)) / 100;

@@ -98,6 +98,8 @@ pub enum Cache {
     Flush(Flush),
     /// Switch the mode of a source of a cache in use
     Mode(SetMode),
+    /// Switch the eviction policy of a cache, in use or not
+    Policy(SetPolicy),
     /// Remove a source from a cache
     Detach(Detach),
     /// Record what is read and written through a cache in use
@@ -158,6 +160,14 @@ pub struct SetMode {
     /// The source, if more than one is in use
     #[arg(long, value_name = "NAME")]
     pub origin: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SetPolicy {
+    /// The cache
+    pub cache: String,
+    /// The new policy: s3fifo, wtinylfu or lru
+    pub policy: PolicyKind,
 }
 
 #[derive(Debug, Args)]

@@ -88,6 +88,17 @@ pub fn resize(cache: &str, len_bytes: u64) -> Result<()> {
     shrink_file(cache, len_bytes)
 }
 
+/// Switches the replacement policy of a cache that is not in use.
+///
+/// # Errors
+/// [`crate::Error::Volume`]: the policy is unchanged.
+pub fn set_policy(cache: &str, policy: PolicyKind) -> Result<()> {
+    let (opened, _file) = open_file(cache, OpenOptions::default())?;
+    let switched = opened.set_policy(policy);
+    let closed = opened.close();
+    switched.and(closed).map_err(|e| named(cache, &e))
+}
+
 /// Resizes a cache whose file may have to grow for it.
 fn resize_with_file(
     cache: &Cache,
@@ -343,6 +354,11 @@ fn change(
             let mode: Mode = request.query.parse()?;
             device.set_mode(mode)?;
             Ok(format!("the mode is {mode} now\n"))
+        }
+        "/policy" => {
+            let policy: PolicyKind = request.query.parse()?;
+            cache.set_policy(policy)?;
+            Ok(format!("the policy is {policy} now\n"))
         }
         "/resize" => {
             let len_bytes = parse_size(&request.query)?;

@@ -31,6 +31,7 @@ pub fn run(out: Output, verb: &Cache) -> Outcome {
         Cache::Resize(args) => resize(out, args),
         Cache::Flush(args) => flush(out, args),
         Cache::Mode(args) => tell(out, &args.cache, &format!("/mode?{}", args.mode)),
+        Cache::Policy(args) => policy(out, args),
         Cache::Detach(args) => detach(out, args),
         Cache::Trace(args) => trace(out, args),
         Cache::Advise(args) => advise::run(out, args),
@@ -225,6 +226,16 @@ fn resize(out: Output, args: &args::Resize) -> Outcome {
     cache::resize(&args.cache, len_bytes)?;
     let text = format!("{} takes {} now", args.cache, human(len_bytes));
     out.confirm(&json!({ "cache": args.cache, "len_bytes": len_bytes }), &text)?;
+    Ok(DONE)
+}
+
+fn policy(out: Output, args: &args::SetPolicy) -> Outcome {
+    if ask(&args.cache, "GET", "/origins")?.is_some() {
+        return tell(out, &args.cache, &format!("/policy?{}", args.policy));
+    }
+    cache::set_policy(&args.cache, args.policy)?;
+    let text = format!("the policy of {} is {} now", args.cache, args.policy);
+    out.confirm(&json!({ "cache": args.cache, "policy": args.policy.to_string() }), &text)?;
     Ok(DONE)
 }
 
