@@ -39,6 +39,8 @@ pub fn run(out: Output, args: &Serve) -> Outcome {
 
 fn nbd(out: Output, args: &ServeNbd) -> Outcome {
     let inherited = inherited(args)?;
+    // Whoever passes sockets knows them, and its output is not the server's.
+    let activated = !inherited.is_empty();
     let addresses = if inherited.is_empty() { addresses(args)? } else { Vec::new() };
     refuse_exposed(args, &addresses)?;
     if args.background && !args.detached {
@@ -77,7 +79,7 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
     }
     if args.detached {
         background::let_go(&serde_json::to_string(&served).map_err(std::io::Error::from)?)?;
-    } else {
+    } else if !activated {
         report(out, &served)?;
     }
     signals.forever().next();

@@ -99,9 +99,9 @@ pub(super) fn not_attached(
             let same = known.iter().map(|o| format!("--cache-name '{}'", o.id.label));
             let same: Vec<String> = same.collect();
             let dirty = known.iter().any(|o| o.dirty_bytes > 0);
-            let dirty = if dirty { ", and is then served with its dirty data" } else { "" };
+            let dirty = if dirty { ", so that its dirty data is served" } else { "" };
             format!(
-                "if it is the same source under another name, give {}{dirty}; to keep blocks of both, \
+                "If it is the same source under another name, give {}{dirty}; to keep blocks of both, \
                  give --cache-add; to forget the other: weft cache detach {cache_name}",
                 same.join(" or ")
             )
@@ -125,11 +125,11 @@ pub(super) fn not_attached(
             )
         }
         E::OriginResized { was_bytes, lost_bytes: 0, dirty_bytes: 0, .. } => format!(
-            "nothing of it is dirty: weft cache detach {cache_name} forgets it, and it is taken in its \
+            "Nothing of it is dirty: weft cache detach {cache_name} forgets it, and it is taken in its \
              new length; or make it {was_bytes} bytes long again"
         ),
         E::OriginResized { was_bytes, .. } => format!(
-            "make it {was_bytes} bytes long again and write its data back: weft cache flush \
+            "Make it {was_bytes} bytes long again and write its data back: weft cache flush \
              {cache_name} '{source}'; or give the dirty data up: weft cache detach {cache_name} \
              --discard-dirty"
         ),
