@@ -83,12 +83,8 @@ impl Case {
         let most = if long { 2048 } else { 160 };
         let more = if rng.chance(1, 3) { rng.below(4) } else { rng.below(most) };
         let cache_bytes = smallest + more * 4096;
-        let sectors = if long {
-            // Each writer has more than the 1 MiB that is zeroed in the cache.
-            3 * (2200 + rng.below(2000))
-        } else {
-            (more * 16).clamp(1024, 4096) + rng.below(64)
-        };
+        // Each writer of a long case has more than the 1 MiB that is zeroed in the cache.
+        let sectors = if long { 12_000 } else { (more * 16).clamp(1024, 4096) + rng.below(64) };
         let case = Self {
             seed,
             mode: *rng.pick(&Mode::ALL).unwrap(),
@@ -446,9 +442,8 @@ impl Torture<'_> {
             let before = self.faults.load(SeqCst);
             let Some(device) = self.device.read().unwrap().clone() else { break };
             if self.case.long && rng.chance(1, 8) {
-                // Not the last, which only a new cache can have.
-                let policy = *rng.pick(&POLICIES[..3]).unwrap();
-                if let Err(e) = self.cache.set_policy(policy) {
+                // The last one, only a new cache can have.
+                if let Err(e) = self.cache.set_policy(*rng.pick(&POLICIES[..3]).unwrap()) {
                     self.excuse(before, "a switch of the policy", &e.to_string());
                 }
             }
