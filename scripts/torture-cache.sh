@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Tortures the block cache: power cuts at every write and flush of recorded lives, each judged to the
-# last byte, and then caches in use, changed and failing, killed at any moment of that.
+# last byte, then caches in use, changed and failing, killed at any moment of that, and a model of long
+# lives, with requests of every length.
 #
-#   scripts/torture-cache.sh [CUTS [SECONDS]]      by default 500000 power cuts, 3600 seconds
+#   scripts/torture-cache.sh [CUTS [SECONDS]]      by default 500000 power cuts, 3600 seconds, and a third
+#                                                  of that for the model
 #
 # All is in memory, from seeds; WEFT_TORMENT_FIRST=N names the first. A failure prints the command that
 # replays it. A case that does not end is a failure, too: the stacks of all threads are printed (gdb's,
@@ -23,9 +25,12 @@ mkdir -p "$target"
 log=$target/torture-cache.log
 : >"$log"
 campaign() {
-    "${CARGO:-cargo}" test --locked --profile ci -p weft-cache --test it -- \
-        --ignored --exact --nocapture "$1" </dev/null 2>&1 | tee -a "$log"
+    name=$1
+    shift
+    "${CARGO:-cargo}" test --locked --profile ci -p weft-cache "$@" -- \
+        --ignored --exact --nocapture "$name" </dev/null 2>&1 | tee -a "$log"
 }
-WEFT_TORMENT_CUTS=$cuts campaign torment::long_campaign
-WEFT_TORTURE_SECONDS=$seconds campaign torture::long_torture
-grep -E '^[0-9]+ (power cuts|live kills)' "$log"
+WEFT_TORMENT_CUTS=$cuts campaign torment::long_campaign --test it
+WEFT_TORTURE_SECONDS=$seconds campaign torture::long_torture --test it
+WEFT_MODEL_SECONDS=$((seconds / 3)) campaign model::long_model --lib
+grep -E '^[0-9]+ (power cuts|live kills|cuts of modelled)' "$log"

@@ -33,8 +33,9 @@ impl Cache {
     /// it.
     ///
     /// # Errors
-    /// [`Error::OtherOrigin`], [`Error::OriginChanged`], [`Error::OriginBusy`],
-    /// [`Error::Invalid`], [`Error::ReadOnly`], [`Error::Origin`], [`Error::CacheDevice`].
+    /// [`Error::OtherOrigin`], [`Error::OriginChanged`], [`Error::OriginResized`],
+    /// [`Error::OriginBusy`], [`Error::Invalid`], [`Error::ReadOnly`], [`Error::Origin`],
+    /// [`Error::CacheDevice`]; with `resized` also [`Error::StillDirty`].
     pub fn attach(
         self: &Arc<Self>,
         origin: Arc<dyn BlockDevice>,
@@ -43,14 +44,21 @@ impl Cache {
     ) -> Result<Arc<CachedDevice>> {
         self.check_attach(&*origin, id, options)?;
         let _one = self.attaching.lock();
-        let known = self.find_origin(id, options)?;
+        let mut known = self.find_origin(id, options)?;
+        let busy = known.is_some_and(|nr| self.origin(nr as u16).is_some());
+        if busy || self.lock().origins.is_used_without_cache(id) {
+            return Err(Error::OriginBusy(id.label.clone()));
+        }
+        let resized = known.is_some_and(|nr| self.recorded_len(nr) != Some(id.len_bytes));
+        if let Some(nr) = known.filter(|_| resized)
+            && !self.adopt_resized(nr as u16, &origin, id, options)?
+        {
+            known = None;
+        }
         let nr = match known {
             Some(nr) => nr,
             None => self.free_origin_nr()?,
         };
-        if self.origin(nr as u16).is_some() || self.lock().origins.is_used_without_cache(id) {
-            return Err(Error::OriginBusy(id.label.clone()));
-        }
         let quota_slots = options.quota_bytes.map_or(0, |bytes| {
             let block = u64::from(self.lock().log.sb.block_bytes);
             (bytes / block).max(1)
@@ -63,15 +71,8 @@ impl Cache {
         }
         if known.is_some() {
             region_shift = self.lock().origins.of(nr as u16).region_shift;
-            if let Err(why) = self.compare_origin(&origin, options)? {
-                let dirty_bytes =
-                    self.lock().origins.of(nr as u16).dirty_subs * SUB_BLOCK_BYTES as u64;
-                let changed = Error::OriginChanged { label: id.label.clone(), why, dirty_bytes };
-                if !options.invalidate {
-                    return Err(changed);
-                }
-                tracing::warn!(%changed, "its clean blocks are forgotten");
-                self.drop_clean(nr as u16)?;
+            if !resized {
+                self.demand_unchanged(&origin, options)?;
             }
         }
         // Writes of an earlier life may still be in the origin's volatile cache.
@@ -140,7 +141,16 @@ impl Cache {
         for (nr, entry) in entries {
             if !entry.id.is_same_origin(id) {
                 if !entry.forgetting {
-                    others.push(name(&entry.id));
+                    let dirty = st.origins.of(nr as u16).dirty_subs * SUB_BLOCK_BYTES as u64;
+                    let dirty = match dirty {
+                        0 => String::new(),
+                        dirty => format!(", {dirty} of them dirty in the cache"),
+                    };
+                    others.push(format!(
+                        "{} ({} bytes{dirty})",
+                        name(&entry.id),
+                        entry.id.len_bytes
+                    ));
                 }
                 continue;
             }
@@ -153,7 +163,8 @@ impl Cache {
         if others.is_empty() || options.add {
             return Ok(None);
         }
-        Err(Error::OtherOrigin { known: others.join(", "), given: name(id) })
+        let given = format!("{} ({} bytes)", name(id), id.len_bytes);
+        Err(Error::OtherOrigin { known: others.join(", "), given })
     }
 
     /// Returns a number for a new origin. The number of a forgotten origin is in use until no block
@@ -180,38 +191,87 @@ impl Cache {
     ) -> Result<Result<(), String>> {
         let entry = self.lock().log.sb.origins[usize::from(origin.nr)].clone();
         let Some(entry) = entry else { return Ok(Ok(())) };
-        if entry.id.len_bytes != origin.id.len_bytes {
-            let (was, is) = (entry.id.len_bytes, origin.id.len_bytes);
-            // Blocks beyond the end could never be written back.
-            return Err(Error::OriginChanged {
-                label: origin.id.label.clone(),
-                why: format!("it had {was} bytes and has {is}; detach it and attach it anew"),
-                dirty_bytes: self.lock().origins.of(origin.nr).dirty_subs * SUB_BLOCK_BYTES as u64,
-            });
-        }
         if entry.id.generation != origin.id.generation {
             let (was, is) = (entry.id.generation, origin.id.generation);
             return Ok(Err(format!("its generation was {was} and is {is}")));
         }
         if let Some(was) = entry.fingerprint {
-            let is = fingerprint(&*origin.device).map_err(|e| origin.failed(&self.counters, e))?;
+            let is = fingerprint(&*origin.device, origin.id.len_bytes)
+                .map_err(|e| origin.failed(&self.counters, e))?;
             if is != was {
                 return Ok(Err("it was written to since the cache was closed".to_owned()));
             }
         }
-        for (key, sub, crc) in self.samples(origin.nr, options.samples)? {
+        let samples = self.samples(origin.nr, options.samples)?;
+        let other = self.first_different(&*origin.device, origin.id.len_bytes, &samples);
+        Ok(match other.map_err(|e| origin.failed(&self.counters, e))? {
+            Some(at) => Err(format!("it differs from a cached block at byte {at}")),
+            None => Ok(()),
+        })
+    }
+
+    /// Returns the byte offset of the first sample that differs from a device.
+    fn first_different(
+        &self,
+        device: &dyn BlockDevice,
+        len_bytes: u64,
+        samples: &[(BlockKey, u64, u32)],
+    ) -> weft_block::Result<Option<u64>> {
+        for (key, sub, crc) in samples {
             let at = (key.block() * self.subs() + sub) * SUB_BLOCK_BYTES as u64;
             let mut data = vec![0; SUB_BLOCK_BYTES];
-            let len = (origin.id.len_bytes.saturating_sub(at)).min(data.len() as u64) as usize;
-            origin
-                .device
-                .read_at(&mut data[..len], at)
-                .map_err(|e| origin.failed(&self.counters, e))?;
-            if crc32c(&data) != crc {
-                return Ok(Err(format!("it differs from a cached block at byte {at}")));
+            let len = (len_bytes.saturating_sub(at)).min(data.len() as u64) as usize;
+            device.read_at(&mut data[..len], at)?;
+            if crc32c(&data) != *crc {
+                return Ok(Some(at));
             }
         }
-        Ok(Ok(()))
+        Ok(None)
+    }
+
+    /// Returns the origin that this device may be under another name: one that is not attached and
+    /// has dirty data, of the same length and, as far as the cache can tell, content.
+    ///
+    /// # Errors
+    /// [`Error::CacheDevice`], and [`Error::Origin`] if the device cannot be read.
+    pub fn similar_origin(&self, device: &dyn BlockDevice) -> Result<Option<OriginInfo>> {
+        let failed = |source| Error::Origin { label: "the origin given".to_owned(), source };
+        let len_bytes = device.geometry().len_bytes;
+        for nr in 0..ORIGINS_MAX {
+            let entry = self.lock().log.sb.origins[nr].clone();
+            let Some(entry) = entry.filter(|e| !e.forgetting && e.id.len_bytes == len_bytes) else {
+                continue;
+            };
+            let info = self.origin_info(nr, &entry);
+            if info.attached || info.dirty_bytes == 0 {
+                continue;
+            }
+            let same = match entry.fingerprint {
+                Some(was) => fingerprint(device, len_bytes).map_err(failed)? == was,
+                None => {
+                    let samples = self.samples(nr as u16, AttachOptions::default().samples)?;
+                    let other = self.first_different(device, len_bytes, &samples);
+                    !samples.is_empty() && other.map_err(failed)?.is_none()
+                }
+            };
+            if same {
+                return Ok(Some(info));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Demands that an origin is as the cache left it; with `invalidate`, drops its clean blocks if
+    /// it is not.
+    pub(crate) fn demand_unchanged(&self, origin: &Origin, options: &AttachOptions) -> Result<()> {
+        let Err(why) = self.compare_origin(origin, options)? else { return Ok(()) };
+        let dirty_bytes = self.lock().origins.of(origin.nr).dirty_subs * SUB_BLOCK_BYTES as u64;
+        let changed = Error::OriginChanged { label: origin.id.label.clone(), why, dirty_bytes };
+        if !options.invalidate {
+            return Err(changed);
+        }
+        tracing::warn!(%changed, "its clean blocks are forgotten");
+        self.drop_clean(origin.nr)
     }
 
     /// Returns up to `count` clean sub-blocks, spread over the cache, that should be equal in
@@ -312,20 +372,22 @@ impl Cache {
     /// are attached.
     #[must_use]
     pub fn origins(&self) -> Vec<OriginInfo> {
+        let entries = self.lock().log.sb.origins.clone();
+        let entries = entries.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
+        let entries = entries.filter(|(_, entry)| !entry.forgetting);
+        entries.map(|(nr, entry)| self.origin_info(nr, entry)).collect()
+    }
+
+    fn origin_info(&self, nr: usize, entry: &OriginEntry) -> OriginInfo {
         let st = self.lock();
-        let entries =
-            st.log.sb.origins.iter().enumerate().filter_map(|(nr, e)| Some((nr, e.as_ref()?)));
-        entries
-            .filter(|(_, entry)| !entry.forgetting)
-            .map(|(nr, entry)| OriginInfo {
-                id: entry.id.clone(),
-                used_slots: u64::from(st.origins.of(nr as u16).used_slots),
-                dirty_bytes: st.origins.of(nr as u16).dirty_subs * SUB_BLOCK_BYTES as u64,
-                quota_bytes: (entry.quota_slots != 0)
-                    .then(|| entry.quota_slots * u64::from(st.log.sb.block_bytes)),
-                attached: st.origins.attached(nr as u16).is_some(),
-            })
-            .collect()
+        OriginInfo {
+            id: entry.id.clone(),
+            used_slots: u64::from(st.origins.of(nr as u16).used_slots),
+            dirty_bytes: st.origins.of(nr as u16).dirty_subs * SUB_BLOCK_BYTES as u64,
+            quota_bytes: (entry.quota_slots != 0)
+                .then(|| entry.quota_slots * u64::from(st.log.sb.block_bytes)),
+            attached: st.origins.attached(nr as u16).is_some(),
+        }
     }
 
     /// Returns the number of sub-blocks in a block.
@@ -359,11 +421,11 @@ fn name(id: &OriginId) -> String {
     }
 }
 
-/// Returns a hash of the areas of a device that nearly every use of its content changes.
-pub(crate) fn fingerprint(device: &dyn BlockDevice) -> weft_block::Result<u64> {
+/// Returns a hash of the areas of the first `len_bytes` of a device that nearly every use of its
+/// content changes.
+pub(crate) fn fingerprint(device: &dyn BlockDevice, len_bytes: u64) -> weft_block::Result<u64> {
     const END_BYTES: u64 = 64 << 10;
     const PLACES: u64 = 16;
-    let len_bytes = device.geometry().len_bytes;
     let mut places = vec![(0, END_BYTES.min(len_bytes))];
     if len_bytes > 2 * END_BYTES {
         places.push((len_bytes - END_BYTES, END_BYTES));

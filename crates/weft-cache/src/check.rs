@@ -49,7 +49,7 @@ impl Report {
 ///
 /// # Errors
 /// [`Error::NotACache`], [`Error::Incompatible`], [`Error::Damaged`] if no copy of the superblock
-/// is good, [`Error::CacheDevice`].
+/// is good, [`Error::Shortened`], [`Error::CacheDevice`].
 pub fn check(device: &dyn BlockDevice, data: bool) -> Result<Report> {
     let (mut state, mut findings) = salvage(device)?;
     if data {

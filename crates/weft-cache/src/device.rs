@@ -8,8 +8,9 @@ use crate::{Mode, Result};
 use std::sync::Arc;
 use weft_block::{BlockDevice, Extent, Geometry, check_range};
 
-/// Maximum length of one discard or zeroing, in bytes.
-const RANGE_BYTES_MAX: u64 = 1 << 30;
+/// Maximum length of one discard or zeroing, in bytes. Smaller in unit tests, whose origins are in
+/// memory: they cross it.
+const RANGE_BYTES_MAX: u64 = if cfg!(test) { 3 << 19 } else { 1 << 30 };
 
 /// Maximum length of a run of zeroes that is kept in the cache, in bytes.
 const ZEROES_CACHED_MAX: u64 = 1 << 20;
@@ -110,7 +111,8 @@ impl CachedDevice {
         Ok(())
     }
 
-    /// Changes a range of the origin, which may be long, and drops it from the cache.
+    /// Zeroes or discards a range of whole blocks of the origin, which may be long, and updates the
+    /// cache.
     fn change_range(
         &self,
         offset: u64,
@@ -123,7 +125,8 @@ impl CachedDevice {
         while at < end {
             let to = (at + RANGE_BYTES_MAX).min(end);
             let block_bytes = u64::from(cache.lock().log.sb.block_bytes);
-            let blocks = at / block_bytes..to.div_ceil(block_bytes);
+            let last = to.div_ceil(block_bytes);
+            let blocks = at / block_bytes..last;
             let Some((mut st, id)) = cache.enter_writer(&self.origin, &blocks, |_| true)? else {
                 return change(at, end - at).map_err(|e| self.origin.failed(&cache.counters, e));
             };
@@ -135,7 +138,10 @@ impl CachedDevice {
                     change(at, to - at).map_err(|e| self.origin.failed(&cache.counters, e));
                 let epoch = self.origin.count_write();
                 if changed.is_ok() {
-                    self.drop_cached(at, to);
+                    self.zero_cached(at, to);
+                } else {
+                    // Part of it may be done. Dirty data stays, and is written back again.
+                    cache.lock().drop_clean_blocks(self.origin.nr, at / block_bytes..last);
                 }
                 self.leave_origin(&announced, epoch);
                 changed

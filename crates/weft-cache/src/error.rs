@@ -39,6 +39,16 @@ pub enum Error {
         /// A description of the damage.
         problem: String,
     },
+    /// The cache device is shorter than the cache on it: its end is missing.
+    #[error(
+        "the cache takes {len_bytes} bytes, and its device has only {device_bytes}: the end of it is missing, and dirty data may be lost with it"
+    )]
+    Shortened {
+        /// Length of the cache.
+        len_bytes: u64,
+        /// Length of its device.
+        device_bytes: u64,
+    },
     /// Data that exists only in the cache does not match its checksum.
     #[error("dirty block at bytes {offset}..{end} of origin {label:?} is damaged in the cache (slot {slot})", end = offset + len_bytes)]
     DirtyDamaged {
@@ -52,9 +62,7 @@ pub enum Error {
         slot: u32,
     },
     /// The cache has records of other origins than the one given.
-    #[error(
-        "the cache belongs to {known}; the origin given is {given}. Detach the other, or add this one explicitly"
-    )]
+    #[error("the cache belongs to {known}; the origin given is {given}")]
     OtherOrigin {
         /// The origins that the cache has records of.
         known: String,
@@ -63,7 +71,7 @@ pub enum Error {
     },
     /// The origin is not in the state in which the cache left it.
     #[error(
-        "origin {label:?} was changed without the cache: {why}. {dirty_bytes} bytes of it are dirty in the cache; invalidate its clean blocks to go on"
+        "origin {label:?} was changed without the cache: {why}; {dirty_bytes} bytes of it are dirty in the cache"
     )]
     OriginChanged {
         /// The origin's label.
@@ -72,6 +80,23 @@ pub enum Error {
         why: String,
         /// Bytes that exist only in the cache.
         dirty_bytes: u64,
+    },
+    /// The origin has another length than when the cache left it.
+    #[error(
+        "origin {label:?} had {was_bytes} bytes and has {is_bytes}; {dirty_bytes} bytes of it are dirty in the cache{}",
+        if *lost_bytes > 0 { format!(", {lost_bytes} of them behind its new end") } else { String::new() }
+    )]
+    OriginResized {
+        /// The origin's label.
+        label: String,
+        /// The recorded length.
+        was_bytes: u64,
+        /// The present length.
+        is_bytes: u64,
+        /// Bytes that exist only in the cache.
+        dirty_bytes: u64,
+        /// Bytes of dirty data for which the origin has no room.
+        lost_bytes: u64,
     },
     /// The origin is attached already, or the device that was detached from it is still in use.
     #[error(

@@ -54,6 +54,13 @@
 //! place. The intent is cleared when no writes have come for a while, the origin was flushed, and
 //! the new records are in the log.
 //!
+//! **Zeroes and discards** of more than 1 MiB go to the origin at once, in every mode. Dirty data in
+//! the range is not dropped, but becomes zeroes that are dirty: a record that drops it could be durable
+//! before the origin's zeroes are, and a power cut would then leave what the origin had before. Write-back
+//! writes these zeroes again, and with its flush they are gone from the cache. The same holds for a
+//! discard, so that it never uncovers a version older than the flushed one, although an origin may
+//! ignore it, and block devices promise less.
+//!
 //! **A read.** Under the lock, the request is cut into parts: adjacent slots, runs that are
 //! missing, and blocks that another request is filling. Slots are pinned, and the lock is released.
 //! A missing run is one request to the origin; its data is copied to the reader, and a background
@@ -70,7 +77,7 @@
 //! |---|---|
 //! | [`mod@format`] | superblock, log, checkpoint, the record of a slot: bytes, and parsing that checks every field |
 //! | `slots`, `index`, `bitmap` | the state of each slot, the slot of each block, the free slots |
-//! | [`policy`], [`admission`] | which block is evicted, and which is let in |
+//! | [`policy`], `policy_switch`, [`admission`] | which block is evicted, another policy, and which block is let in |
 //! | `regions` | intents, and the regions with dirty blocks |
 //! | `ranges`, `fills`, `pins`, `requests` | the requests in progress |
 //! | `readahead`, `prefetch`, `staging` | streams of readers, the threads that fetch ahead of them, and fetched data that has no slot |
@@ -80,7 +87,7 @@
 //! | `open`, `load`, `loading` | recovery, and the clean entries that are loaded later |
 //! | `read`, `filling`, `write`, `data`, `store`, `device` | requests of users |
 //! | `writeback`, `send`, `flush`, `origin` | dirty blocks on their way to the origin, and its flushes |
-//! | `attach`, `forget`, `resize` | attaching an origin, forgetting one, growing |
+//! | `attach`, `resized`, `forget`, `resize` | attaching an origin, one that has grown, forgetting one; another size of the cache |
 //! | `check`, `finding` | checking and repairing a cache that is not in use |
 //! | `workers`, `jobs` | background threads and their queues |
 //! | [`trace`], [`simulate`], [`advise`] | recorded accesses, and the hit ratio of each size and policy |
@@ -142,6 +149,7 @@ mod origin;
 mod origins;
 mod pins;
 pub mod policy;
+mod policy_switch;
 mod prefetch;
 mod ranges;
 mod read;
@@ -150,6 +158,7 @@ mod regions;
 mod requests;
 mod residency;
 mod resize;
+mod resized;
 mod send;
 pub mod simulate;
 mod slots;

@@ -141,6 +141,9 @@ pub struct AttachOptions {
     /// Whether to drop the clean blocks of an origin that was changed without the cache, and attach
     /// it. Dirty blocks are never dropped.
     pub invalidate: bool,
+    /// Whether to adopt the length of an origin that has grown without the cache. Its dirty data is
+    /// written back first.
+    pub resized: bool,
     /// Number of cached blocks that are compared with the origin to detect a change.
     pub samples: u32,
 }
@@ -152,6 +155,7 @@ impl Default for AttachOptions {
             quota_bytes: None,
             add: false,
             invalidate: false,
+            resized: false,
             samples: 16,
         }
     }

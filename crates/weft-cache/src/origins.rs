@@ -75,6 +75,11 @@ impl Origins {
         self.attached[nr] = Some(origin);
     }
 
+    /// Removes an origin that no device uses.
+    pub(crate) fn withdraw(&mut self, nr: u16) {
+        self.attached[usize::from(nr)] = None;
+    }
+
     /// Detaches an origin; `held` is of the device that goes on without the cache.
     pub(crate) fn detach(&mut self, origin: &Origin, held: Weak<()>) {
         self.attached[usize::from(origin.nr)] = None;

@@ -286,8 +286,19 @@ impl CachedDevice {
             From::Fill(id) => {
                 cache.counters.miss_bytes.add(buf.len() as u64);
                 let origin = &*self.origin;
-                let fetched = cache.fetch(origin, id, &part.subs);
-                let data = fetched.map_err(|e| origin.failed(&cache.counters, e))?;
+                let failed = |e| origin.failed(&cache.counters, e);
+                let data = match cache.fetch(origin, id, &part.subs) {
+                    Ok(data) => data,
+                    // The sector that cannot be read may be one that was not asked for.
+                    Err(error) if buf.len() as u64 == (part.subs.end - part.subs.start) * SUB => {
+                        return Err(failed(error));
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, at, "a block is read in part, as all of it cannot be");
+                        cache.read_origin(origin, buf, at).map_err(failed)?;
+                        return Ok(Outcome::Read);
+                    }
+                };
                 buf.copy_from_slice(&data[(at - first) as usize..][..buf.len()]);
                 cache.hand_to_filler(&self.origin, id, &data);
             }

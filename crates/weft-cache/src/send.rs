@@ -3,6 +3,7 @@
 //! A failed request does not affect the others: data that they have written is not written again.
 
 use crate::cache::Cache;
+use crate::data::Data;
 use crate::origin::Origin;
 use crate::policy::BlockKey;
 use crate::stats::Count;
@@ -94,7 +95,7 @@ impl Cache {
     }
 
     /// Writes one request. Sub-blocks that do not match their checksum stay in the cache, and split
-    /// it.
+    /// it. A run of zeroes alone is zeroed, so that the origin may keep a hole there.
     fn send_request(
         &self,
         origin: &Origin,
@@ -122,7 +123,12 @@ impl Cache {
             (pieces, rest) = (pieces_left, rest_left);
             let start = place_of(found, run[0], block_bytes);
             if same[0] {
-                self.write_run(origin, bytes, start)?;
+                let zero = |piece: &Piece| found[piece.block].zero >> piece.sub & 1 != 0;
+                let data = match bytes {
+                    _ if run.iter().all(zero) => Data::Zeroes(bytes.len() as u64),
+                    bytes => Data::Bytes(bytes),
+                };
+                self.write_run(origin, data, start)?;
                 taken.extend_from_slice(run);
             } else {
                 for (n, piece) in (0..).zip(run) {
@@ -133,13 +139,16 @@ impl Cache {
         Ok(taken)
     }
 
-    fn write_run(&self, origin: &Origin, bytes: &[u8], start: u64) -> Result<()> {
+    fn write_run(&self, origin: &Origin, data: Data<'_>, start: u64) -> Result<()> {
         // The origin's last sub-block may be incomplete.
-        let len = (origin.id.len_bytes - start).min(bytes.len() as u64) as usize;
-        let written = origin.device.write_at(&bytes[..len], start);
+        let len = (origin.id.len_bytes - start).min(data.len());
+        let written = match data.part(0, len) {
+            Data::Bytes(bytes) => origin.device.write_at(bytes, start),
+            Data::Zeroes(len) => origin.device.write_zeroes(start, len),
+        };
         origin.count_write();
         self.counters.writeback_requests.add(1);
-        self.counters.writeback_bytes.add(len as u64);
+        self.counters.writeback_bytes.add(len);
         written.map_err(|e| origin.failed(&self.counters, e))
     }
 

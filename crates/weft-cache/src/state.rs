@@ -22,6 +22,7 @@ use crate::requests::Requests;
 use crate::residency::Residency;
 use crate::slots::Masks;
 use crate::stats::{Count, Counters};
+use crate::store::zero_crc;
 use crate::{Error, Result, SUB_BLOCK_BYTES};
 use std::ops::Range;
 use std::sync::Arc;
@@ -247,6 +248,20 @@ impl CacheState {
         let (dirty, zero) = (masks.dirty & valid, masks.zero & valid);
         let verified = masks.verified & valid;
         self.set_masks(slot, Masks { valid, dirty, zero, verified, held: masks.held });
+        self.touch(slot);
+    }
+
+    /// Replaces dirty sub-blocks by zeroes, which are dirty as well.
+    pub(crate) fn zero_dirty(&mut self, slot: u32, subs: u16) {
+        let masks = self.residency.masks(slot);
+        assert_eq!(masks.dirty & subs, subs, "slot {slot}: only dirty data becomes dirty zeroes");
+        for sub in (0..16).filter(|sub| subs >> sub & 1 != 0) {
+            self.residency.set_crc(slot, sub, zero_crc());
+        }
+        let (zero, verified) = (masks.zero | subs, masks.verified | subs);
+        self.set_masks(slot, Masks { zero, verified, ..masks });
+        // If other sub-blocks are damaged, the next write-back finds that again.
+        self.dirty.forget_damage(slot);
         self.touch(slot);
     }
 

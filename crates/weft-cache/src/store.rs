@@ -319,6 +319,8 @@ fn publish(st: &mut CacheState, t: &Target, key: BlockKey, how: Store) {
     } else {
         st.set_masks(t.slot, after);
         st.residency.policy.hit(SlotNr(t.slot), key);
+        // What was damaged may be replaced now; if not, the next write-back finds it again.
+        st.dirty.forget_damage(t.slot);
     }
 }
 

@@ -166,7 +166,7 @@ impl Cache {
             // that may have lost writes.
             if origin.flush(self).is_ok()
                 && origin.failures() == 0
-                && let Ok(print) = fingerprint(&*origin.device)
+                && let Ok(print) = fingerprint(&*origin.device, origin.id.len_bytes)
             {
                 fingerprints.push((usize::from(origin.nr), print));
             }

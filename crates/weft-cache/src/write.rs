@@ -110,13 +110,12 @@ impl CachedDevice {
             Data::Bytes(bytes) if aligned && end.is_multiple_of(SUB) => bytes,
             _ => {
                 whole = vec![0; ((subs.end - subs.start) * SUB) as usize];
-                if !offset.is_multiple_of(SUB) {
-                    self.read_base(subs.start, &mut whole[..SUB_BLOCK_BYTES])?;
-                }
-                let one = subs.end - subs.start == 1 && !offset.is_multiple_of(SUB);
-                if !end.is_multiple_of(SUB) && end != self.origin.id.len_bytes && !one {
-                    let last = whole.len() - SUB_BLOCK_BYTES;
-                    self.read_base(subs.end - 1, &mut whole[last..])?;
+                match self.read_bases(&subs, offset, end, &mut whole) {
+                    // A sector of the origin cannot be read, and maybe not one of those written.
+                    Err(Error::Origin { .. }) if !self.any_dirty(&subs) => {
+                        return self.pass(data, offset, mode, stream);
+                    }
+                    read => read?,
                 }
                 let from = (offset - subs.start * SUB) as usize;
                 data.copy_to(&mut whole[from..from + data.len() as usize]);
@@ -136,19 +135,35 @@ impl CachedDevice {
         }
         // No slot is available, not even after writing back: the origin takes the write, if the
         // cache has no older dirty version of it.
-        let any_dirty = {
-            let st = cache.lock();
-            let per_block = st.log.sb.subs() as u64;
-            (subs.start / per_block..subs.end.div_ceil(per_block)).any(|block| {
-                let slot = st.residency.lookup(BlockKey::new(self.origin.nr, block));
-                slot.is_some_and(|slot| st.residency.masks(slot).dirty != 0)
-            })
-        };
-        if any_dirty {
+        if self.any_dirty(&subs) {
             let why = "the cache is full of dirty data".to_owned();
             return Err(Error::StillDirty { dirty_bytes: cache.lock().dirty.bytes(), why });
         }
         self.pass(data, offset, mode, stream)
+    }
+
+    /// Returns true if a block of these sub-blocks has dirty data.
+    fn any_dirty(&self, subs: &Range<u64>) -> bool {
+        let st = self.cache.lock();
+        let per_block = st.log.sb.subs() as u64;
+        (subs.start / per_block..subs.end.div_ceil(per_block)).any(|block| {
+            let slot = st.residency.lookup(BlockKey::new(self.origin.nr, block));
+            slot.is_some_and(|slot| st.residency.masks(slot).dirty != 0)
+        })
+    }
+
+    /// Reads the present content of the first and the last sub-block, as far as they are written in
+    /// part, into `whole`. The caller is their writer.
+    fn read_bases(&self, subs: &Range<u64>, offset: u64, end: u64, whole: &mut [u8]) -> Result<()> {
+        if !offset.is_multiple_of(SUB) {
+            self.read_base(subs.start, &mut whole[..SUB_BLOCK_BYTES])?;
+        }
+        let one = subs.end - subs.start == 1 && !offset.is_multiple_of(SUB);
+        if !end.is_multiple_of(SUB) && end != self.origin.id.len_bytes && !one {
+            let last = whole.len() - SUB_BLOCK_BYTES;
+            self.read_base(subs.end - 1, &mut whole[last..])?;
+        }
+        Ok(())
     }
 
     /// Reads the present content of a sub-block that is written in part. The caller is its writer.
@@ -295,26 +310,55 @@ impl CachedDevice {
         Ok(())
     }
 
-    /// Drops the sub-blocks that overlap this byte range from the cache.
-    pub(crate) fn drop_cached(&self, start: u64, end: u64) {
+    /// Drops the sub-blocks that overlap this byte range from the cache, after a write that passed
+    /// to the origin. None of them is dirty: a block with dirty data absorbs the write.
+    fn drop_cached(&self, start: u64, end: u64) {
+        self.each_cached(start, end, |st, slot, mask| {
+            let dirty = st.residency.masks(slot).dirty & mask;
+            assert_eq!(dirty, 0, "slot {slot}: a write passed under dirty data");
+            st.invalidate(slot, mask);
+        });
+    }
+
+    /// Updates the cache after the origin has zeroed or discarded this range of whole blocks: clean
+    /// sub-blocks are dropped, and dirty ones become zeroes that stay dirty.
+    ///
+    /// They must stay: a durable record may say that their last flushed version exists only in the
+    /// cache, while the origin has the zeroes only in its volatile cache, and below them an older
+    /// version, to which it may also return by ignoring a discard. If the next record removed them,
+    /// a power cut of the origin would lose what was flushed. So write-back removes them, as it does
+    /// all dirty data, after a flush of the origin.
+    pub(crate) fn zero_cached(&self, start: u64, end: u64) {
+        self.each_cached(start, end, |st, slot, mask| {
+            let dirty = st.residency.masks(slot).dirty & mask;
+            if dirty != 0 {
+                st.zero_dirty(slot, dirty);
+            }
+            st.invalidate(slot, mask & !dirty);
+        });
+    }
+
+    /// Calls `change` with the slot of each cached block that overlaps this byte range, and its
+    /// sub-blocks that overlap it.
+    fn each_cached(&self, start: u64, end: u64, change: impl Fn(&mut CacheState, u32, u16)) {
         let mut st = self.cache.lock();
         let block_bytes = u64::from(st.log.sb.block_bytes);
         let blocks = start / block_bytes..end.div_ceil(block_bytes);
-        let drop_one = |st: &mut CacheState, slot: u32, block: u64| {
+        let change_one = |st: &mut CacheState, slot: u32, block: u64| {
             let base = block * block_bytes / SUB;
             let mut mask = 0;
             for bit in 0..block_bytes / SUB {
                 let at = (base + bit) * SUB;
                 mask |= u16::from(at < end && at + SUB > start) << bit;
             }
-            st.invalidate(slot, mask);
+            change(st, slot, mask);
         };
         let nr = self.origin.nr;
         if blocks.end - blocks.start > u64::from(st.residency.len()) {
             for slot in 0..st.residency.len() {
                 let key = st.residency.key(slot).filter(|key| key.origin() == nr);
                 if let Some(key) = key.filter(|key| blocks.contains(&key.block())) {
-                    drop_one(&mut st, slot, key.block());
+                    change_one(&mut st, slot, key.block());
                 }
             }
             return;
@@ -322,7 +366,7 @@ impl CachedDevice {
         for block in blocks {
             let key = BlockKey::new(nr, block);
             match st.residency.lookup(key) {
-                Some(slot) => drop_one(&mut st, slot, block),
+                Some(slot) => change_one(&mut st, slot, block),
                 None => {
                     if let Some(loading) = &mut st.residency.loading {
                         loading.supersede(key);

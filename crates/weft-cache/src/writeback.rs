@@ -171,6 +171,7 @@ impl Cache {
         };
         if result.is_ok() {
             origin.pause_ms.store(0, Ordering::Relaxed);
+            origin.retry_ms.store(0, Ordering::Relaxed);
         } else {
             let pause = (origin.pause_ms.load(Ordering::Relaxed) * 2)
                 .clamp(100, self.options.retry_max_ms.max(100));

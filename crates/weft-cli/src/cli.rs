@@ -311,7 +311,8 @@ pub struct ServeNbd {
     /// The image file, block device, partition of one, or nbd:// URI
     pub source: String,
     /// Listen on this address: HOST:PORT or HOST, with IPv6 addresses in brackets; more than once
-    /// [default: localhost:10809, unless there is a --socket]
+    /// [default: the sockets of LISTEN_FDS (socket activation), or localhost:10809, unless there is
+    /// a --socket]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<String>,
     /// Listen on this Unix socket, which is made

@@ -44,6 +44,25 @@ impl Uri {
         ["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"].iter().any(|s| text.starts_with(s))
     }
 
+    /// Returns the URI of the same export without what only says how it is reached: encryption, time
+    /// limits, the number of connections.
+    #[must_use]
+    pub fn export_only(&self) -> Self {
+        let address = match &self.address {
+            Address::Tcp(host, port) => Address::Tcp(host.to_ascii_lowercase(), *port),
+            other => other.clone(),
+        };
+        Self {
+            address,
+            export: self.export.clone(),
+            encrypted: false,
+            tls_certificates: None,
+            tls_hostname: None,
+            connections: None,
+            timeout: None,
+        }
+    }
+
     /// Makes the paths in the URI absolute.
     ///
     /// # Errors

@@ -40,6 +40,7 @@
 mod address;
 mod channel;
 mod error;
+mod inherited;
 mod listen;
 mod local_user;
 #[cfg(feature = "quic")]
@@ -52,7 +53,8 @@ mod tls;
 pub use address::Address;
 pub use channel::{Channel, Secured, SendHalf, Socket, is_pause, read_full, write_all_vectored};
 pub use error::{Error, Result};
-pub use listen::{Listener, Listening};
+pub use inherited::{inherited_count, inherited_listeners};
+pub use listen::{Listener, Listening, bind_unix};
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, Role, ServerTls, certificate_in};
 

@@ -1,18 +1,18 @@
 //! Listening, with a thread that accepts connections.
 //!
-//! A Unix socket is created with its permissions (it is never open to more users, not even for a
-//! moment), and removed at the end if it is still the created one.
+//! A Unix socket is created with its permissions, under any umask (it is never open to more users,
+//! not even for a moment), and removed at the end if it is still the created one.
 
 #[cfg(feature = "quic")]
 use crate::quic::acceptor::Acceptor;
 use crate::{Address, Error, Result, Socket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{FileType, Mode, OFlags, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::net::{Shutdown, TcpListener, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use std::time::Duration;
 const BACKLOG: i32 = 128;
 
 #[derive(Debug)]
-enum Accepting {
+pub(crate) enum Accepting {
     Tcp(TcpListener),
     Unix(UnixListener),
     #[cfg(feature = "quic")]
@@ -160,22 +160,47 @@ impl Listener {
 
     fn unix(path: &Path, mode: u32) -> io::Result<Self> {
         remove_stale(path)?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // Linux gives the socket's own mode to the file that `bind` creates.
-        fchmod(&fd, Mode::from_raw_mode(mode))?;
-        rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
-        rustix::net::listen(&fd, BACKLOG)?;
+        let listener = bind_unix(path, mode)?;
+        listener.set_nonblocking(true)?;
         let meta = std::fs::symlink_metadata(path)?;
         let file = Some(SocketFile(path.to_owned(), meta.dev(), meta.ino()));
         let address = Address::Unix(path.to_owned());
-        Ok(Self { accepting: vec![Accepting::Unix(fd.into())], file, address })
+        Ok(Self { accepting: vec![Accepting::Unix(listener)], file, address })
+    }
+
+    /// A socket that listens already, and whose file is another process's.
+    pub(crate) fn of(accepting: Accepting, address: Address) -> Self {
+        Self { accepting: vec![accepting], file: None, address }
     }
 
     /// Returns the address as it was requested, with the assigned port if any would do.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Returns what makes others than this user able to connect, in words for an error: the socket is
+    /// reachable from other machines, or a Unix socket is every user's. `None` if nothing does; a
+    /// port of this machine alone counts as not open.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a name cannot be resolved.
+    pub fn open_to_others(&self) -> Result<Option<String>> {
+        let Address::Unix(path) = &self.address else {
+            let local = self.address.is_local()?;
+            return Ok(
+                (!local).then(|| format!("{} is reachable from other machines", self.address))
+            );
+        };
+        if path.as_os_str().as_encoded_bytes().first() == Some(&0) {
+            let name = path.to_string_lossy().replace('\0', "@");
+            return Ok(Some(format!("{name} is an abstract socket, open to all users")));
+        }
+        let mode = std::fs::symlink_metadata(path).map_or(0, |meta| meta.permissions().mode());
+        let (path, mode) = (path.display(), mode & 0o777);
+        Ok((mode & 0o002 != 0).then(|| {
+            format!("the socket {path} is open to all users (its permissions are {mode:o})")
+        }))
     }
 
     /// Passes each accepted connection to `take`, in a thread called `name`.
@@ -309,6 +334,44 @@ fn accept_one(accepting: &Accepting, take: &impl Fn(Socket)) {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+/// Creates a Unix socket at `path`, where no file is, and listens there. Its permissions are those
+/// of `mode`, whatever the umask is, and they are never more than those.
+///
+/// # Errors
+/// Those of the system.
+pub fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Linux gives the socket's own mode to the file that `bind` creates, without the bits of the
+    // umask. The umask itself belongs to all threads of the process, and is not changed.
+    fchmod(&fd, Mode::from_raw_mode(mode))?;
+    rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+    // Until it listens, no client gets in: there is no moment at which one is wrongly refused.
+    add_masked(path, mode)?;
+    rustix::net::listen(&fd, BACKLOG)?;
+    Ok(fd.into())
+}
+
+/// Gives a new socket the permissions that the umask has taken from it.
+fn add_masked(path: &Path, mode: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    if stat.st_mode & 0o777 == mode & 0o777 {
+        return Ok(());
+    }
+    // In a directory that others may write to, another file may be there by now: its permissions
+    // are not changed.
+    let ours = FileType::from_raw_mode(stat.st_mode) == FileType::Socket
+        && stat.st_uid == rustix::process::geteuid().as_raw();
+    if !ours {
+        return Err(io::Error::other("another process has replaced the new socket"));
+    }
+    // `fchmod` does not take such a descriptor; this changes the file that it stands for.
+    let by_number = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(by_number, std::fs::Permissions::from_mode(mode & 0o777))
 }
 
 /// Removes a socket without a listener.

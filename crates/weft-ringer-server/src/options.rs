@@ -12,6 +12,8 @@ use weft_ringer_net::pki::Authority;
 pub struct ServeOptions {
     /// The addresses on which clients reach the server.
     pub listen: Vec<Address>,
+    /// Serve the sockets that the process was started with (`LISTEN_FDS`), and not `listen`.
+    pub activated: bool,
     /// Certificates. `None`: nothing is encrypted, and over TCP only root and the server's own
     /// user, on this machine, are admitted.
     pub tls: Option<ServerTls>,
@@ -36,6 +38,7 @@ impl ServeOptions {
     pub fn new() -> Self {
         Self {
             listen: Vec::new(),
+            activated: false,
             tls: None,
             insecure: false,
             authority: None,

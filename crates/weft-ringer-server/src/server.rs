@@ -186,8 +186,28 @@ impl Drop for Server {
 }
 
 fn bind(options: &ServeOptions) -> Result<Vec<Listener>> {
+    if options.activated {
+        return inherited(options);
+    }
     let bind = |address| Listener::bind_with(address, SOCKET_MODE, options.tls.as_ref());
     Ok(options.listen.iter().map(bind).collect::<Result<_, _>>()?)
+}
+
+/// The sockets that the process was started with. Without certificates, none of them may be open to
+/// others: whoever reaches a Unix socket is admitted.
+fn inherited(options: &ServeOptions) -> Result<Vec<Listener>> {
+    let listeners = weft_net::inherited_listeners()?;
+    if options.tls.is_none() && !options.insecure {
+        for listener in &listeners {
+            if let Some(why) = listener.open_to_others()? {
+                return Err(Error::Refused(format!(
+                    "{why}: give it other permissions (SocketMode=0600 in a unit of systemd), or \
+                     serve with --tls-certificates DIRECTORY, or --insecure"
+                )));
+            }
+        }
+    }
+    Ok(listeners)
 }
 
 /// Requests the status of the cell, from any thread.

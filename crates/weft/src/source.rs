@@ -95,6 +95,36 @@ impl Source {
         self
     }
 
+    /// Returns the source without what only says how it is reached: the encryption, patience and
+    /// number of connections of an NBD URI.
+    #[must_use]
+    pub(crate) fn export_only(mut self) -> Self {
+        if let Some(uri) = &mut self.nbd {
+            *uri = uri.export_only();
+            self.described.device = SourceDevice::Uri(uri.to_string());
+        }
+        self
+    }
+
+    /// Returns the source with the paths of its file or socket as they are without symbolic links. A
+    /// path that leads nowhere stays.
+    #[must_use]
+    pub(crate) fn resolved(mut self) -> Self {
+        if let SourceDevice::File(path) = &mut self.described.device
+            && let Ok(real) = path.canonicalize()
+        {
+            *path = real;
+        }
+        if let Some(uri) = &mut self.nbd
+            && let weft_net::Address::Unix(path) = &mut uri.address
+            && let Ok(real) = path.canonicalize()
+        {
+            *path = real;
+            self.described.device = SourceDevice::Uri(uri.to_string());
+        }
+        self
+    }
+
     /// Makes every path in the description absolute, so that it means the same in every working
     /// directory.
     ///

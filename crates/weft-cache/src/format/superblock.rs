@@ -192,7 +192,10 @@ impl Superblock {
             len_bytes: get_u64(b, 184),
             origins: [const { None }; ORIGINS_MAX],
         };
-        sb.check(device_bytes).map_err(|problem| bad(&problem))?;
+        if sb.len_bytes > device_bytes {
+            return Err(Error::Shortened { len_bytes: sb.len_bytes, device_bytes });
+        }
+        sb.check().map_err(|problem| bad(&problem))?;
         for nr in 0..ORIGINS_MAX {
             let at = ORIGINS_AT + nr * ORIGIN_BYTES;
             sb.origins[nr] = parse_origin(&b[at..at + ORIGIN_BYTES]).map_err(|p| bad(&p))?;
@@ -200,17 +203,13 @@ impl Superblock {
         Ok(sb)
     }
 
-    fn check(&self, device_bytes: u64) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let block = self.block_bytes;
         if !block.is_power_of_two() || !(UNIT as u32..=BLOCK_BYTES_MAX).contains(&block) {
             return Err(format!("blocks of {block} bytes"));
         }
         if self.slots == 0 || self.slots > crate::policy::SLOTS_MAX {
             return Err(format!("{} slots", self.slots));
-        }
-        if self.len_bytes > device_bytes {
-            let len = self.len_bytes;
-            return Err(format!("{len} bytes long on a device of {device_bytes}"));
         }
         let metadata = |blocks: u64| blocks.checked_mul(UNIT as u64);
         let data = u64::from(self.slots) * u64::from(block);

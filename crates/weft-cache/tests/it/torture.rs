@@ -13,6 +13,9 @@
 //! in order: what is read ahead of them waits in memory ([`OpenOptions::readahead_bytes`]) while the
 //! writers, which then zero and discard as well, go for the sectors before and behind those readers.
 //!
+//! Seeds from [`LONG`] on have requests of every length up to all sectors of a writer, zeroes and discards
+//! among them, on an origin of several MiB.
+//!
 //! An error is a failure, unless a disk was made to fail. A hang is a failure, with the stacks of all
 //! threads ([`crate::watchdog`]).
 
@@ -36,6 +39,8 @@ const WRITERS: u64 = 3;
 const LIMIT: Duration = Duration::from_secs(180);
 /// The first seed of the cases that are read ahead of.
 const AHEAD: u64 = 1 << 32;
+/// The first seed of the cases with requests of every length.
+const LONG: u64 = 1 << 33;
 /// Sectors that a reader in order reads at once.
 const PIECE: u64 = 128;
 
@@ -61,6 +66,8 @@ struct Case {
     ops: u64,
     /// There are readers in order, and writers near them.
     ahead: bool,
+    /// There are requests of every length.
+    long: bool,
 }
 
 impl Case {
@@ -72,9 +79,12 @@ impl Case {
         let create = CreateOptions { block_bytes, policy, log_bytes, ..CreateOptions::default() };
         let fits = |len: &u64| Cache::create(&MemoryDevice::new(*len), &create).is_ok();
         let smallest = (1..1024).map(|n| n * 4096).find(fits).expect("a cache fits 4 MiB");
-        let more = if rng.chance(1, 3) { rng.below(4) } else { rng.below(160) };
+        let long = seed >= LONG;
+        let most = if long { 2048 } else { 160 };
+        let more = if rng.chance(1, 3) { rng.below(4) } else { rng.below(most) };
         let cache_bytes = smallest + more * 4096;
-        let sectors = (more * 16).clamp(1024, 4096) + rng.below(64);
+        // Each writer of a long case has more than the 1 MiB that is zeroed in the cache.
+        let sectors = if long { 12_000 } else { (more * 16).clamp(1024, 4096) + rng.below(64) };
         let case = Self {
             seed,
             mode: *rng.pick(&Mode::ALL).unwrap(),
@@ -86,7 +96,8 @@ impl Case {
             origin_fails: rng.chance(1, 3),
             cache_fails: rng.chance(1, 8),
             ops,
-            ahead: seed >= AHEAD,
+            ahead: (AHEAD..LONG).contains(&seed),
+            long,
         };
         if case.ahead { case.read_ahead(rng) } else { case }
     }
@@ -284,7 +295,8 @@ impl Torture<'_> {
             }
             let hot = rng.chance(1, 2);
             let mut first = own.start + rng.below(if hot { share.min(64) } else { share });
-            let longest = *rng.pick(&[1, 8, 8, 40, 400]).unwrap();
+            let long = if self.case.long { share } else { 400 };
+            let longest = *rng.pick(&[1, 8, 8, 40, long]).unwrap();
             let mut count = (1 + rng.below(longest)).min(own.end - first);
             let mut how = How::Write;
             if self.case.ahead {
@@ -295,6 +307,8 @@ impl Torture<'_> {
                     first = near;
                     count = count.min(own.end - first);
                 }
+            }
+            if self.case.has_zeroes() {
                 how = if rng.chance(2, 3) { How::Write } else { How::Zero };
                 if rng.chance(1, 10) {
                     how = How::Discard;
@@ -427,6 +441,12 @@ impl Torture<'_> {
             std::thread::sleep(Duration::from_micros(rng.below(3000)));
             let before = self.faults.load(SeqCst);
             let Some(device) = self.device.read().unwrap().clone() else { break };
+            if self.case.long && rng.chance(1, 8) {
+                // The last one, only a new cache can have.
+                if let Err(e) = self.cache.set_policy(*rng.pick(&POLICIES[..3]).unwrap()) {
+                    self.excuse(before, "a switch of the policy", &e.to_string());
+                }
+            }
             let (what, done) = match rng.below(if self.case.origin_fails { 9 } else { 7 }) {
                 0 | 1 => {
                     let units = self.case.cache_bytes / 4096 * (40 + rng.below(61)) / 100;
@@ -643,6 +663,11 @@ fn live_changes_faults_and_cuts_of_a_full_cache_that_is_read_ahead_of_break_no_p
     assert!(run(AHEAD..AHEAD + 12, 150, 6) > 0, "nothing was read of what was staged");
 }
 
+#[test]
+fn live_changes_faults_and_cuts_with_requests_of_every_length_break_no_promise() {
+    run(LONG..LONG + 8, 100, 8);
+}
+
 /// As many seeds as fit `WEFT_TORTURE_SECONDS`, or else the share of `WEFT_LONG_SECONDS` that is
 /// this campaign's; each with the case of its own and the one that is read ahead of.
 #[test]
@@ -658,14 +683,16 @@ fn long_torture() {
         cuts += 40;
         if seed < AHEAD {
             staged += run(AHEAD + seed..AHEAD + seed + 1, 600, 40);
-            cuts += 40;
+            run(LONG + seed..LONG + seed + 1, 300, 40);
+            cuts += 80;
         }
         seed += 1;
     }
     let seconds = began.elapsed().as_secs_f64();
     println!(
         "{cuts} live kills of caches in use in {seconds:.0} s, {:.0} a second, seeds {first} to \
-         {seed} and as many that are read ahead of, {staged} bytes staged, no promise broken",
+         {seed}, as many that are read ahead of and with long requests, {staged} bytes staged, no \
+         promise broken",
         f64::from(cuts) / seconds
     );
     assert!(staged > 0 || first >= AHEAD, "nothing was read of what was staged");

@@ -3,7 +3,7 @@
 
 use crate::rig::{Counter, Rig, block, is_of, read, write};
 use weft_block::{BlockDevice, Request};
-use weft_cache::{Mode, Stats};
+use weft_cache::{CreateOptions, Error, Mode, PolicyKind, Stats};
 
 const BLOCKS: u64 = 3000;
 
@@ -141,4 +141,53 @@ fn a_cache_that_drops_everything_at_recovery_goes_on() {
     }
     assert!(reads.count() < 400, "{} misses: {:?}", reads.count(), open.cache.stats());
     open.cache.close().unwrap();
+}
+
+/// A cache that gets another policy keeps all that is in it, and in its order.
+#[test]
+fn a_switch_of_the_policy_keeps_the_cache_warm() {
+    let kinds = [PolicyKind::S3Fifo, PolicyKind::WTinyLfu, PolicyKind::Lru, PolicyKind::SEED];
+    for from in kinds {
+        for to in kinds {
+            let what = format!("from {from} to {to}");
+            let create = CreateOptions { policy: from, ..CreateOptions::default() };
+            let rig = Rig::with(Mode::WriteBack, 2 << 20, 2000, &create);
+            let open = rig.open();
+            for number in 0..100 {
+                read(&*open.device, number).unwrap();
+                write(&*open.device, 100 + number, 1).unwrap();
+            }
+            open.device.flush().unwrap();
+            let switched = open.cache.set_policy(to);
+            if from != to && matches!(to, PolicyKind::SetAssociative { .. }) {
+                assert!(matches!(switched, Err(Error::Invalid(_))), "{what}");
+                continue;
+            }
+            switched.unwrap_or_else(|e| panic!("{what}: {e}"));
+            open.cache.check_invariants();
+            let warm = |device: &dyn BlockDevice, what: &str| {
+                let reads = Counter::new(&rig.origin_disk, Request::Read);
+                for number in 0..100 {
+                    assert!(read(device, number).unwrap() == block(number, 0), "{what}");
+                    assert!(
+                        read(device, 100 + number).unwrap() == block(100 + number, 1),
+                        "{what}"
+                    );
+                }
+                assert_eq!(reads.count(), 0, "{what}");
+            };
+            warm(&*open.device, &what);
+            rig.cut(open);
+            let open = rig.open();
+            assert_eq!(open.cache.policy(), to, "{what}");
+            warm(&*open.device, &format!("{what}, after a power cut"));
+            // And it evicts.
+            for number in 0..2000 {
+                read(&*open.device, number).unwrap();
+            }
+            assert!(open.cache.stats().evictions > 0, "{what}");
+            open.cache.check_invariants();
+            open.cache.close().unwrap();
+        }
+    }
 }

@@ -38,6 +38,9 @@ pub struct Caching {
     /// Accept a source that was changed without the cache; its clean blocks are dropped
     #[arg(long, requires = "cache")]
     pub cache_invalidate: bool,
+    /// Accept a source that has grown: its dirty data is written back within its old length first
+    #[arg(long, requires = "cache")]
+    pub cache_resized: bool,
     /// Discard the cache's content at the end, and write no metadata
     #[arg(long, requires = "cache")]
     pub cache_volatile: bool,
@@ -64,6 +67,7 @@ impl Caching {
         let flags = [
             ("--cache-add", self.cache_add),
             ("--cache-invalidate", self.cache_invalidate),
+            ("--cache-resized", self.cache_resized),
             ("--cache-volatile", self.cache_volatile),
         ];
         let valued = valued.into_iter().filter_map(|(name, v)| Some(format!("{name}={}", v?)));
@@ -94,6 +98,8 @@ pub enum Cache {
     Flush(Flush),
     /// Switch the mode of a source of a cache in use
     Mode(SetMode),
+    /// Switch the eviction policy of a cache, in use or not
+    Policy(SetPolicy),
     /// Remove a source from a cache
     Detach(Detach),
     /// Record what is read and written through a cache in use
@@ -136,8 +142,12 @@ pub struct Flush {
     /// The source, for a cache that is not in use
     pub source: Option<String>,
     /// Name of the source in the cache [default: the source]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", requires = "source")]
     pub cache_name: Option<String>,
+    /// Accept a source that has grown: its dirty data is written back within its old length, and the
+    /// cache takes the new one
+    #[arg(long, requires = "source")]
+    pub resized: bool,
 }
 
 #[derive(Debug, Args)]
@@ -150,6 +160,14 @@ pub struct SetMode {
     /// The source, if more than one is in use
     #[arg(long, value_name = "NAME")]
     pub origin: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SetPolicy {
+    /// The cache
+    pub cache: String,
+    /// The new policy: s3fifo, wtinylfu or lru
+    pub policy: PolicyKind,
 }
 
 #[derive(Debug, Args)]

@@ -190,7 +190,8 @@ pub struct Serve {
     #[command(flatten)]
     pub etcd: Etcd,
     /// Listen here: HOST:PORT, HOST, quic://HOST:PORT or unix:/PATH, with IPv6 addresses in
-    /// brackets; more than once; over QUIC with --tls-certificates [default: localhost:7473]
+    /// brackets; more than once; over QUIC with --tls-certificates [default: the sockets of
+    /// LISTEN_FDS (socket activation), or localhost:7473]
     #[arg(long, short, value_name = "ADDRESS")]
     pub listen: Vec<String>,
     /// Directory of ca-cert.pem, server-cert.pem and server-key.pem: use TLS, and admit only

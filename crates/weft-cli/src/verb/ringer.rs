@@ -140,6 +140,9 @@ struct Served {
 
 fn serve(out: Output, args: &Serve) -> Outcome {
     if args.background && !args.detached {
+        if weft::net::inherited_count().map_err(failed)? > 0 {
+            super::serve::refuse_beside_inherited(false, true)?;
+        }
         let (process, said) = again()?;
         if let Some(file) = &args.pid_file {
             background::write_pid(file, process)?;
@@ -208,7 +211,10 @@ fn start(args: &Serve) -> Result<Server, Failure> {
 fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     let mut listen: Vec<Address> =
         args.listen.iter().map(|a| address(a)).collect::<Result<_, _>>()?;
-    if listen.is_empty() {
+    let activated = weft::net::inherited_count().map_err(failed)? > 0;
+    if activated {
+        super::serve::refuse_beside_inherited(!listen.is_empty(), args.background)?;
+    } else if listen.is_empty() {
         listen.push(address("localhost")?);
     }
     let (mut tls, mut authority, mut admins) = (None, None, Vec::new());
@@ -237,6 +243,7 @@ fn serve_options(args: &Serve) -> Result<ServeOptions, Failure> {
     let epoch_micros = args.epoch * 1_000_000;
     Ok(ServeOptions {
         listen,
+        activated,
         tls,
         insecure: args.insecure,
         authority,

@@ -14,7 +14,7 @@ use weft::mounts::absolute_source;
 use weft::nbd::server::{Options, Server};
 use weft::nbd::wire::PORT;
 use weft::nbd::{Export, Uri};
-use weft::net::{Address, ServerTls};
+use weft::net::{Address, Listener, ServerTls};
 
 /// The time limit for requests in progress when the server ends.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -38,7 +38,10 @@ pub fn run(out: Output, args: &Serve) -> Outcome {
 }
 
 fn nbd(out: Output, args: &ServeNbd) -> Outcome {
-    let addresses = addresses(args)?;
+    let inherited = inherited(args)?;
+    // Whoever passes sockets knows them, and its output is not the server's.
+    let activated = !inherited.is_empty();
+    let addresses = if inherited.is_empty() { addresses(args)? } else { Vec::new() };
     refuse_exposed(args, &addresses)?;
     if args.background && !args.detached {
         return in_background(out, args);
@@ -53,7 +56,16 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
     export.read_only |= args.read_only;
     let read_only = export.read_only;
     let mut server = Server::new(vec![export], options(args)?).map_err(failed)?;
-    let uris = listen(&mut server, args, addresses)?;
+    let mut listening = Vec::new();
+    for listener in inherited {
+        listening.push(server.listen_on(listener).map_err(failed)?);
+    }
+    for address in addresses {
+        // The socket is removed at the end, when the working directory may be another.
+        let address = address.absolute().map_err(failed)?;
+        listening.push(server.listen(&address).map_err(failed)?);
+    }
+    let uris = listening.into_iter().map(|address| uri(args, address)).collect();
     let served = Served {
         source: args.source.clone(),
         export: args.export.clone(),
@@ -67,7 +79,7 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
     }
     if args.detached {
         background::let_go(&serde_json::to_string(&served).map_err(std::io::Error::from)?)?;
-    } else {
+    } else if !activated {
         report(out, &served)?;
     }
     signals.forever().next();
@@ -151,33 +163,57 @@ fn refuse_exposed(args: &ServeNbd, addresses: &[Address]) -> Result<(), Failure>
     Ok(())
 }
 
-/// Listens on all addresses, and returns the URIs of each.
-fn listen(
-    server: &mut Server,
-    args: &ServeNbd,
-    addresses: Vec<Address>,
-) -> Result<Vec<String>, Failure> {
-    let mut uris = Vec::new();
-    let mut add = |address| {
-        uris.push(
-            Uri {
-                address,
-                export: args.export.clone(),
-                encrypted: args.tls == ServeTls::Require,
-                tls_certificates: None,
-                tls_hostname: None,
-                connections: None,
-                timeout: None,
-            }
-            .to_string(),
-        );
-    };
-    for address in addresses {
-        // The socket is removed at the end, when the working directory may be another.
-        let address = address.absolute().map_err(failed)?;
-        add(server.listen(&address).map_err(failed)?);
+/// The sockets that the process was started with, by a service manager (socket activation).
+fn inherited(args: &ServeNbd) -> Result<Vec<Listener>, Failure> {
+    if weft::net::inherited_count().map_err(failed)? == 0 {
+        return Ok(Vec::new());
     }
-    Ok(uris)
+    refuse_beside_inherited(!args.listen.is_empty() || args.socket.is_some(), args.background)?;
+    let listeners = weft::net::inherited_listeners().map_err(failed)?;
+    for listener in &listeners {
+        let open = listener.open_to_others().map_err(failed)?;
+        if let Some(why) = open.filter(|_| !args.insecure && args.tls != ServeTls::Require) {
+            let what = if args.read_only { "read" } else { "read and change" };
+            return Err(Failure::usage(format!(
+                "{why}, who could {what} {}: give it other permissions (SocketMode=0600 in a unit \
+                 of systemd), or serve with --tls require --tls-certificates DIRECTORY, or \
+                 --insecure",
+                args.source
+            )));
+        }
+    }
+    Ok(listeners)
+}
+
+/// Refuses what contradicts sockets that the process was started with.
+pub fn refuse_beside_inherited(listens: bool, background: bool) -> Result<(), Failure> {
+    if listens {
+        return Err(Failure::usage(
+            "the sockets to listen on were passed by the service manager (LISTEN_FDS): leave out \
+             --listen and --socket, or unset LISTEN_FDS",
+        ));
+    }
+    if background {
+        return Err(Failure::usage(
+            "with sockets of a service manager (LISTEN_FDS) the server must stay its process: leave \
+             out --background",
+        ));
+    }
+    Ok(())
+}
+
+/// The URI of an address that is listened on.
+fn uri(args: &ServeNbd, address: Address) -> String {
+    let uri = Uri {
+        address,
+        export: args.export.clone(),
+        encrypted: args.tls == ServeTls::Require,
+        tls_certificates: None,
+        tls_hostname: None,
+        connections: None,
+        timeout: None,
+    };
+    uri.to_string()
 }
 
 /// Runs the server in a background process and waits until it can be reached.

@@ -16,6 +16,28 @@ fn the_exit_codes_are_documented() {
     }
 }
 
+/// The session of the page on network disks, as a shell runs it.
+#[cfg(feature = "ringer")]
+#[test]
+fn the_sessions_of_network_disks_run() {
+    let page = document("docs/nbd.md");
+    let sessions = blocks(&page, "sh");
+    assert_eq!(sessions.len(), 2, "without and with TLS");
+    let weft = Path::new(env!("CARGO_BIN_EXE_weft")).parent().expect("a directory");
+    for session in sessions {
+        let bench = Bench::new();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+        let port = free.expect("a port").port().to_string();
+        let script = format!("set -e\n{}", session.replace("10810", &port));
+        let path = format!("{}:{}", weft.display(), std::env::var("PATH").unwrap_or_default());
+        let mut shell = std::process::Command::new("sh");
+        shell.arg("-c").arg(&script).env("PATH", path).current_dir(bench.dir());
+        let ran = crate::run::ran(&shell.output().expect("sh runs"));
+        assert_eq!(ran.code, 0, "{script}\n{ran:#?}");
+        assert!(ran.out.contains("lost+found"), "what it lists: {ran:#?}");
+    }
+}
+
 /// The blocks of a document in a language, in order.
 fn blocks(text: &str, language: &str) -> Vec<String> {
     let parts = text.split("\n```").collect::<Vec<_>>();

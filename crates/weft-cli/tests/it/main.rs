@@ -1,6 +1,7 @@
 //! The `weft` command from outside, and the rules of the house.
 
 mod cache;
+mod cache_sources;
 mod cached;
 mod careful;
 mod check;
@@ -60,6 +61,7 @@ mod run;
 #[cfg(feature = "archive")]
 mod s3;
 mod scripts;
+mod sockets;
 mod sources;
 mod tar;
 mod trace;

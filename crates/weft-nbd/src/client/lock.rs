@@ -19,11 +19,23 @@ pub(crate) struct HostLock {
     _socket: OwnedFd,
 }
 
+/// The address however it was written: the path of a socket without symbolic links.
+fn one_name(address: &Address) -> String {
+    match address {
+        Address::Unix(path) => match path.canonicalize() {
+            Ok(real) => Address::Unix(real).to_string(),
+            Err(_) => address.to_string(),
+        },
+        Address::Tcp(host, port) => Address::Tcp(host.to_ascii_lowercase(), *port).to_string(),
+        Address::Quic(..) => address.to_string(),
+    }
+}
+
 impl HostLock {
     /// Takes the lock of an export, or of the part of it that `part` names.
     pub fn take(address: &Address, export: &str, part: &str) -> Result<Self> {
         // FNV-1a of 64 bits: the same in every process; names are short and few.
-        let text = format!("{address}\0{export}\0{part}");
+        let text = format!("{}\0{export}\0{part}", one_name(address));
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -45,5 +57,27 @@ impl HostLock {
                 Err(e) => return Err(failed(e)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_is_locked_by_every_way_to_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("s"), "").expect("a file stands for the socket");
+        std::os::unix::fs::symlink(dir.path().join("s"), dir.path().join("link")).expect("a link");
+        let take = |name: &str| HostLock::take(&Address::Unix(dir.path().join(name)), "disk", "");
+        let held = take("s").expect("it is free");
+        for other in ["s", "link", "./s"] {
+            assert!(matches!(take(other), Err(Error::InUse)), "{other}");
+        }
+        drop(held);
+        take("link").expect("it is free again");
+        let host = |name: &str| HostLock::take(&Address::Tcp(name.into(), 1), "disk", "weft-test");
+        let _held = host("Example.test").expect("it is free");
+        assert!(matches!(host("example.TEST"), Err(Error::InUse)));
     }
 }

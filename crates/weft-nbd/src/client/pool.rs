@@ -203,7 +203,11 @@ impl Pool {
             | F::SEND_TRIM
             | F::SEND_WRITE_ZEROES
             | F::CAN_MULTI_CONN;
-        let changed = if now.len_bytes != then.len_bytes {
+        let changed = if now.len_bytes > then.len_bytes {
+            // It may be another disk: writes that were not flushed are not repeated on it.
+            let (was, is) = (then.len_bytes, now.len_bytes);
+            format!("it has grown from {was} to {is} bytes; end this process and open it anew")
+        } else if now.len_bytes != then.len_bytes {
             format!("it had {} bytes and has {}", then.len_bytes, now.len_bytes)
         } else if now.name != then.name {
             format!("it was {:?} and is {:?}", then.name, now.name)

@@ -120,8 +120,9 @@ impl Export {
 /// The options of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The most connections at once. Further clients receive this reason, and their connections are
-    /// closed.
+    /// The most connections at once. A further one takes the place of the oldest that has not ended
+    /// its handshake, so that silent clients keep no others out; if all have, it receives this
+    /// reason and is closed.
     pub connections_max: usize,
     /// The most requests in progress at once on each connection.
     pub threads: usize,
@@ -175,13 +176,29 @@ pub struct Counters {
     pub others: AtomicU64,
 }
 
+/// A connection that is served.
+struct Connection {
+    socket: Arc<Socket>,
+    /// Its handshake has not ended.
+    shaking_hands: bool,
+}
+
+/// A client during its handshake.
+#[derive(Clone, Copy)]
+enum Client<'a> {
+    /// It is the connection of this number.
+    Served(u64),
+    /// It is not served, for this reason.
+    Refused(&'a str),
+}
+
 /// The state that all threads of a server share.
 struct Shared {
     exports: Arc<[Arc<Export>]>,
     options: Options,
     stopping: Arc<AtomicBool>,
-    /// The sockets of all connections, to wake their threads at the end.
-    connections: Mutex<HashMap<u64, Arc<Socket>>>,
+    /// All connections, to wake their threads at the end.
+    connections: Mutex<HashMap<u64, Connection>>,
     ended: Condvar,
     /// The number of clients that are being refused.
     turning_away: AtomicUsize,
@@ -241,7 +258,15 @@ impl Server {
     /// [`Error::Net`], with `AddrInUse` if another process listens there, or if the path of a Unix
     /// socket is another kind of file.
     pub fn listen(&mut self, address: &Address) -> Result<Address> {
-        let listener = Listener::bind(address, self.shared.options.socket_mode)?;
+        self.listen_on(Listener::bind(address, self.shared.options.socket_mode)?)
+    }
+
+    /// Listens on a socket that listens already, such as one of the service manager
+    /// ([`weft_net::inherited_listeners`]), and returns its address.
+    ///
+    /// # Errors
+    /// [`Error::Net`] if no thread can be started.
+    pub fn listen_on(&mut self, listener: Listener) -> Result<Address> {
         let shared = Arc::clone(&self.shared);
         let listening = listener.start("weft-nbd-accept", move |socket| shared.take(socket))?;
         let address = listening.address().clone();
@@ -292,16 +317,16 @@ impl Server {
         self.listeners.clear();
         let deadline = Instant::now() + limit;
         let mut connections = self.shared.connections();
-        for socket in connections.values() {
-            socket.shutdown(Shutdown::Read);
+        for connection in connections.values() {
+            connection.socket.shutdown(Shutdown::Read);
         }
         let mut cut = false;
         while !connections.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() && !cut {
                 cut = true;
-                for socket in connections.values() {
-                    socket.shutdown(Shutdown::Both);
+                for connection in connections.values() {
+                    connection.socket.shutdown(Shutdown::Both);
                 }
             }
             // After the cut only the device itself can take long.
@@ -319,7 +344,7 @@ impl Drop for Server {
 }
 
 impl Shared {
-    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -341,14 +366,23 @@ impl Shared {
             return;
         }
         if connections.len() >= self.options.connections_max {
-            drop(connections);
-            return self.turn_away(socket);
+            let shaking = connections.iter().filter(|(_, c)| c.shaking_hands).map(|(id, _)| *id);
+            let Some(oldest) = shaking.min() else {
+                drop(connections);
+                return self.turn_away(socket);
+            };
+            // Its thread finds out when it reads next, and that its place is gone.
+            if let Some(replaced) = connections.remove(&oldest) {
+                replaced.socket.shutdown(Shutdown::Both);
+            }
+            tracing::info!("a connection without a handshake was closed for a new one");
         }
-        connections.insert(id, Arc::clone(&socket));
+        let connection = Connection { socket: Arc::clone(&socket), shaking_hands: true };
+        connections.insert(id, connection);
         let shared = Arc::clone(self);
         let work = move || {
             let gone = Gone { shared: &shared, id };
-            match shared.converse(socket) {
+            match shared.converse(id, socket) {
                 Ok(()) => tracing::debug!("a client ended"),
                 // A client that violates the protocol harms only itself; many may be an attack.
                 Err(e) => tracing::info!(error = %e, "a connection ended"),
@@ -379,7 +413,9 @@ impl Shared {
                 .set_read_timeout(TICK)
                 .and_then(|()| socket.set_write_timeout(TURN_AWAY_LIMIT))
                 .map_err(Error::from)
-                .and_then(|()| shared.handshake(Channel::plain(socket), deadline, Some(&why)));
+                .and_then(|()| {
+                    shared.handshake(Channel::plain(socket), deadline, Client::Refused(&why))
+                });
             if let Err(e) = told {
                 tracing::debug!(error = %e, "a refused connection ended");
             }
@@ -391,11 +427,12 @@ impl Shared {
     }
 
     /// Serves a connection from its first byte to its last.
-    fn converse(&self, socket: Arc<Socket>) -> Result<()> {
+    fn converse(&self, id: u64, socket: Arc<Socket>) -> Result<()> {
         socket.set_read_timeout(TICK)?;
         socket.set_write_timeout(SEND_LIMIT)?;
         let deadline = Instant::now() + self.options.handshake_limit;
-        let Some((channel, agreed)) = self.handshake(Channel::plain(socket), deadline, None)?
+        let client = Client::Served(id);
+        let Some((channel, agreed)) = self.handshake(Channel::plain(socket), deadline, client)?
         else {
             return Ok(());
         };
@@ -404,13 +441,13 @@ impl Shared {
         Session::new(channel, agreed, &self.options, stopping, counters).serve()
     }
 
-    /// Performs the handshake. With `refusal`, the client receives only this reason. Returns `None`
-    /// if the client ended the session.
+    /// Performs the handshake. A refused client receives only the reason. Returns `None` if the
+    /// session has ended: by the client, or as another one has taken its place.
     fn handshake(
         &self,
         mut channel: Channel,
         deadline: Instant,
-        refusal: Option<&str>,
+        client: Client<'_>,
     ) -> Result<Option<(Channel, Agreement)>> {
         let flags = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
         send(&mut channel, &ServerHello { flags }.encode())?;
@@ -420,8 +457,8 @@ impl Shared {
             Err(weft_net::Error::Io { .. }) => return Ok(None),
             other => other?,
         }
-        let client = ClientHello::parse(hello)?;
-        let no_zeroes = client.flags.contains(ClientFlags::NO_ZEROES);
+        let hello = ClientHello::parse(hello)?;
+        let no_zeroes = hello.flags.contains(ClientFlags::NO_ZEROES);
         let mut negotiator = Negotiator::new(Arc::clone(&self.exports), self.tls_mode(), no_zeroes);
         let mut data = Vec::new();
         loop {
@@ -443,10 +480,17 @@ impl Shared {
             }
             data.resize(header.len_bytes as usize, 0);
             read_full(&mut *channel.reader, &mut data, Some(deadline))?;
-            let next = match refusal {
-                Some(why) => Negotiator::turn_away(header.option, why, &mut replies),
-                None => negotiator.option(header.option, &data, &mut replies),
+            let next = match client {
+                Client::Refused(why) => Negotiator::turn_away(header.option, why, &mut replies),
+                Client::Served(_) => negotiator.option(header.option, &data, &mut replies),
             };
+            // Before the client learns that it is served: from then on no other takes its place.
+            if let (Next::Transmission(_), Client::Served(id)) = (&next, client) {
+                match self.connections().get_mut(&id) {
+                    Some(connection) => connection.shaking_hands = false,
+                    None => return Ok(None),
+                }
+            }
             send(&mut channel, &replies)?;
             match next {
                 Next::Option => {}

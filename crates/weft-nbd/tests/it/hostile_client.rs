@@ -32,6 +32,34 @@ fn others_are_served(bench: &Bench) {
     assert_eq!(raw.error(Command::READ, 0, 4096), NbdErrno::OK);
 }
 
+/// As many silent clients as there may be connections, and more: another is served at once, and those
+/// that are served stay.
+#[test]
+fn silent_clients_keep_no_others_out() {
+    let bench = Bench::new();
+    let export = Export::new("", Arc::new(MemoryDevice::new(LEN)));
+    let options =
+        ServerOptions { handshake_limit: LONG, connections_max: 8, ..ServerOptions::default() };
+    let server = bench.serve_with(vec![export], options);
+    let mut served: Vec<Raw> = (0..3).map(|_| Raw::connect(&bench)).collect();
+    let connect = || UnixStream::connect(bench.socket()).expect("it connects");
+    let mut silent: Vec<UnixStream> = (0..12).map(|_| connect()).collect();
+    for _ in 0..4 {
+        others_are_served(&bench);
+        silent.push(connect());
+    }
+    for raw in &mut served {
+        assert_eq!(raw.error(Command::READ, 0, 4096), NbdErrno::OK);
+    }
+    assert_eq!(server.counters().refused.load(Ordering::Relaxed), 0);
+    drop(silent);
+    wait_until("the silent ones are gone", || server.connections() == 3);
+    served.extend((0..5).map(|_| Raw::connect(&bench)));
+    for raw in &mut served {
+        assert_eq!(raw.error(Command::READ, 0, 4096), NbdErrno::OK);
+    }
+}
+
 #[test]
 fn a_client_that_never_sends_is_let_go() {
     let silent_ones = |bench: &Bench| {

@@ -2,6 +2,7 @@
 
 mod connections;
 mod quic;
+mod sockets;
 mod users;
 
 use std::path::Path;

@@ -6,8 +6,8 @@ use crate::{Error, Result};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,15 +57,17 @@ impl Listener {
     pub fn unix(path: &Path, handler: Handler) -> Result<Self> {
         let fail = |e| Error::host("listen on", path, e);
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).map_err(|e| Error::host("make", dir, e))?;
+            // Whatever the umask is: others must not be able to put a socket of theirs there.
+            let mut made = std::fs::DirBuilder::new();
+            let made = made.recursive(true).mode(0o755).create(dir);
+            made.map_err(|e| Error::host("make", dir, e))?;
         }
         // This process has locked the cache, so an existing socket is left over from a crash.
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
             _ => {}
         }
-        let listener = UnixListener::bind(path).map_err(fail)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
+        let listener = weft_net::bind_unix(path, 0o600).map_err(fail)?;
         let accept = move || listener.accept().map(|(stream, _)| stream);
         Self::start(Place::Unix(path.to_owned()), accept, handler)
     }
@@ -204,6 +206,8 @@ pub fn request(socket: &Path, method: &str, target: &str) -> Result<Option<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
 
     fn echo() -> Handler {
         Arc::new(|request| match request.path.as_str() {

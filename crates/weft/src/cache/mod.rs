@@ -1,13 +1,14 @@
 //! A source behind a cache, as the command uses one: opened together, queried and controlled while
 //! in use, closed together.
 //!
-//! A cache identifies a source by its name and length. An identity that lies on the source itself,
-//! such as the UUID of its file system, would change with each mkfs through the cache, and is stale
-//! on the source while the new one is dirty in the cache; the cache itself checks that the
-//! *content* is as it left it.
+//! A cache identifies a source by its name (module `identity`) and length. An identity that lies on
+//! the source itself, such as the UUID of its file system, would change with each mkfs through the
+//! cache, and is stale on the source while the new one is dirty in the cache; the cache itself checks
+//! that the *content* is as it left it.
 
 mod control;
 mod http;
+mod identity;
 mod settings;
 mod tap;
 
@@ -87,6 +88,17 @@ pub fn resize(cache: &str, len_bytes: u64) -> Result<()> {
     shrink_file(cache, len_bytes)
 }
 
+/// Switches the replacement policy of a cache that is not in use.
+///
+/// # Errors
+/// [`crate::Error::Volume`]: the policy is unchanged.
+pub fn set_policy(cache: &str, policy: PolicyKind) -> Result<()> {
+    let (opened, _file) = open_file(cache, OpenOptions::default())?;
+    let switched = opened.set_policy(policy);
+    let closed = opened.close();
+    switched.and(closed).map_err(|e| named(cache, &e))
+}
+
 /// Resizes a cache whose file may have to grow for it.
 fn resize_with_file(
     cache: &Cache,
@@ -123,7 +135,14 @@ pub fn file_of(cache: &str) -> Result<PathBuf> {
 
 /// A cache's error, with the name of the cache.
 pub fn named(cache: &str, error: &Error) -> crate::Error {
-    crate::Error::Volume { image: cache.to_owned(), message: error.to_string() }
+    let message = match error {
+        Error::Shortened { len_bytes, .. } => format!(
+            "{error}. Bring back the whole of it; or make it as long again, truncate -s {len_bytes} \
+             {cache}, and keep what is left: weft cache repair {cache}"
+        ),
+        _ => error.to_string(),
+    };
+    crate::Error::Volume { image: cache.to_owned(), message }
 }
 
 /// A source with a cache in front of it.
@@ -145,16 +164,15 @@ impl CachedSource {
     pub fn open(source: &str, origin: Arc<dyn BlockDevice>, settings: &Settings) -> Result<Self> {
         let cache_name = settings.cache.clone();
         let (cache, file) = open_file(&cache_name, settings.open.clone())?;
-        let id = OriginId {
-            len_bytes: origin.geometry().len_bytes,
-            label: match &settings.name {
-                Some(name) => name.clone(),
-                None => crate::mounts::absolute_source(source)?,
-            },
-            ..OriginId::default()
-        };
+        let given = settings.name.as_deref();
+        let label = identity::name_of(&cache, source, given)?;
+        if identity::adds(&settings.attach, given) {
+            identity::refuse_known(&cache_name, &cache, source, &label, &*origin)?;
+        }
+        let id = OriginId { len_bytes: origin.geometry().len_bytes, label, ..OriginId::default() };
+        let attached = cache.attach(origin, &id, &settings.attach);
         let device =
-            cache.attach(origin, &id, &settings.attach).map_err(|e| named(&cache_name, &e))?;
+            attached.map_err(|e| identity::not_attached(&cache_name, &cache, source, &e))?;
         let tap = Arc::new(Tap::new(device));
         let mut opened = Self { cache_name, cache, file, tap, listeners: Vec::new() };
         if let Some(dir) = &settings.runtime_dir {
@@ -336,6 +354,11 @@ fn change(
             let mode: Mode = request.query.parse()?;
             device.set_mode(mode)?;
             Ok(format!("the mode is {mode} now\n"))
+        }
+        "/policy" => {
+            let policy: PolicyKind = request.query.parse()?;
+            cache.set_policy(policy)?;
+            Ok(format!("the policy is {policy} now\n"))
         }
         "/resize" => {
             let len_bytes = parse_size(&request.query)?;

@@ -153,6 +153,14 @@ fn a_cache_without_persistence_survives_cuts_everywhere() {
     campaign(Family::Forgetful, 0..4, 1);
 }
 
+/// Zeroes, discards, writes and reads of every length up to all of the origin.
+#[test]
+fn requests_of_every_length_survive_cuts_everywhere() {
+    for (family, _) in Family::ALL.iter().filter(|(family, _)| family.is_long()) {
+        campaign(*family, 0..3, 1);
+    }
+}
+
 #[test]
 fn a_cache_that_is_still_loading_survives_cuts() {
     campaign(Family::Large, 0..3, 1);

@@ -42,10 +42,23 @@ struct Sector {
     lost_below: bool,
 }
 
+impl Sector {
+    /// What it may read as after a discard: as before, or zeroes, or garbage. An older content must
+    /// not return, even if the disk ignores discards and has not got the newest one yet; unless a
+    /// flush of it has failed: then the disk may have lost anything.
+    fn after_discard(&self, failed: bool) -> Vec<Value> {
+        let mut may = if failed { self.ever.clone() } else { self.now.clone() };
+        join(&mut may, &[Arc::clone(zeroes()), Arc::clone(garbage())]);
+        may
+    }
+}
+
 /// The expectations for several origins. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Oracle {
     origins: Vec<Vec<Arc<Sector>>>,
+    /// A flush of an origin has failed.
+    failed: bool,
 }
 
 fn zeroes() -> &'static Value {
@@ -114,7 +127,7 @@ impl Oracle {
             lost_below: false,
         });
         let origin = |len: &u64| vec![Arc::clone(&sector); (*len as usize).div_ceil(SECTOR)];
-        Self { origins: lens_bytes.iter().map(origin).collect() }
+        Self { origins: lens_bytes.iter().map(origin).collect(), failed: false }
     }
 
     fn sector(&mut self, origin: usize, number: usize) -> &mut Sector {
@@ -172,20 +185,22 @@ impl Oracle {
 
     /// A discard of whole sectors starts.
     pub fn begin_discard(&mut self, origin: usize, offset: u64, len: usize) {
+        let failed = self.failed;
         for (number, within, _) in sectors(offset, len) {
             assert_eq!(within.len(), SECTOR, "the test discards whole sectors");
             let sector = self.sector(origin, number);
             join(&mut sector.ever, &[Arc::clone(zeroes()), Arc::clone(garbage())]);
-            let ever = sector.ever.clone();
-            join(&mut sector.since, &ever);
+            let may = sector.after_discard(failed);
+            join(&mut sector.since, &may);
         }
     }
 
-    /// The discard was acknowledged: the range may read as anything it ever held, or nothing.
+    /// The discard was acknowledged: the range may read as before or as nothing.
     pub fn end_discard(&mut self, origin: usize, offset: u64, len: usize) {
+        let failed = self.failed;
         for (number, ..) in sectors(offset, len) {
             let sector = self.sector(origin, number);
-            sector.now = sector.ever.clone();
+            sector.now = sector.after_discard(failed);
             if sector.lost_below {
                 sector.hidden = true;
                 sector.rewritten = false;
@@ -219,6 +234,7 @@ impl Oracle {
     /// power goes, and no good flush changes it.
     pub fn flush_failed(&mut self, origin: usize, hidden: bool) -> bool {
         let mut any = false;
+        self.failed = true;
         if hidden {
             for sector in self.origins[origin].iter_mut().filter(|s| !s.lost_below) {
                 Arc::make_mut(sector).lost_below = true;

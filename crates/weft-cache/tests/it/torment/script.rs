@@ -84,10 +84,15 @@ pub enum Family {
     Forgetful,
     /// A cache of a few thousand blocks, used while most of its checkpoint is not loaded yet.
     Large,
+    /// Origins of a few MiB, and requests of every length up to all of an origin: the cache treats
+    /// what is longer than 1 MiB in other ways.
+    Long(Mode),
+    /// The same, and modes change.
+    LongMixed,
 }
 
 impl Family {
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 18] = [
         (Self::Only(Mode::WriteThrough), "write-through"),
         (Self::Only(Mode::WriteBack), "write-back"),
         (Self::Only(Mode::WriteAround), "write-around"),
@@ -103,6 +108,9 @@ impl Family {
         (Self::FailingMixed, "failing-mixed"),
         (Self::Forgetful, "forgetful"),
         (Self::Large, "large"),
+        (Self::Long(Mode::WriteBack), "long-write-back"),
+        (Self::Long(Mode::WriteThrough), "long-write-through"),
+        (Self::LongMixed, "long-mixed"),
     ];
 
     pub fn name(self) -> &'static str {
@@ -124,9 +132,9 @@ impl Family {
             Mode::PassThrough,
         ];
         match self {
-            Self::Mixed | Self::FailingMixed | Self::Large => &ALL,
+            Self::Mixed | Self::FailingMixed | Self::Large | Self::LongMixed => &ALL,
             Self::Forgetful => &[Mode::WriteThrough, Mode::WriteAround, Mode::WriteInvalidate],
-            Self::Only(mode) | Self::Failing(mode) => {
+            Self::Only(mode) | Self::Failing(mode) | Self::Long(mode) => {
                 &ALL[ALL.iter().position(|m| *m == mode).unwrap_or(0)..][..1]
             }
         }
@@ -135,6 +143,11 @@ impl Family {
     /// Whether flushes of origins fail.
     pub fn fails(self) -> bool {
         matches!(self, Self::Failing(_) | Self::FailingMixed)
+    }
+
+    /// Whether requests are of every length.
+    pub fn is_long(self) -> bool {
+        matches!(self, Self::Long(_) | Self::LongMixed)
     }
 
     /// Whether the cache may ever hold what the origin does not.
@@ -165,8 +178,11 @@ impl Config {
         let large = family == Family::Large;
         let block_bytes =
             if large { 4096 } else { *rng.pick(&[4096, 4096, 8192, 16384, 65536]).expect("some") };
+        let long = family.is_long();
         let blocks = match block_bytes {
             _ if large => 600 + rng.below(1000),
+            // Half of an origin to all of it.
+            _ if long => (1 + rng.below(3)) * (1 << 20) / u64::from(block_bytes) + rng.below(8),
             65536 => 6 + rng.below(6),
             _ => 6 + rng.below(26),
         };
@@ -176,6 +192,8 @@ impl Config {
                 // More than the cache holds, and often with a part of a block at the end.
                 let whole = if large {
                     (300 + rng.below(1000)) * u64::from(block_bytes)
+                } else if long {
+                    ((2 << 20) / u64::from(block_bytes) + rng.below(16)) * u64::from(block_bytes)
                 } else {
                     let most = (512 << 10) / u64::from(block_bytes);
                     (blocks + 2 + rng.below(blocks)).min(most) * u64::from(block_bytes)
@@ -312,7 +330,11 @@ impl Workload {
         let len = config.origin_bytes[origin];
         let (from, size) = if rng.chance(2, 3) { self.hot[origin] } else { (0, len) };
         let offset = (from + rng.below(size)).min(len - 1) / unit * unit;
-        let longest = u64::from(config.block_bytes) * *rng.pick(&[1, 1, 3]).expect("some");
+        let longest = if config.family.is_long() {
+            *rng.pick(&[unit, 64 << 10, 1 << 20, len]).expect("some")
+        } else {
+            u64::from(config.block_bytes) * *rng.pick(&[1, 1, 3]).expect("some")
+        };
         let want = (1 + rng.below(longest)).div_ceil(unit) * unit;
         (offset, want.min(len - offset) as usize)
     }

@@ -24,6 +24,11 @@ pub(super) enum Trouble {
 }
 
 impl Case {
+    /// Whether there are zeroes and discards.
+    pub(super) fn has_zeroes(&self) -> bool {
+        self.ahead || self.long
+    }
+
     /// The version of a sector's content, which is to be from `floor` to `ceiling`: what it is not, if it
     /// is none of them. Zeroes count as the oldest version from `floor` on that they can be. What was
     /// discarded and not written since may be anything that it ever was.
@@ -36,7 +41,7 @@ impl Case {
     ) -> Result<u64, String> {
         let version = version_of(s, bytes)?;
         let other = Err(format!("sector {s} is of version {version}"));
-        if !self.ahead {
+        if !self.has_zeroes() {
             return if (floor..=ceiling).contains(&version) { Ok(version) } else { other };
         }
         let discarded = floor > 0 && floor.next_multiple_of(DISCARD_EVERY) <= ceiling;
@@ -58,7 +63,7 @@ impl Case {
                 let zeroes = next.next_multiple_of(ZEROES_EVERY);
                 zeroes + if zeroes.is_multiple_of(DISCARD_EVERY) { ZEROES_EVERY } else { 0 }
             }
-            How::Write if self.ahead && next.is_multiple_of(ZEROES_EVERY) => next + 1,
+            How::Write if self.has_zeroes() && next.is_multiple_of(ZEROES_EVERY) => next + 1,
             How::Write => next,
         }
     }

@@ -12,6 +12,7 @@ use weft::cache::{self, Finding, Severity};
 /// Exit codes of fsck(8).
 const REPAIRED: u8 = 1;
 const LEFT: u8 = 4;
+const NOT_CHECKED: u8 = 8;
 
 /// The most findings that are listed as text.
 const SHOWN: usize = 50;
@@ -20,12 +21,26 @@ fn open(cache: &str, mode: OpenMode) -> Result<FileDevice, Failure> {
     Ok(FileDevice::open(&cache::file_of(cache)?, mode)?)
 }
 
+/// The failure of a check or a repair that found damage which it cannot get behind, or that found
+/// nothing out.
+fn failed(cache: &str, error: &cache::Error) -> Failure {
+    use cache::Error as E;
+    let damage = matches!(error, E::Damaged { .. } | E::Shortened { .. } | E::DirtyDamaged { .. });
+    let code = if damage { LEFT } else { NOT_CHECKED };
+    Failure { code, ..cache::named(cache, error).into() }
+}
+
+/// Opens a cache that is to be checked.
+fn open_to_check(cache: &str, mode: OpenMode) -> Result<FileDevice, Failure> {
+    open(cache, mode).map_err(|failure| Failure { code: NOT_CHECKED, ..failure })
+}
+
 /// `cache check`.
 pub fn check(out: Output, args: &args::Check) -> Outcome {
-    let device = open(&args.cache, OpenMode::READ_ONLY)?;
+    let device = open_to_check(&args.cache, OpenMode::READ_ONLY)?;
     let progress = out.progress("checking");
     progress.say(if args.quick { "metadata" } else { "metadata and data" });
-    let report = cache::check(&device, !args.quick).map_err(|e| cache::named(&args.cache, &e))?;
+    let report = cache::check(&device, !args.quick).map_err(|e| failed(&args.cache, &e))?;
     drop(progress);
     // Findings that heal in use need no repair: an ordinary power failure leaves them.
     let code = if report.needs_repair() { LEFT } else { DONE };
@@ -38,10 +53,10 @@ pub fn repair(out: Output, args: &args::Repair) -> Outcome {
     if args.dry_run {
         return check(out, &args::Check { cache: args.cache.clone(), quick: false });
     }
-    let device: Arc<dyn BlockDevice> = Arc::new(open(&args.cache, OpenMode::READ_WRITE)?);
+    let device: Arc<dyn BlockDevice> = Arc::new(open_to_check(&args.cache, OpenMode::READ_WRITE)?);
     let progress = out.progress("repairing");
     progress.say("metadata and data");
-    let report = cache::repair(device).map_err(|e| cache::named(&args.cache, &e))?;
+    let report = cache::repair(device).map_err(|e| failed(&args.cache, &e))?;
     drop(progress);
     let code = if report.findings.is_empty() { DONE } else { REPAIRED };
     show(out, &args.cache, &report, code)?;

@@ -31,6 +31,7 @@ pub fn run(out: Output, verb: &Cache) -> Outcome {
         Cache::Resize(args) => resize(out, args),
         Cache::Flush(args) => flush(out, args),
         Cache::Mode(args) => tell(out, &args.cache, &format!("/mode?{}", args.mode)),
+        Cache::Policy(args) => policy(out, args),
         Cache::Detach(args) => detach(out, args),
         Cache::Trace(args) => trace(out, args),
         Cache::Advise(args) => advise::run(out, args),
@@ -64,6 +65,7 @@ fn settings(args: &args::Caching) -> Result<Option<Settings>, Failure> {
     settings.attach.quota_bytes = args.cache_quota.as_deref().map(size).transpose()?;
     settings.attach.add = args.cache_add;
     settings.attach.invalidate = args.cache_invalidate;
+    settings.attach.resized = args.cache_resized;
     for list in &args.cache_options {
         settings.set(list).map_err(|e| Failure::usage(e.to_string()))?;
     }
@@ -194,13 +196,17 @@ fn tell(out: Output, cache: &str, target: &str) -> Outcome {
 fn flush(out: Output, args: &args::Flush) -> Outcome {
     let Some(source) = &args.source else { return tell(out, &args.cache, "/flush") };
     let origin = weft::source::open_source(source, OpenMode::READ_WRITE)?;
-    let settings = Settings {
+    let mut settings = Settings {
         cache: args.cache.clone(),
         name: args.cache_name.clone(),
         ..Settings::default()
     };
+    settings.attach.resized = args.resized;
+    // A source that has grown is written back to when it is attached.
+    let before = args.resized.then(|| show::look(&args.cache)).transpose()?;
+    let before = before.map(|opened| opened.stats().dirty_bytes);
     let cached = CachedSource::open(source, origin, &settings)?;
-    let before = cached.stats().dirty_bytes;
+    let before = before.unwrap_or_else(|| cached.stats().dirty_bytes);
     let written = cached.write_back();
     let left = cached.close()?;
     written?;
@@ -223,6 +229,16 @@ fn resize(out: Output, args: &args::Resize) -> Outcome {
     Ok(DONE)
 }
 
+fn policy(out: Output, args: &args::SetPolicy) -> Outcome {
+    if ask(&args.cache, "GET", "/origins")?.is_some() {
+        return tell(out, &args.cache, &format!("/policy?{}", args.policy));
+    }
+    cache::set_policy(&args.cache, args.policy)?;
+    let text = format!("the policy of {} is {} now", args.cache, args.policy);
+    out.confirm(&json!({ "cache": args.cache, "policy": args.policy.to_string() }), &text)?;
+    Ok(DONE)
+}
+
 fn detach(out: Output, args: &args::Detach) -> Outcome {
     if ask(&args.cache, "GET", "/origins")?.is_some() {
         return tell(out, &args.cache, "/detach");
@@ -240,6 +256,17 @@ fn detach(out: Output, args: &args::Detach) -> Outcome {
             return Err(Failure::usage(format!("{} has several sources: {known}", args.cache)));
         }
     };
+    let dirty_bytes = origins.iter().find(|o| o.id.label == label).map_or(0, |o| o.dirty_bytes);
+    if dirty_bytes > 0 && !args.discard_dirty {
+        return Err(Failure::new(format!(
+            "{}: {} of {label} are in this cache only; weft cache flush {} '{label}' writes them back \
+             (if the source has another name now, with --cache-name '{label}'; if it has grown, with \
+             --resized), and --discard-dirty gives them up",
+            args.cache,
+            human(dirty_bytes),
+            args.cache
+        )));
+    }
     let forgotten = opened.forget(&label, args.discard_dirty);
     let closed = opened.close();
     forgotten.and(closed).map_err(named)?;
