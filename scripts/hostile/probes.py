@@ -10,7 +10,7 @@ from tools import LONG_AGO, NETWORK, STARTED, VARIANTS, attempt, read_all
 # The ioctl(2) of docs/transform.md.
 PUSH = 0xD00057E0
 ATTRIBUTES = [
-    "user.weft.network", "user.weft.explain", "user.weft.convert", "user.secret", "user.weft.history",
+    "user.weft.network", "user.weft.explain", "user.weft.convert", "user.weft.stored", "user.secret", "user.weft.history",
     "user.weft.holders", "user.weft.versions", "user.xdg.tags", "system.posix_acl_access", "security.capability",
 ]  # fmt: skip
 
@@ -105,6 +105,9 @@ ACCESSES = {
     ),
     "convert": Access(
         lambda path: os.setxattr(path, "user.weft.convert", b"hex"), "setfattr -n user.weft.convert -v hex", True
+    ),
+    "push-as-stored": Access(
+        lambda path: os.setxattr(path, "user.weft.stored", b"rot13"), "setfattr -n user.weft.stored -v rot13", True
     ),
     "pop-by-attribute": Access(lambda path: os.removexattr(path, NETWORK), "setfattr -x user.weft.network", True),
     "restore": Access(

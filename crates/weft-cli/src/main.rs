@@ -6,6 +6,7 @@
 mod cli;
 mod failure;
 mod helper;
+mod inherited;
 mod output;
 mod system_log;
 mod verb;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Err(e) => e.exit(),
         Ok(cli) => cli,
     };
+    inherited::keep_to_this_process(&cli.verb);
     start_log(&cli);
     if let Err(failure) = zone::set(&cli.timezone) {
         return fail(&failure, as_json);

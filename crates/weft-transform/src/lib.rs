@@ -59,8 +59,8 @@ pub mod wasm;
 pub use error::{Error, Result};
 pub use fs::{
     COMMAND_BYTES, CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, Explanation, LINK, LINK_MAGIC,
-    NETWORK_ATTRIBUTE, POP_COMMAND, PUSH_COMMAND, RULES_NAME, Rules, Ruling, SHOW_COMMAND, Source,
-    StageExplanation, TransformFs, TransformOptions, Trust, link_content,
+    NETWORK_ATTRIBUTE, POP_COMMAND, PUSH_COMMAND, RULES_NAME, Rules, Ruling, SHOW_COMMAND,
+    STORED_ATTRIBUTE, Source, StageExplanation, TransformFs, TransformOptions, Trust, link_content,
 };
 pub use keys::{KEY_BYTES, Key, KeyRing};
 pub use meter::Meters;

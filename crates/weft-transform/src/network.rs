@@ -68,6 +68,14 @@ impl Network {
         self.layers.iter().all(Layer::reads_the_same_again)
     }
 
+    /// Returns true if even an empty file has a header in its stored form.
+    pub(crate) fn has_header(&self) -> bool {
+        let has = |layer: &Layer| {
+            matches!(layer.stage.shape(), Shape::Sealed(_)) && layer.on_read == Direction::Inverse
+        };
+        self.layers.iter().any(has)
+    }
+
     /// Returns a hash of all that determines the network's output besides the stored file, as a
     /// part of the key under which the output is cached on disk; `None` if it must not be cached.
     pub(crate) fn kept_as(&self) -> Option<blake3::Hash> {

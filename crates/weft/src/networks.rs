@@ -137,24 +137,28 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Builds the registry of stages, with keys and logs.
+    /// Builds the registry of stages, with keys and logs. A key of the key directory that this user may
+    /// not read is missing only where a network names it.
     ///
     /// # Errors
     /// [`Error::Host`], [`Error::Invalid`].
     pub fn registry(&self) -> Result<Registry> {
-        self.registry_with(|_| true)
+        let is_denied = |path: &Path| {
+            File::open(path).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
+        };
+        self.registry_with(|_, path| !is_denied(path))
     }
 
-    /// The same, with only those keys of the key directory whose names are `wanted`.
-    fn registry_with(&self, wanted: impl Fn(&str) -> bool) -> Result<Registry> {
+    /// The same, with only those keys of the key directory whose names and files are `wanted`.
+    fn registry_with(&self, wanted: impl Fn(&str, &Path) -> bool) -> Result<Registry> {
         let mut keys = KeyRing::default();
         for source in &self.keys {
             for key in source.place.keys()? {
                 keys.add(&source.name, key);
             }
         }
-        for (name, path) in self.key_files().into_iter().filter(|(name, _)| wanted(name)) {
-            if keys.named(&name).is_empty() {
+        for (name, path) in self.key_files() {
+            if wanted(&name, &path) && keys.named(&name).is_empty() {
                 for key in KeyPlace::File(path).keys()? {
                     keys.add(&name, key);
                 }
@@ -203,6 +207,8 @@ impl Networks {
             .flatten()
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
             .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+            // A key that is just being written.
+            .filter(|(name, _)| !name.starts_with('.'))
             .collect();
         files.sort();
         files
@@ -249,7 +255,8 @@ impl Networks {
         identity: Option<String>,
     ) -> Result<Arc<TransformFs>> {
         let rules = self.rules()?;
-        let named = |key: &str| rules.networks().any(|(.., text)| text.keys().any(|k| k == key));
+        let named =
+            |key: &str, _: &Path| rules.networks().any(|(.., text)| text.keys().any(|k| k == key));
         let registry = self.registry_with(named)?;
         self.over_with(below, shared, identity, rules, registry)
     }

@@ -439,6 +439,7 @@ fn who_may_only_write_a_file_gives_it_no_network() {
         "setfattr -n user.weft.network -v 'tee ( log to=audit )' plain".to_owned(),
         "setfattr -n user.weft.network -v '' coded".to_owned(),
         "setfattr -n user.weft.convert -v hex plain".to_owned(),
+        "setfattr -n user.weft.stored -v hex plain".to_owned(),
         "setfattr -x user.weft.network coded".to_owned(),
         format!("{weft} transform attach rot13 plain"),
         format!("{weft} transform detach coded"),
@@ -462,6 +463,8 @@ fn who_may_only_write_a_file_gives_it_no_network() {
     m.allowed("setfattr -n user.other -v x plain && getfattr -n user.weft.network coded", "rot13");
     // The owner may.
     std::os::unix::fs::chown(at("plain"), Some(STRANGER), None).unwrap();
-    m.allowed("setfattr -n user.weft.network -v rot13 plain && cat plain", "Uryyb");
+    m.allowed("setfattr -n user.weft.network -v rot13 plain && cat plain", "Hello");
+    m.allowed("setfattr -n user.weft.stored -v '' plain && cat plain", "Uryyb");
+    m.allowed("setfattr -n user.weft.stored -v rot13 plain && cat plain", "Hello");
     m.allowed("setfattr -x user.weft.network plain && cat plain", "Hello");
 }

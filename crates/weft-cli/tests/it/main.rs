@@ -1,5 +1,6 @@
 //! The `weft` command from outside, and the rules of the house.
 
+mod attach_kills;
 mod cache;
 mod cache_sources;
 mod cached;

@@ -16,6 +16,8 @@ use crate::{Error, Result};
 pub(super) const LISTING_MAX_BYTES: usize = 1 << 30;
 /// Maximum depth of nested directories.
 const DEPTH_MAX: usize = 128;
+/// The owner of an item whose owner the archive does not name: that of the archive.
+pub(crate) const OF_ARCHIVE: u32 = u32::MAX;
 /// The parent of an item that is no longer in a directory.
 const NOWHERE: u32 = u32::MAX;
 
@@ -81,8 +83,8 @@ impl Item {
             perm,
             parent: 0,
             name_at: 0,
-            uid: 0,
-            gid: 0,
+            uid: OF_ARCHIVE,
+            gid: OF_ARCHIVE,
             first: 0,
             count: 0,
             mtime_secs: 0,

@@ -13,8 +13,8 @@ mod tests;
 mod zip;
 
 use self::cursor::Cursor;
-pub(crate) use self::listing::Item;
 use self::listing::{Data, Listing};
+pub(crate) use self::listing::{Item, OF_ARCHIVE};
 use crate::store::{Store, measured_len};
 use crate::{Error, Result};
 

@@ -8,7 +8,7 @@ use tar::{Archive, Entry, EntryType, Header};
 use weft_vfs::FileKind;
 
 use super::cursor::Cursor;
-use super::listing::{Data, Item, Listing, Unknown};
+use super::listing::{Data, Item, Listing, OF_ARCHIVE, Unknown};
 use super::parsed;
 use super::sparse::{Map, Sparse, gnu_pieces};
 use crate::Result;
@@ -141,8 +141,8 @@ fn item(
     let usual = if kind == FileKind::Directory { 0o700 } else { 0o600 };
     let mut item = Item::new(kind, (header.mode().unwrap_or(usual) & 0o7777) as u16);
     let id = |id: std::io::Result<u64>| id.ok().and_then(|id| u32::try_from(id).ok());
-    item.uid = id(header.uid()).unwrap_or(u32::MAX);
-    item.gid = id(header.gid()).unwrap_or(u32::MAX);
+    item.uid = id(header.uid()).unwrap_or(OF_ARCHIVE);
+    item.gid = id(header.gid()).unwrap_or(OF_ARCHIVE);
     let secs = header.mtime().ok().and_then(|secs| i64::try_from(secs).ok());
     item.mtime_secs = secs.unwrap_or(0);
     match header.entry_type() {

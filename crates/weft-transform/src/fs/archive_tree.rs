@@ -12,7 +12,7 @@ use super::locks::locked;
 use super::mount::Mount;
 use super::version::FileVersion;
 use crate::Network;
-use crate::archive::{Archive, Item};
+use crate::archive::{Archive, Item, OF_ARCHIVE};
 use crate::store::Store;
 
 /// The bits of an inode number that identify the item in its tree.
@@ -194,7 +194,8 @@ impl Tree {
         let archive = locked(&self.archive);
         let Some(archive) = &*archive else { return Vec::new() };
         let children = archive.children(nr, skip).take(count);
-        let attr = |nr| archive.item(nr).map(|item| self.attr_of(nr, item));
+        let owner = self.owner();
+        let attr = |nr| archive.item(nr).map(|item| self.attr_of(nr, item, owner));
         children.filter_map(|(nr, name)| Some((name.to_vec(), attr(nr)?))).collect()
     }
 
@@ -208,10 +209,7 @@ impl Tree {
     /// below it the archive determines the permissions.
     pub(super) fn attr(&self, nr: usize) -> Result<Attr> {
         if nr == 0 {
-            let base = match &self.base {
-                ArchiveBase::File(mount, inode, _) => mount.attr(inode)?.0,
-                ArchiveBase::Within(tree, nr) => tree.attr(*nr)?,
-            };
+            let base = self.base_attr()?;
             return Ok(Attr {
                 ino: self.ino(0),
                 kind: FileKind::Directory,
@@ -226,18 +224,33 @@ impl Tree {
                 ..base
             });
         }
-        self.with(|archive| Ok(self.attr_of(nr, archive.item(nr).ok_or(Error::NotFound)?)))
+        let owner = self.owner();
+        self.with(|archive| Ok(self.attr_of(nr, archive.item(nr).ok_or(Error::NotFound)?, owner)))
     }
 
-    fn attr_of(&self, nr: usize, item: &Item) -> Attr {
+    /// Returns the attributes of the archive.
+    fn base_attr(&self) -> Result<Attr> {
+        match &self.base {
+            ArchiveBase::File(mount, inode, _) => Ok(mount.attr(inode)?.0),
+            ArchiveBase::Within(tree, nr) => tree.attr(*nr),
+        }
+    }
+
+    /// Returns the owner and the group of the archive, which items without an owner of their own have.
+    fn owner(&self) -> (u32, u32) {
+        self.base_attr().map_or((OF_ARCHIVE, OF_ARCHIVE), |base| (base.uid, base.gid))
+    }
+
+    fn attr_of(&self, nr: usize, item: &Item, owner: (u32, u32)) -> Attr {
+        let own = |id: u32, of_archive| if id == OF_ARCHIVE { of_archive } else { id };
         Attr {
             ino: self.ino(nr),
             kind: item.kind,
             // Trees are read-only.
             perm: item.perm & !0o6222,
             nlink: if item.kind == FileKind::Directory { 2 } else { 1 },
-            uid: item.uid,
-            gid: item.gid,
+            uid: own(item.uid, owner.0),
+            gid: own(item.gid, owner.1),
             rdev: 0,
             size_bytes: item.len_bytes,
             blocks_512: item.len_bytes.div_ceil(512),

@@ -7,7 +7,8 @@ use super::explanation::{Explanation, Source};
 use super::inode::{Attached, Inode, again};
 use super::link::LINK;
 use super::locks::locked;
-use super::options::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, NETWORK_ATTRIBUTE};
+use super::options::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, NETWORK_ATTRIBUTE, STORED_ATTRIBUTE};
+use super::stored_file::{NewAttribute, Replacement};
 use super::transform_fs::TransformFs;
 use crate::{Need, Write};
 
@@ -20,6 +21,11 @@ impl TransformFs {
         }
         if name == ACCESS_LIST && inode.view().is_some() {
             return self.mount.list_of(inode).ok_or(Error::NoAttribute);
+        }
+        if name == NETWORK_ATTRIBUTE
+            && let Some((_, text)) = &locked(&inode.file).pending
+        {
+            return Ok(text.clone().into_bytes());
         }
         if inode.view_name.is_none() {
             return self.mount.below.getxattr(inode.below(), name);
@@ -96,8 +102,9 @@ impl TransformFs {
         value: &[u8],
         how: XattrSet,
     ) -> Result<()> {
-        if name == NETWORK_ATTRIBUTE {
-            return self.set_network(caller, inode, value, how);
+        if name == NETWORK_ATTRIBUTE || name == STORED_ATTRIBUTE {
+            let keeps_bytes = name == STORED_ATTRIBUTE;
+            return self.set_network(caller, inode, value, how, keeps_bytes);
         }
         if name == CONVERT_ATTRIBUTE {
             return self.convert_network(caller, inode, value);
@@ -138,12 +145,27 @@ impl TransformFs {
         self.wait_no_passthrough(inode.ino);
         let mut file = self.mount.file(inode);
         self.check_no_passthrough(inode.ino)?;
-        file.attach(attached)?;
-        self.mount.below.removexattr(caller, file.below(), name)?;
+        if file.lacks_header(&attached)? || file.would_change(&attached)? {
+            let how = Replacement { attribute: NewAttribute::Removed, to: None };
+            file.convert(attached, &how)?;
+        } else {
+            file.attach(attached)?;
+            self.durably(file.below(), || {
+                self.mount.below.removexattr(caller, file.below(), name)
+            })?;
+        }
         drop(file);
         self.mount.release_base(&old);
         self.reattached(inode);
         Ok(())
+    }
+
+    /// Changes the attribute that tells how to read a file whose stored bytes stay: these are
+    /// durable before it, and it before any that are written through it.
+    fn durably(&self, below: Ino, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.mount.below.fsync(&Caller::ROOT, below, false)?;
+        change()?;
+        self.mount.below.fsync(&Caller::ROOT, below, false)
     }
 
     /// Fails with [`Error::Busy`] while stages are pushed on a file: its network cannot change
@@ -177,15 +199,29 @@ impl TransformFs {
         Ok((attached, text))
     }
 
-    /// Attaches a network; the stored content must be valid for it.
+    /// Attaches a network. With `keeps_bytes` the stored bytes stay, and must be valid for it; else the
+    /// content stays that readers see, unless one of the networks only shows other content.
     fn set_network(
         &self,
         caller: &Caller,
         inode: &Inode,
         value: &[u8],
         how: XattrSet,
+        keeps_bytes: bool,
     ) -> Result<()> {
         let (attached, text) = self.checked_network(inode, value)?;
+        let same = |text: &str| {
+            let file = locked(&inode.file);
+            let there = self.mount.below.getxattr(inode.below(), NETWORK_ATTRIBUTE);
+            matches!(&file.attached, Attached::Network(now) if now.to_string() == text)
+                && there.is_ok_and(|there| there == text.as_bytes())
+        };
+        if !keeps_bytes && how != XattrSet::Create && same(&text) {
+            return Ok(());
+        }
+        if !keeps_bytes && value != LINK && self.mount.file(inode).would_change(&attached)? {
+            return self.set_network_of_content(inode, (attached, text), how);
+        }
         let old = locked(&inode.file).attached.clone();
         let stays_plain = matches!((&old, &attached), (Attached::Plain, Attached::Plain));
         if !stays_plain {
@@ -197,13 +233,85 @@ impl TransformFs {
             if !stays_plain {
                 self.check_no_passthrough(inode.ino)?;
             }
+            if file.lacks_header(&attached)? {
+                self.check_how(file.below(), how)?;
+                let attribute = NewAttribute::Text { text, required: true };
+                return file.convert(attached.clone(), &Replacement { attribute, to: None });
+            }
             file.attach(attached.clone())?;
-            self.mount.below.setxattr(caller, file.below(), NETWORK_ATTRIBUTE, text.as_bytes(), how)
+            let below = file.below();
+            let set = || {
+                self.mount.below.setxattr(caller, below, NETWORK_ATTRIBUTE, text.as_bytes(), how)
+            };
+            let set = if stays_plain { set() } else { self.durably(below, set) };
+            set.inspect_err(|_| drop(file.replace(old.clone())))
         });
         drop(linking);
         self.mount.release_base(if result.is_ok() { &old } else { &attached });
         self.reattached(inode);
         result
+    }
+
+    /// Attaches a network to the content. Programs that copy attributes set them on a file that they
+    /// are still writing: while the kernel writes it past this file system, that waits until it is
+    /// closed.
+    fn set_network_of_content(
+        &self,
+        inode: &Inode,
+        (attached, text): (Attached, String),
+        how: XattrSet,
+    ) -> Result<()> {
+        if let Attached::Network(network) = &attached {
+            let need = Need { exact_size: true, random_read: true, write: Write::Rewrite };
+            network.check(&need).map_err(crate::Error::Refused)?;
+        }
+        if !self.is_written_past(inode.ino) {
+            self.wait_no_passthrough(inode.ino);
+        }
+        let mut file = self.mount.file(inode);
+        self.check_how(file.below(), how)?;
+        if self.is_written_past(inode.ino) && !file.has_other_names()? {
+            file.pending = Some((attached, text));
+            return Ok(());
+        }
+        self.check_no_passthrough(inode.ino)?;
+        let attribute = NewAttribute::Text { text, required: true };
+        file.convert(attached, &Replacement { attribute, to: None })?;
+        drop(file);
+        self.reattached(inode);
+        Ok(())
+    }
+
+    /// Attaches the network that a file got while the kernel wrote it past this file system.
+    pub(super) fn settle_pending(&self, inode: &Inode) {
+        let mut file = self.mount.file(inode);
+        if file.pending.is_none() || self.check_no_passthrough(inode.ino).is_err() {
+            return;
+        }
+        let Some((attached, text)) = file.pending.take() else { return };
+        if locked(&inode.location).unlinked {
+            return;
+        }
+        let attribute = NewAttribute::Text { text, required: true };
+        let converted = file.convert(attached, &Replacement { attribute, to: None });
+        drop(file);
+        self.reattached(inode);
+        if let Err(e) = converted {
+            let path = String::from_utf8_lossy(&inode.path()).into_owned();
+            tracing::error!(
+                "/{path} stays as it is stored, without the network that it was given: {e}"
+            );
+        }
+    }
+
+    /// Checks the flags of setting the network of a file that is replaced by another.
+    fn check_how(&self, below: Ino, how: XattrSet) -> Result<()> {
+        let there = self.mount.below.getxattr(below, NETWORK_ATTRIBUTE).is_ok();
+        match how {
+            XattrSet::Create if there => Err(Error::Exists),
+            XattrSet::Replace if !there => Err(Error::NoAttribute),
+            _ => Ok(()),
+        }
     }
 
     /// Attaches a network and keeps the content: the stored file is rewritten.
@@ -219,9 +327,17 @@ impl TransformFs {
         self.wait_no_passthrough(inode.ino);
         let mut file = self.mount.file(inode);
         self.check_no_passthrough(inode.ino)?;
-        file.convert(attached)?;
-        let how = XattrSet::Any;
-        self.mount.below.setxattr(caller, file.below(), NETWORK_ATTRIBUTE, text.as_bytes(), how)?;
+        let same = matches!(&file.attached, Attached::Network(now) if now.to_string() == text);
+        if same && file.has_other_names()? {
+            // All names are to lead to what is sealed with the new key.
+            file.seal_again()?;
+            let (below, text, how) = (file.below(), text.as_bytes(), XattrSet::Any);
+            let set = || self.mount.below.setxattr(caller, below, NETWORK_ATTRIBUTE, text, how);
+            self.durably(below, set)?;
+        } else {
+            let attribute = NewAttribute::Text { text, required: true };
+            file.convert(attached, &Replacement { attribute, to: None })?;
+        }
         drop(file);
         self.reattached(inode);
         Ok(())

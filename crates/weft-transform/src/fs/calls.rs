@@ -17,7 +17,7 @@ use super::archive_tree::Trees;
 use super::inode::Inode;
 use super::inodes::{InodeTable, is_synthetic};
 use super::locks::locked;
-use super::options::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, NETWORK_ATTRIBUTE};
+use super::options::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, NETWORK_ATTRIBUTE, STORED_ATTRIBUTE};
 use super::path::check_visible;
 use super::rules::is_rules_file;
 use super::transform_fs::TransformFs;
@@ -211,10 +211,9 @@ impl FileSystem for TransformFs {
     ) -> Result<Entry> {
         let parent = self.inode(parent)?;
         check_visible(name)?;
-        if kind == FileKind::Regular {
-            self.check_new(&parent.path_of(name))?;
-        }
-        let made = {
+        let made = if kind == FileKind::Regular {
+            self.make_regular(caller, &parent, name, perm, rdev)?
+        } else {
             let _names = locked(&self.mount.names);
             self.mount.below.mknod(caller, parent.below(), name, kind, perm, rdev)?
         };
@@ -440,7 +439,7 @@ impl FileSystem for TransformFs {
     }
 
     fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool {
-        let commands = [NETWORK_ATTRIBUTE, CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE];
+        let commands = [NETWORK_ATTRIBUTE, STORED_ATTRIBUTE, CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE];
         if commands.contains(&name) {
             return false;
         }
@@ -451,7 +450,7 @@ impl FileSystem for TransformFs {
     // All readers see the file through its network, and a log stage in it records their reads.
     fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool {
         let below = |ino| self.mount.below.is_owners_to_set(ino, name);
-        matches!(name, NETWORK_ATTRIBUTE | CONVERT_ATTRIBUTE)
+        matches!(name, NETWORK_ATTRIBUTE | STORED_ATTRIBUTE | CONVERT_ATTRIBUTE)
             || self.inode_below(ino).is_some_and(below)
     }
 

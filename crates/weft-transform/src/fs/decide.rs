@@ -16,7 +16,7 @@ use std::sync::Arc;
 use weft_vfs::{Caller, Error, Handle, Ino, Result, XattrSet};
 
 use super::explanation::Source;
-use super::inode::{Attached, again};
+use super::inode::Attached;
 use super::link::{LINK, is_link};
 use super::locks::locked;
 use super::options::NETWORK_ATTRIBUTE;
@@ -55,15 +55,16 @@ impl TransformFs {
         }
     }
 
-    /// Returns the error that opening a new file at `path` would give by the rules about it.
-    pub(super) fn check_new(&self, path: &[u8]) -> Result<()> {
-        if self.of_mount(path).is_none() && is_rules_file(path) {
-            return Ok(());
+    /// Returns the network that the inode `below` has at `path`, if it is no link.
+    pub(super) fn stored_network_at(&self, below: Ino, path: &[u8]) -> Attached {
+        if self.of_mount(path).is_none() {
+            match self.mount.below.getxattr(below, NETWORK_ATTRIBUTE) {
+                Ok(text) if text != LINK => return self.of_attribute(&text),
+                Err(Error::NoAttribute | Error::Unsupported(_)) => {}
+                _ => return Attached::Unusable(Arc::new(Error::Invalid("a link"))),
+            }
         }
-        match self.of_rules(path, None).0 {
-            Attached::Unusable(why) => Err(again(&why)),
-            _ => Ok(()),
-        }
+        self.of_rules(path, Some(below)).0
     }
 
     fn decide_by_rules(&self, below: Ino, path: &[u8], new: bool) -> Attached {
@@ -228,7 +229,7 @@ impl TransformFs {
     }
 
     /// Returns the rules file in a directory, from the cache or loaded.
-    fn rules_of(&self, directory: &[u8]) -> Loaded {
+    pub(super) fn rules_of(&self, directory: &[u8]) -> Loaded {
         if let Some(loaded) = locked(&self.rules).get(directory) {
             return loaded.clone();
         }

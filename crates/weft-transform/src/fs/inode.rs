@@ -171,6 +171,9 @@ impl View {
 #[derive(Default)]
 pub(super) struct FileState {
     pub(super) attached: Attached,
+    /// The network, and its text, that a plain file is to get when the kernel writes it past this file
+    /// system no longer.
+    pub(super) pending: Option<(Attached, String)>,
     /// Opened when first needed.
     pub(super) store: Option<Box<dyn Store>>,
     /// The state of the stored file when the content was opened.

@@ -76,10 +76,8 @@ impl TransformFs {
 
     /// Removes the temporary files of an earlier mount that ended abruptly.
     fn remove_stale(&self, directory: Ino, names: Vec<Vec<u8>>) {
-        let ours = format!("{:08x}-", self.mount.session);
         for name in names {
-            let of = &name[FRESH_PREFIX.len()..];
-            if !of.starts_with(ours.as_bytes()) {
+            if self.mount.temporaries.number(&name).is_none() {
                 match self.mount.below.unlink(&Caller::ROOT, directory, &name) {
                     Ok(()) => tracing::info!("removed what a commit cut short left behind"),
                     Err(e) => tracing::warn!("what a commit cut short left behind stays: {e}"),

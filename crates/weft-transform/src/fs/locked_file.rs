@@ -12,10 +12,11 @@ use super::derived::read_only;
 use super::inode::{Attached, FileState, Inode, View, again};
 use super::locks::locked;
 use super::mount::Mount;
-use super::stored_file::StoredFile;
+use super::stored_file::{Replacement, StoredFile};
 use super::version::FileVersion;
 use crate::exec::Fused;
-use crate::store::{Base, FreshId, Limits, Single, Store, known_len, open};
+use crate::store::{Base, FreshId, Limits, Single, Store, known_len, open, seal_again};
+use crate::text::Side;
 use crate::{Error, Need, Result, Write};
 
 /// A file whose lock is held while it is read or written, with the context that this needs.
@@ -331,11 +332,55 @@ impl LockedFile<'_> {
         checked
     }
 
-    /// Rewrites the content through another network.
-    pub(super) fn convert(&mut self, attached: Attached) -> FsResult<()> {
+    /// Returns true if what is attached next needs a header in the stored file, which is empty: the
+    /// header and the attribute must become durable together.
+    pub(super) fn lacks_header(&mut self, next: &Attached) -> FsResult<bool> {
+        let Attached::Network(network) = next else { return Ok(false) };
+        if !network.has_header() || self.stored_attr()?.size_bytes != 0 {
+            return Ok(false);
+        }
+        Ok(self.is_plain() || self.store().is_ok())
+    }
+
+    /// Returns true if readers would see other content with what is attached next, although both the
+    /// old network and the new one store what programs write.
+    pub(super) fn would_change(&self, next: &Attached) -> FsResult<bool> {
+        let stores = |attached: &Attached| match attached {
+            Attached::Plain => Some(String::new()),
+            Attached::Network(network) if network.text().side == Side::Store => {
+                Some(network.to_string())
+            }
+            _ => None,
+        };
+        let (Some(now), Some(next)) = (stores(&self.attached), stores(next)) else {
+            return Ok(false);
+        };
+        Ok(now != next && self.stored_attr()?.size_bytes != 0)
+    }
+
+    /// Returns true if the file has several names: it cannot be replaced by another.
+    pub(super) fn has_other_names(&self) -> FsResult<bool> {
+        Ok(self.stored_attr()?.nlink > 1)
+    }
+
+    /// Seals the file again, with the newest key of its network, in place.
+    pub(super) fn seal_again(&mut self) -> FsResult<()> {
         self.commit()?;
-        if self.stored_attr()?.nlink > 1 {
-            return Err(Fault::Unsupported("writing a file with several names anew"));
+        let network = self.network()?.clone();
+        let raw = self.stored_file().current()?;
+        let attached = self.attached.clone();
+        // What is open knows the old key.
+        self.replace(attached);
+        Ok(seal_again(raw, &network, &self.mount.limits)?)
+    }
+
+    /// Rewrites the content through another network. The stored file is replaced by another, which
+    /// has the new attribute, and perhaps a new name: after a power cut each name that there is
+    /// leads to a whole file with the attribute by which it is read.
+    pub(super) fn convert(&mut self, attached: Attached, how: &Replacement<'_>) -> FsResult<()> {
+        self.commit()?;
+        if self.has_other_names()? {
+            return Err(Fault::TooManyLinks);
         }
         let mut base = self.stored_file();
         let mut from: Box<dyn Store> = match &self.attached {
@@ -348,9 +393,12 @@ impl LockedFile<'_> {
         let copied = copy_through(&mut base, &mut *from, &attached, &self.mount.limits);
         drop(from);
         let fresh = copied?;
-        base.adopt(fresh)?;
+        let stays = base.adopt_as(fresh, how).inspect_err(|_| base.discard(fresh))?;
         self.replace(attached);
-        Ok(())
+        if let Some(to) = how.to {
+            *locked(&self.inode.path) = to.parent.path_of(to.name);
+        }
+        stays.map_or(Ok(()), Err)
     }
 }
 

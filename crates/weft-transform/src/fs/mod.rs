@@ -10,7 +10,7 @@
 //!
 //! From the bottom up: what names, rules, links and access lists say (`path`, `rules`, `link`,
 //! `access`); what an inode is (`inode`, `output`), and the table of all (`inodes`); what the files of
-//! a mount share (`mount`), and a stored file in it (`stored_file`); a file under its lock
+//! a mount share (`mount`, `temporaries`), and a stored file in it (`stored_file`); a file under its lock
 //! (`locked_file`), files that show others (`derived`), and archives (`archive_tree`); the file system
 //! (`transform_fs`), whose calls are in the modules for their subjects. The order of the locks is
 //! stated in `locks`.
@@ -22,6 +22,7 @@ mod attr_lifetime;
 mod attributes;
 mod calls;
 mod commands;
+mod creating;
 mod decide;
 mod derived;
 mod explanation;
@@ -35,6 +36,7 @@ mod locked_file;
 mod locks;
 mod meter_directory;
 mod mount;
+mod moves;
 mod names;
 mod opening;
 mod options;
@@ -46,6 +48,7 @@ mod rules;
 mod snapshot;
 mod stored_file;
 mod synthetic;
+mod temporaries;
 mod transform_fs;
 mod trees;
 mod version;
@@ -54,6 +57,8 @@ mod views;
 pub use commands::{COMMAND_BYTES, POP_COMMAND, PUSH_COMMAND, SHOW_COMMAND};
 pub use explanation::{Explanation, Source, StageExplanation};
 pub use link::{LINK, LINK_MAGIC, link_content};
-pub use options::{CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, NETWORK_ATTRIBUTE, TransformOptions};
+pub use options::{
+    CONVERT_ATTRIBUTE, EXPLAIN_ATTRIBUTE, NETWORK_ATTRIBUTE, STORED_ATTRIBUTE, TransformOptions,
+};
 pub use rules::{RULES_NAME, Rules, Ruling, Trust};
 pub use transform_fs::TransformFs;

@@ -1,6 +1,6 @@
 //! A mount: the file system below, and the state shared by all files.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weft_vfs::{FileSystem, Ino};
@@ -8,6 +8,7 @@ use weft_vfs::{FileSystem, Ino};
 use super::access::ACCESS_LIST;
 use super::inodes::InodeTable;
 use super::locks::locked;
+use super::temporaries::Temporaries;
 use crate::store::Limits;
 
 /// The file system below, its inodes, and the state shared by all files.
@@ -16,11 +17,7 @@ pub(super) struct Mount {
     pub(super) inodes: Arc<Mutex<InodeTable>>,
     /// Held while names change.
     pub(super) names: Mutex<()>,
-    /// Part of the names of temporary files, different for each mount.
-    pub(super) session: u32,
-    /// The other part: the number of temporary files that the mount has created. The names of the
-    /// first 2^40 fit into the 31 bytes of HFS.
-    pub(super) fresh_names: AtomicU64,
+    pub(super) temporaries: Temporaries,
     pub(super) limits: Limits,
     /// Only a single user, or users who may read all of it, can reach this file system.
     pub(super) one_user: AtomicBool,
@@ -28,12 +25,12 @@ pub(super) struct Mount {
 
 impl Mount {
     pub(super) fn new(below: Arc<dyn FileSystem>, session: u32, limits: Limits) -> Self {
+        let temporaries = Temporaries::new(session, below.root());
         Self {
             below,
             inodes: Arc::default(),
             names: Mutex::default(),
-            session,
-            fresh_names: AtomicU64::new(0),
+            temporaries,
             limits,
             one_user: AtomicBool::new(false),
         }

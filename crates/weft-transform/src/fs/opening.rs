@@ -166,6 +166,14 @@ impl TransformFs {
         }
     }
 
+    /// Returns true while the kernel may write a file below directly.
+    pub(super) fn is_written_past(&self, ino: Ino) -> bool {
+        let writes = |open: &Open| {
+            open.ino == ino && open.passthrough && open.flags.contains(OpenFlags::WRITE)
+        };
+        locked(&self.handles).values().any(writes)
+    }
+
     /// Refuses ([`Error::Busy`]) to attach a network to a file that the kernel accesses directly.
     pub(super) fn check_no_passthrough(&self, ino: Ino) -> Result<()> {
         let has_passthrough = |open: &Open| open.ino == ino && open.passthrough;
@@ -272,6 +280,9 @@ impl TransformFs {
             inode.cached_opens.fetch_sub(1, Ordering::AcqRel);
         }
         result = result.and(self.pop_all(&inode, handle));
+        if open.passthrough {
+            self.settle_pending(&inode);
+        }
         if open.direct_io && !locked(&self.handles).values().any(|other| other.ino == ino) {
             locked(&inode.file).stop_reading();
         }

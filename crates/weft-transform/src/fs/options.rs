@@ -6,8 +6,14 @@ use super::rules::{Rules, Trust};
 use crate::store::Limits;
 use crate::{Meters, OutputCache};
 
-/// The extended attribute that holds the text of a file's network.
+/// The extended attribute that holds the text of a file's network. Setting it keeps what readers
+/// see: the stored file is rewritten through the network, as a program expects that copies the
+/// attributes of a file along with its content.
 pub const NETWORK_ATTRIBUTE: &[u8] = b"user.weft.network";
+
+/// Setting this extended attribute to the text of a network (empty: none) keeps the stored bytes: they
+/// are what the network has made, or are read through it from now on. It cannot be read.
+pub const STORED_ATTRIBUTE: &[u8] = b"user.weft.stored";
 
 /// Setting this extended attribute to the text of a network rewrites the content of a file through
 /// that network (empty: none). It cannot be read.

@@ -182,12 +182,23 @@ impl TransformFs {
         Ok(Entry { attr, generation })
     }
 
-    /// Refuses a hard link to which the rules of the mount give another network than to the name of
-    /// the file that was looked up first, whose network the file has: it would be read and written
-    /// without the network of this name.
+    /// Refuses a hard link to which the rules of the mount give another network than the file has by the
+    /// name that was looked up first: it would be read and written without the network of this name.
     fn check_other_name(&self, inode: &Inode, path: &[u8], attr: &Attr) -> Result<()> {
         let several = inode.kind == FileKind::Regular && attr.nlink > 1;
         if !several || self.ruled_alike(&inode.path(), path) {
+            return Ok(());
+        }
+        let own = locked(&inode.runtime_stages).below.clone();
+        let own = own.unwrap_or_else(|| locked(&inode.file).attached.clone());
+        let is_same = match (own, self.stored_network_at(attr.ino, path)) {
+            (Attached::Plain, Attached::Plain) => true,
+            (Attached::Network(own), Attached::Network(other)) => {
+                own.to_string() == other.to_string()
+            }
+            _ => false,
+        };
+        if is_same {
             return Ok(());
         }
         let message = "the rules of the mount have another network for another name of this file";

@@ -28,6 +28,7 @@ pub use in_place::InPlace;
 pub use memory::{MemoryBase, MemoryStore};
 pub use sealed::SealedFile;
 pub use stack::open;
+pub(crate) use stack::seal_again;
 pub use stream::StreamFile;
 
 use crate::Result;

@@ -7,6 +7,8 @@
 //! the commit. Appending much data thus takes no memory, and still all of it becomes visible at
 //! once.
 
+mod again;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -340,29 +342,11 @@ impl SealedFile {
 
     /// Looks for a log behind the last block, and applies it if it is complete.
     fn recover(&mut self, len: u64) -> Result<()> {
-        let Some(end_at) = len.checked_sub(LOG_END_BYTES as u64) else { return Ok(()) };
-        let stage = self.stage();
-        let mut end = [0; LOG_END_BYTES];
-        read_exact(&mut *self.below, stage, end_at, &mut end)?;
-        let Some(end) = LogEnd::decode(&end, &self.tag()) else { return Ok(()) };
-        let Some(log_len) = end_at.checked_sub(end.start) else { return Ok(()) };
-        let newest = self.header.sequence + 1;
-        // A log holds the blocks of a commit, whose number the limit on dirty data bounds; a log
-        // not written by weft has no valid tag.
-        let in_range = usize::try_from(log_len).is_ok() && log_len >= HEADER_BYTES as u64;
-        if !in_range || (end.sequence != newest && end.sequence != self.header.sequence) {
-            return Ok(());
-        }
-        let mut log = vec![0; log_len as usize];
-        read_exact(&mut *self.below, stage, end.start, &mut log)?;
-        if *blake3::hash(&log).as_bytes() != end.hash {
-            return Ok(());
-        }
-        tracing::info!(stage, blocks = end.count, "finishes a commit that was cut short");
-        self.apply(&log)?;
-        let (header, _) = read_header(seal_of(&self.stage)?, &mut *self.below)?;
+        let Some((start, end)) = self.find_log(len)? else { return Ok(()) };
+        self.apply_from(start, end)?;
+        let (header, sealer) = read_header(seal_of(&self.stage)?, &mut *self.below)?;
         self.size = header.plain_bytes;
-        self.header = header;
+        (self.header, self.sealer) = (header, sealer);
         self.cut_tail()
     }
 

@@ -3,7 +3,7 @@
 use super::framed::Refused;
 use super::in_place::open_in_place;
 use super::merged::{MergedFile, Shared};
-use super::{Base, FramedFile, Home, Limits, Store, StreamFile};
+use super::{Base, FramedFile, Home, Limits, SealedFile, Store, StreamFile};
 use crate::{Direction, Error, Layer, Network, Reason, Refusal, Result, Shape};
 
 /// Opens the file of `base` through a network.
@@ -32,6 +32,24 @@ pub fn open(base: Box<dyn Base>, network: &Network, limits: &Limits) -> Result<B
         }
     };
     above_it(store, rest, network, limits, is_new)
+}
+
+/// Seals a stored file of a network again, in place, with the newest key of its sealed stage, if
+/// another has sealed it.
+///
+/// # Errors
+/// Damage; an error if not only its lowest sealed stage seals.
+pub(crate) fn seal_again(raw: Box<dyn Store>, network: &Network, limits: &Limits) -> Result<()> {
+    let layers = network.layers();
+    let seals = |layer: &Layer| matches!(layer.stage.shape(), Shape::Sealed(_));
+    let Some(at) = layers.iter().position(seals) else { return Ok(()) };
+    let (below, above) = layers.split_at(at);
+    if !below.iter().all(stays_in_place) || above.iter().skip(1).any(seals) {
+        let why = "sealing a file with several names again, of which several stages seal blocks";
+        return Err(weft_vfs::Error::Unsupported(why).into());
+    }
+    let store = open_in_place(raw, below, limits, false)?;
+    SealedFile::open(above[0].stage.clone(), store, limits, false)?.seal_again()
 }
 
 /// Opens `store` through layers; `is_new`: the file may be new, with nothing written to it yet.

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weft_testing::Rng;
 use weft_transform::store::Limits as StoreLimits;
-use weft_transform::{NETWORK_ATTRIBUTE, RULES_NAME, Rules, TransformFs, TransformOptions, Trust};
+use weft_transform::{
+    NETWORK_ATTRIBUTE, RULES_NAME, Rules, STORED_ATTRIBUTE, TransformFs, TransformOptions, Trust,
+};
 use weft_vfs::conformance::{self, Limits};
 use weft_vfs::{
     Caller, DirCursor, Error, FileSystem, Handle, MemFs, MemLimits, OpenFlags, RenameFlags, Result,
@@ -172,9 +174,8 @@ fn attributes_attach_and_detach() -> Result<()> {
     let fs = over(below.clone(), "");
     let walker = Walker::new(&fs);
     let node = walker.write_file(b"/f", b"Uryyb", 0o644)?;
-    let set = |text: &[u8]| {
-        fs.setxattr(&Caller::ROOT, node.ino(), NETWORK_ATTRIBUTE, text, XattrSet::Any)
-    };
+    let set =
+        |text: &[u8]| fs.setxattr(&Caller::ROOT, node.ino(), STORED_ATTRIBUTE, text, XattrSet::Any);
     set(b"rot13|identity")?;
     assert_eq!(fs.getxattr(node.ino(), NETWORK_ATTRIBUTE)?, b"rot13 | identity", "canonical");
     assert_eq!(node.read_all()?, b"Hello");
@@ -192,6 +193,58 @@ fn attributes_attach_and_detach() -> Result<()> {
     assert_eq!(writing.expect_err("no inverse").errno(), 95);
     fs.removexattr(&Caller::ROOT, node.ino(), NETWORK_ATTRIBUTE)?;
     assert_eq!(node.read_all()?, b"Wryyb");
+    Ok(())
+}
+
+/// Programs that copy a file copy its attributes with it, after its content (cp, rsync) or before
+/// (tar): the copy has the content and the network.
+#[test]
+fn a_copy_that_gets_the_attribute_keeps_its_content() -> Result<()> {
+    for network in ["zstd", "aead key=work", "rot13", "zstd | aead key=work"] {
+        let below = Arc::new(MemFs::new());
+        let fs = over(below.clone(), "");
+        let walker = Walker::new(&fs);
+        let text = lines(&mut Rng::new(5), 30_000);
+        let set = |path: &[u8], text: &str| -> Result<()> {
+            let node = walker.resolve(path)?;
+            let text = text.as_bytes();
+            fs.setxattr(&Caller::ROOT, node.ino(), NETWORK_ATTRIBUTE, text, XattrSet::Any)
+        };
+        let parent = fs.root();
+        let flags = OpenFlags::WRITE | OpenFlags::READ;
+        for (name, first) in [(&b"after"[..], false), (b"before", true)] {
+            let (entry, opened) = fs.create(&Caller::ROOT, parent, name, 0o600, flags)?;
+            let (ino, path) = (entry.attr.ino, [b"/", name].concat());
+            if first {
+                set(&path, network)?;
+            }
+            fs.write(&Caller::ROOT, ino, opened.handle, 0, &text[..20_000])?;
+            if !first {
+                set(&path, network)?;
+            }
+            // The writer goes on.
+            fs.write(&Caller::ROOT, ino, opened.handle, 20_000, &text[20_000..])?;
+            fs.flush(ino, opened.handle)?;
+            fs.release(ino, opened.handle)?;
+            fs.forget(ino, 1);
+            assert!(walker.read_file(&path)? == text, "{network}");
+            let node = walker.resolve(&path)?;
+            assert_eq!(fs.getxattr(node.ino(), NETWORK_ATTRIBUTE)?, network.as_bytes());
+        }
+        // Another network, the same again, and none.
+        for next in ["lz4", "lz4", "rot13", ""] {
+            set(b"/after", next)?;
+            assert!(walker.read_file(b"/after")? == text, "{network}, {next}");
+        }
+        let node = walker.resolve(b"/before")?;
+        fs.removexattr(&Caller::ROOT, node.ino(), NETWORK_ATTRIBUTE)?;
+        drop(node);
+        assert!(walker.read_file(b"/before")? == text, "{network}");
+        fs.unmount()?;
+        for name in [&b"/after"[..], b"/before"] {
+            assert!(Walker::new(&*below).read_file(name)? == text, "{network}: plain again");
+        }
+    }
     Ok(())
 }
 

@@ -135,6 +135,15 @@ fn archives_are_directories() -> Result<()> {
 
     assert_eq!(walker.read_file(b"/y.zip@tree/one")?, data);
     assert_eq!(walker.read_file(b"/y.zip@tree/d/two")?, b"stored");
+    // A zip says nothing of owners: its files belong to the owner of the archive.
+    let set = SetAttr { uid: Some(1000), gid: Some(100), ..SetAttr::default() };
+    let node = walker.resolve(b"/y.zip")?;
+    fs.setattr(&Caller::ROOT, node.ino(), &set)?;
+    drop(node);
+    for path in [&b"/y.zip@tree/one"[..], b"/y.zip@tree/d", b"/y.zip@tree/d/two"] {
+        let attr = walker.resolve(path)?.stat()?;
+        assert_eq!((attr.uid, attr.gid), (1000, 100));
+    }
     assert_eq!(names(&fs, walker.resolve(b"/y.zip@tree")?.ino()), [".", "..", "d", "one"]);
 
     assert_eq!(walker.read_file(b"/nested.tar@tree/in/y.zip@tree/one")?, data);

@@ -7,14 +7,15 @@ use crate::failure::{DONE, FAILED, Failure, Outcome};
 use crate::output::Output;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use weft::attach_ioctl;
 use weft::transform::text::{Side, Text};
 use weft::transform::{
-    CONVERT_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, Need, Network, Registry, Write, link_content,
+    CONVERT_ATTRIBUTE, LINK, NETWORK_ATTRIBUTE, Need, Network, Registry, STORED_ATTRIBUTE, Write,
+    link_content,
 };
 
 /// Calls `work` for each file, and reports the network that the file has then.
@@ -71,7 +72,7 @@ pub fn attach(out: Output, args: &Attach) -> Outcome {
         // The existing content is written through the network.
         network.check(&need(Purpose::Write)).map_err(weft::transform::Error::from)?;
     }
-    let attribute = if is_view || args.as_stored { NETWORK_ATTRIBUTE } else { CONVERT_ATTRIBUTE };
+    let attribute = if is_view || args.as_stored { STORED_ATTRIBUTE } else { CONVERT_ATTRIBUTE };
     let text = network.to_string();
     each(out, &args.files, |target| {
         target.set(attribute, text.as_bytes()).map_err(|e| target.failed(&e))?;
@@ -85,7 +86,7 @@ pub fn detach(out: Output, args: &Detach) -> Outcome {
         let explanation = target.explain()?;
         // A view stores nothing of its own: its content is in its base.
         let stored = args.as_stored || explanation.base.is_some() || explanation.write == "none";
-        let attribute = if stored { NETWORK_ATTRIBUTE } else { CONVERT_ATTRIBUTE };
+        let attribute = if stored { STORED_ATTRIBUTE } else { CONVERT_ATTRIBUTE };
         target.set(attribute, b"").map_err(|e| target.failed(&e))?;
         Ok(String::new())
     })
@@ -141,7 +142,7 @@ pub fn push(out: Output, args: &Push) -> Outcome {
             Some(text) => text.with_on_top(stage.text().clone()),
         };
         let text = checked(&registry, &text.to_string(), None)?.to_string();
-        target.set(NETWORK_ATTRIBUTE, text.as_bytes()).map_err(|e| target.failed(&e))?;
+        target.set(STORED_ATTRIBUTE, text.as_bytes()).map_err(|e| target.failed(&e))?;
         Ok(text)
     })
 }
@@ -153,9 +154,15 @@ pub fn pop(out: Output, args: &Pop) -> Outcome {
         let text =
             text.ok_or_else(|| Failure::new(format!("{}: it carries no network", target.shown)))?;
         let text = text.without_top().map(|text| text.to_string()).unwrap_or_default();
-        target.set(NETWORK_ATTRIBUTE, text.as_bytes()).map_err(|e| target.failed(&e))?;
+        target.set(STORED_ATTRIBUTE, text.as_bytes()).map_err(|e| target.failed(&e))?;
         Ok(text)
     })
+}
+
+/// The bits that this process takes from the mode of new files.
+fn umask() -> u32 {
+    let bits = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(bits).bits()
 }
 
 /// `link`.
@@ -163,21 +170,26 @@ pub fn link(out: Output, args: &Link) -> Outcome {
     let network = checked(&networks(&args.keys).registry()?, &args.network, None)?;
     let path = &args.link;
     let failed = |e: std::io::Error| Failure::from(weft::Error::host("make", path, e));
-    let mut file = File::create_new(path).map_err(failed)?;
-    let made = || -> Result<(), Failure> {
-        let target = Target::find(path.as_os_str(), &args.keys, true)?;
-        // On a mount a rule may have given the new file a network.
-        target.set(NETWORK_ATTRIBUTE, b"").map_err(|e| target.failed(&e))?;
-        file.write_all(link_content(&args.base, &network).as_bytes()).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
-        drop(file);
-        target.set(NETWORK_ATTRIBUTE, LINK).map_err(|e| target.failed(&e))?;
-        target.close()
-    };
-    if let Err(e) = made() {
-        let _ = std::fs::remove_file(path);
-        return Err(e);
+    if path.symlink_metadata().is_ok() {
+        return Err(failed(std::io::ErrorKind::AlreadyExists.into()));
     }
+    // The name appears when it leads to a whole link, also after a power cut.
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    let directory = above.unwrap_or(Path::new("."));
+    let fresh = tempfile::Builder::new().prefix(".weft-link-").tempfile_in(directory);
+    let mut fresh = fresh.map_err(failed)?;
+    let mode = std::fs::Permissions::from_mode(0o666 & !umask());
+    fresh.as_file().set_permissions(mode).map_err(failed)?;
+    let target = Target::find(fresh.path().as_os_str(), &args.keys, true)?;
+    // On a mount a rule may have given the new file a network.
+    target.set(NETWORK_ATTRIBUTE, b"").map_err(|e| target.failed(&e))?;
+    fresh.write_all(link_content(&args.base, &network).as_bytes()).map_err(failed)?;
+    fresh.as_file().sync_all().map_err(failed)?;
+    let fresh = fresh.into_temp_path();
+    target.set(NETWORK_ATTRIBUTE, LINK).map_err(|e| target.failed(&e))?;
+    target.close()?;
+    fresh.persist_noclobber(path).map_err(|e| failed(e.error))?;
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
     let (shown, base) = (path.display().to_string(), &args.base);
     let report = serde_json::json!({
         "link": shown, "base": base, "network": network.to_string(),

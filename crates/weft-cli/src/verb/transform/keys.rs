@@ -6,7 +6,6 @@ use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use data_encoding::HEXLOWER;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use weft::networks::KeyPlace;
 use weft::transform::{KEY_BYTES, Key};
@@ -26,7 +25,7 @@ fn place(name: &str) -> Result<PathBuf, Failure> {
     }
     let directory =
         user_keys().ok_or_else(|| Failure::usage("HOME is not set: give a path for the keys"))?;
-    std::fs::create_dir_all(&directory)
+    make_directory(&directory)
         .map_err(|e| Failure::from(weft::Error::host("make", &directory, e)))?;
     Ok(directory.join(name))
 }
@@ -71,17 +70,37 @@ fn new(out: Output, args: &NewKey) -> Outcome {
     Ok(DONE)
 }
 
-/// Writes a file that only its owner can read, atomically.
-fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let fresh = path.with_extension("fresh");
-    let mut file =
-        std::fs::File::options().write(true).create_new(true).mode(0o600).open(&fresh)?;
-    let written = file.write_all(content).and_then(|()| file.sync_all());
-    let renamed = written.and_then(|()| std::fs::rename(&fresh, path));
-    if renamed.is_err() {
-        let _ = std::fs::remove_file(&fresh);
+/// Makes a directory, and those above it, durably: a key that a power cut takes away takes along what
+/// was sealed with it.
+fn make_directory(directory: &Path) -> std::io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
     }
-    renamed
+    let above = directory.parent().filter(|above| !above.as_os_str().is_empty());
+    if let Some(above) = above {
+        make_directory(above)?;
+    }
+    match std::fs::create_dir(directory) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.and_then(|()| sync_directory(above.unwrap_or(Path::new(".")))),
+    }
+}
+
+fn sync_directory(directory: &Path) -> std::io::Result<()> {
+    std::fs::File::open(directory)?.sync_all()
+}
+
+/// Writes a file that only its owner can read, atomically and durably: files are sealed with the key
+/// from now on.
+fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    let directory = above.unwrap_or(Path::new("."));
+    // No key has a name that begins so, and no two processes the same.
+    let mut fresh = tempfile::Builder::new().prefix(".weft-key-").tempfile_in(directory)?;
+    fresh.write_all(content)?;
+    fresh.as_file().sync_all()?;
+    fresh.persist(path)?;
+    sync_directory(directory)
 }
 
 fn list(out: Output, args: &ListKeys) -> Outcome {

@@ -3,7 +3,8 @@
 //! filters do not need and that kernel exploits begin with.
 //!
 //! The child enters its namespaces between fork and exec, where a thread is alone in its process:
-//! `unsafe`, because only code that neither allocates nor takes a lock may run there.
+//! `unsafe`, because only code that neither allocates nor takes a lock may run there, and because it
+//! has descriptors closed that the process around it may have inherited, by their numbers.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -14,6 +15,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
     path_beneath_rules,
 };
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::UnshareFlags;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -88,14 +90,15 @@ pub(super) fn command(command: &mut Command) {
     });
     let kept: Vec<_> = kept.collect();
     command.env_clear().envs(kept).env("HOME", "/");
-    let filter = match system_calls() {
-        Ok(filter) => Some(filter),
+    let filters = match attribute_reads().and_then(|reads| Ok([reads, system_calls()?])) {
+        Ok(filters) => Some(filters),
         Err(e) => {
             tracing::warn!("a program runs without a filter of system calls: {e}");
             None
         }
     };
     let enter = move || {
+        inherit_nothing()?;
         let apart = UnshareFlags::NEWPID
             | UnshareFlags::NEWNET
             | UnshareFlags::NEWIPC
@@ -103,18 +106,41 @@ pub(super) fn command(command: &mut Command) {
         // SAFETY: no descriptors are shared or unshared.
         let unshare = |flags| unsafe { rustix::thread::unshare_unsafe(flags) };
         // Without user namespaces root can still create the others.
-        if unshare(apart | UnshareFlags::NEWUSER).is_err() && unshare(apart).is_ok() {
+        if unshare(apart | UnshareFlags::NEWUSER).is_ok() {
+            // The processes in the new namespace are counted apart from all others of this user.
+            let most = Some(PROCESSES_MAX);
+            setrlimit(Resource::Nproc, Rlimit { current: most, maximum: most })?;
+        } else if unshare(apart).is_ok() {
             drop_capabilities()?;
         }
-        match &filter {
-            Some(filter) => {
-                seccompiler::apply_filter(filter).map_err(|_| std::io::ErrorKind::Other.into())
-            }
-            None => Ok(()),
+        for filter in filters.iter().flatten() {
+            seccompiler::apply_filter(filter).map_err(|_| std::io::ErrorKind::Other)?;
         }
+        Ok(())
     };
     // SAFETY: nothing but system calls is made, none of which allocates or takes a lock.
     unsafe { command.pre_exec(enter) };
+}
+
+/// Maximum number of processes and threads of a program. The kernel does not count those of root.
+const PROCESSES_MAX: u64 = 512;
+
+/// Closes all descriptors but the standard streams when the next program is executed: whatever the
+/// process that runs weft has inherited, the program does not get it.
+fn inherit_nothing() -> std::io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: the flag is set on descriptors, and no descriptor is closed in this process.
+    if unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, flags) } == 0 {
+        return Ok(());
+    }
+    // A kernel before 5.11.
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20);
+    for number in 3..i32::try_from(most.min(1 << 20)).unwrap_or(i32::MAX) {
+        // SAFETY: as above; a number without a descriptor is an error that has no effect.
+        unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    Ok(())
 }
 
 /// Drops all capabilities, and prevents root from regaining them.
@@ -132,7 +158,10 @@ fn drop_capabilities() -> std::io::Result<()> {
 
 // The numbers of system calls since Linux 5.1, which are the same on all architectures with a
 // filter.
+const MEMFD_SECRET: libc::c_long = 447;
 const SETXATTRAT: libc::c_long = 463;
+const GETXATTRAT: libc::c_long = 464;
+const LISTXATTRAT: libc::c_long = 465;
 const REMOVEXATTRAT: libc::c_long = 466;
 const OPEN_TREE_ATTR: libc::c_long = 467;
 const FILE_SETATTR: libc::c_long = 469;
@@ -195,6 +224,18 @@ const REFUSED: &[libc::c_long] = &[
     SETXATTRAT,
     REMOVEXATTRAT,
     FILE_SETATTR,
+    // The names that others use, which Landlock does not cover.
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_fanotify_init,
+    libc::SYS_fanotify_mark,
+    // Memory that belongs to no process, and so is in no limit.
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_msgget,
+    libc::SYS_semget,
+    libc::SYS_mq_open,
+    MEMFD_SECRET,
     // Other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -248,9 +289,30 @@ const REFUSED_OLD: &[libc::c_long] = &[
     libc::SYS_utime,
     libc::SYS_utimes,
     libc::SYS_futimesat,
+    libc::SYS_inotify_init,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_OLD: &[libc::c_long] = &[];
+
+/// System calls that fail with `EOPNOTSUPP`, as on a file system without attributes: Landlock does not
+/// cover the attributes of files that cannot be opened.
+const ATTRIBUTE_READS: &[libc::c_long] = &[
+    libc::SYS_getxattr,
+    libc::SYS_lgetxattr,
+    libc::SYS_fgetxattr,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_flistxattr,
+    GETXATTRAT,
+    LISTXATTRAT,
+];
+
+fn attribute_reads() -> Result<BpfProgram, seccompiler::Error> {
+    let rules = ATTRIBUTE_READS.iter().map(|call| (*call, Vec::new())).collect();
+    let refuse = SeccompAction::Errno(libc::EOPNOTSUPP.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into()?;
+    Ok(SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()?)
+}
 
 fn system_calls() -> Result<BpfProgram, seccompiler::Error> {
     let refused = REFUSED.iter().chain(REFUSED_OLD);

@@ -332,6 +332,60 @@ mod tests {
         assert_eq!(through(command, 9000, b"").1, b"Operation not permitted");
     }
 
+    /// Whatever the process has inherited, a lock or a connection, the program does not get it.
+    #[test]
+    fn programs_inherit_no_descriptors() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let outside = dir.path().join("outside");
+        std::fs::write(&outside, "private").expect("a file");
+        let file = std::fs::File::open(&outside).expect("a file");
+        // As one that a shell has opened for this process: it stays open in child processes.
+        let inherited = rustix::io::dup(&file).expect("a descriptor");
+        rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).expect("set");
+        let number = std::os::fd::AsRawFd::as_raw_fd(&inherited);
+        let command =
+            format!("perl -e 'open(F, \"<&=\", {number}) and print <F>'; ls /proc/self/fd");
+        let out = through(&format!("cat >/dev/null; {command} 2>&1"), 20_000, b"x").1;
+        let text = String::from_utf8_lossy(&out);
+        assert!(!text.contains("private"), "{text}");
+        let by_shell = format!("cat <&{number} 2>&1; true");
+        if number < 10 {
+            let out = through(&by_shell, 20_000, b"").1;
+            assert!(!String::from_utf8_lossy(&out).contains("private"));
+        }
+    }
+
+    #[test]
+    fn programs_make_no_memory_that_no_limit_counts() {
+        let says = |call: &str| {
+            let command = format!("perl -e '$! = 0; print syscall({call}) < 0 ? $! + 0 : 0'");
+            String::from_utf8_lossy(&through(&command, 20_000, b"").1).into_owned()
+        };
+        for call in [
+            format!("{}, 0, 4096, 01600", libc::SYS_shmget),
+            format!("{}, 0, 01600", libc::SYS_msgget),
+            format!("{}, 0, 1, 01600", libc::SYS_semget),
+            format!("{}, 0", libc::SYS_inotify_init1),
+        ] {
+            assert_eq!(says(&call), libc::EPERM.to_string(), "{call}");
+        }
+        let path = "($p = \"/usr\"), ($n = \"user.x\"), ($b = \"0\" x 64), 64";
+        let get = format!("{}, {path}", libc::SYS_getxattr);
+        assert_eq!(says(&get), libc::EOPNOTSUPP.to_string());
+    }
+
+    #[test]
+    fn programs_start_a_bounded_number_of_processes() {
+        // The kernel does not count the processes of root.
+        if rustix::process::geteuid().is_root() {
+            return;
+        }
+        let command = "perl -e 'for (1..3000) { $k = fork; last unless defined $k; \
+                       if (!$k) { sleep 20; exit } $n++ } print $n < 600 ? 1 : 0; kill 9, 0'";
+        let out = through(command, 20_000, b"").1;
+        assert!(out.is_empty() || out == b"1", "{}", String::from_utf8_lossy(&out));
+    }
+
     /// Attacks that Landlock does not cover: a program has a file open that it may read, and that
     /// its user owns.
     #[test]
