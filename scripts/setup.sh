@@ -36,6 +36,8 @@ tests=(
   "/usr/bin/pytest-3               python3-pytest      optional"
   "rsync                           rsync       optional"
   "script                          bsdutils    optional"
+  "setpriv                         util-linux  optional"
+  "bsdtar                          libarchive-tools    optional"
   "sqlite3                         sqlite3     optional"
   "bzip2                           bzip2       optional"
   "lz4                             lz4         optional"

@@ -585,6 +585,10 @@ pub struct Import {
     /// IMAGE:/path of the directory to put it into; it is made if it does not exist
     #[arg(value_name = "VOLUME_PATH")]
     pub to: OsString,
+    /// It is a layer: .wh.NAME (OCI), or a device 0:0 (overlayfs), removes NAME, and .wh..wh..opq or
+    /// trusted.overlay.opaque all that a directory had [default: they are imported]
+    #[arg(long)]
+    pub whiteouts: bool,
     #[command(flatten)]
     pub keeping: Keeping,
     #[command(flatten)]

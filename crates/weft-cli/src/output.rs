@@ -5,9 +5,10 @@ use crate::failure::Failure;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 pub use weft::shown;
-use weft::transfer::Tally;
+use weft::transfer::{Moment, Tally};
 use weft::vfs::{Attr, FileKind, Time};
 
 /// The output options of a verb.
@@ -67,14 +68,14 @@ impl Output {
     /// Progress of a transfer of `names` files (0 if that is not known).
     pub fn progress(self, what: &str) -> Progress {
         if self.quiet || !std::io::stderr().is_terminal() {
-            return Progress { bar: None };
+            return Progress { bar: None, began: Instant::now(), shown_millis: AtomicU64::new(0) };
         }
         let bar = ProgressBar::new_spinner();
         let style = ProgressStyle::with_template("{spinner} {prefix} {msg} ({elapsed})");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         bar.set_prefix(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(120));
-        Progress { bar: Some(bar) }
+        Progress { bar: Some(bar), began: Instant::now(), shown_millis: AtomicU64::new(0) }
     }
 }
 
@@ -97,16 +98,61 @@ pub fn ignore_closed_pipe(result: std::io::Result<()>) -> Result<(), Failure> {
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
+    began: Instant,
+    /// When the line was last made, since the begin: to format it costs more than to copy a small
+    /// file.
+    shown_millis: AtomicU64,
+}
+
+/// The shortest time between two lines of progress.
+const PROGRESS_MIN_MILLIS: u64 = 100;
+/// The length in bytes from which on a file has progress of its own.
+const BIG_FILE_BYTES: u64 = 16 << 20;
+
+/// The line of progress of a transfer that has moved `before`, and is at a moment `elapsed` after its
+/// begin.
+fn progress_text(
+    before: &Tally,
+    moment: &Moment<'_>,
+    total_bytes: Option<u64>,
+    elapsed: Duration,
+) -> String {
+    let mut tally = *before;
+    tally.add(&moment.done);
+    let moved = moment.done.bytes.saturating_add(moment.at_bytes);
+    let bytes = before.bytes.saturating_add(moved);
+    let mut text = format!("{}, {}", count(tally.names(), "name"), HumanBytes(bytes));
+    if let Some(total) = total_bytes {
+        text.push_str(&format!(" of {}", HumanBytes(total)));
+    }
+    let rate = moved as f64 / elapsed.as_secs_f64().max(0.001);
+    text.push_str(&format!(", {}/s", HumanBytes(rate as u64)));
+    match total_bytes {
+        Some(total) if total > bytes && rate >= 1.0 => {
+            let left = Duration::from_secs_f64(((total - bytes) as f64 / rate).min(1e9));
+            text.push_str(&format!(", {} left", indicatif::HumanDuration(left)));
+        }
+        None if moment.len_bytes >= BIG_FILE_BYTES => {
+            let percent = moment.at_bytes.min(moment.len_bytes) * 100 / moment.len_bytes;
+            let name = moment.path.rsplit(|b| *b == b'/').next().unwrap_or(moment.path);
+            text.push_str(&format!("; {} {percent}%", shown(name)));
+        }
+        _ => {}
+    }
+    text
 }
 
 impl Progress {
-    pub fn show(&self, tally: &Tally) {
-        // Not for every file: formatting would cost more than the copy of a small file.
-        if let Some(bar) = &self.bar
-            && (tally.names() & 63 == 0 || tally.names() < 64)
-        {
-            bar.set_message(format!("{} names, {}", tally.names(), HumanBytes(tally.bytes)));
+    /// Shows where a transfer is; `before` has been moved earlier, with the same total.
+    pub fn show(&self, before: &Tally, moment: &Moment<'_>, total_bytes: Option<u64>) {
+        let Some(bar) = &self.bar else { return };
+        let elapsed = self.began.elapsed();
+        let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        if millis < self.shown_millis.load(Ordering::Relaxed) + PROGRESS_MIN_MILLIS {
+            return;
         }
+        self.shown_millis.store(millis, Ordering::Relaxed);
+        bar.set_message(progress_text(before, moment, total_bytes, elapsed));
     }
 
     pub fn say(&self, text: impl Into<String>) {
@@ -325,6 +371,21 @@ mod tests {
         assert_eq!(at(4_102_444_800), "2100-01-01 00:00:00");
         assert_eq!(at(253_402_300_799), "9999-12-31 23:59:59");
         assert_eq!(at(253_402_300_800), "@253402300800");
+    }
+
+    #[test]
+    fn progress_has_bytes_within_a_file_and_what_is_left() {
+        let done = Tally { files: 3, bytes: 1 << 30, ..Tally::default() };
+        let moment = Moment { done, path: b"d/big.iso", at_bytes: 512 << 20, len_bytes: 2 << 30 };
+        let text =
+            |total| progress_text(&Tally::default(), &moment, total, Duration::from_secs(10));
+        let left = "3 names, 1.50 GiB of 3.00 GiB, 153.60 MiB/s, 10 seconds left";
+        assert_eq!(text(Some(3 << 30)), left);
+        assert_eq!(text(None), "3 names, 1.50 GiB, 153.60 MiB/s; big.iso 25%");
+        // What came before counts for the total, not for the rate.
+        let before = Tally { files: 1, bytes: 1 << 30, ..Tally::default() };
+        let text = progress_text(&before, &moment, Some(2 << 30), Duration::from_secs(10));
+        assert_eq!(text, "4 names, 2.50 GiB of 2.00 GiB, 153.60 MiB/s");
     }
 
     #[test]

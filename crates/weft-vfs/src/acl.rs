@@ -9,6 +9,8 @@
 
 use crate::{Error, Result};
 
+pub use crate::acl_text::Named;
+
 /// The attribute with the access ACL of a file.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute with the default ACL of a directory, which new files in it inherit.
@@ -20,25 +22,25 @@ const ENTRY_BYTES: usize = 8;
 /// The id field of entries without an id.
 const NO_ID: u32 = u32::MAX;
 
-const OWNER: u16 = 0x01;
-const USER: u16 = 0x02;
-const OWNING_GROUP: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHERS: u16 = 0x20;
+pub(crate) const OWNER: u16 = 0x01;
+pub(crate) const USER: u16 = 0x02;
+pub(crate) const OWNING_GROUP: u16 = 0x04;
+pub(crate) const GROUP: u16 = 0x08;
+pub(crate) const MASK: u16 = 0x10;
+pub(crate) const OTHERS: u16 = 0x20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct AclEntry {
-    tag: u16,
-    perm: u16,
-    id: u32,
+pub(crate) struct AclEntry {
+    pub(crate) tag: u16,
+    pub(crate) perm: u16,
+    pub(crate) id: u32,
 }
 
 /// A valid access control list: exactly one entry for each of owner, owning group and others, a
 /// mask if a user or a group is named, all in canonical order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
-    entries: Vec<AclEntry>,
+    pub(crate) entries: Vec<AclEntry>,
 }
 
 impl Acl {
@@ -68,7 +70,7 @@ impl Acl {
         if acl.makes_sense() { Ok(Some(acl)) } else { Err(NONE) }
     }
 
-    fn makes_sense(&self) -> bool {
+    pub(crate) fn makes_sense(&self) -> bool {
         let count = |tag| self.entries.iter().filter(|e| e.tag == tag).count();
         let known = [OWNER, USER, OWNING_GROUP, GROUP, MASK, OTHERS];
         let named = count(USER) + count(GROUP) > 0;
@@ -116,6 +118,26 @@ impl Acl {
         let group = self.group_class();
         let bits = |tag| self.entries.iter().find(|e| e.tag == tag).map_or(0, |e| e.perm);
         bits(OWNER) << 6 | bits(group) << 3 | bits(OTHERS)
+    }
+
+    /// Returns the nine permission bits of a file that loses this list: the most that give no user
+    /// more than the list gave. The group bits are the rights of the owning group, not the mask. A
+    /// named user may be in the owning group, and a named user or group has the rights of others
+    /// without an entry: so a named entry with fewer rights takes them from these.
+    #[must_use]
+    pub fn perm_without_entries(&self) -> u16 {
+        let bits = |tag| self.entries.iter().find(|e| e.tag == tag).map(|e| e.perm);
+        let mask = bits(MASK).unwrap_or(7);
+        let mut group = bits(OWNING_GROUP).unwrap_or(0) & mask;
+        let mut others = bits(OTHERS).unwrap_or(0);
+        for entry in self.entries.iter().filter(|e| matches!(e.tag, USER | GROUP)) {
+            let rights = entry.perm & mask;
+            if entry.tag == USER {
+                group &= rights;
+            }
+            others &= rights;
+        }
+        bits(OWNER).unwrap_or(0) << 6 | group << 3 | others
     }
 
     /// Returns the list after `chmod(2)` to `perm`.
@@ -171,6 +193,61 @@ mod tests {
         let whole = acl(&plain);
         for len in (0..whole.len()).filter(|len| *len != 4) {
             assert!(Acl::parse(&whole[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    /// Whether a user has a right (4, 2 or 1) on a file, as acl(5) decides.
+    fn allows(entries: &[(u16, u16, u32)], user: u32, groups: &[u32], right: u16) -> bool {
+        const FILE: (u32, u32) = (0, 10);
+        let mask = entries.iter().find(|e| e.0 == MASK).map_or(7, |e| e.1);
+        if user == FILE.0 {
+            return entries.iter().any(|e| e.0 == OWNER && e.1 & right != 0);
+        }
+        if let Some(named) = entries.iter().find(|e| e.0 == USER && e.2 == user) {
+            return named.1 & mask & right != 0;
+        }
+        let mine = |e: &&(u16, u16, u32)| {
+            e.0 == OWNING_GROUP && groups.contains(&FILE.1) || e.0 == GROUP && groups.contains(&e.2)
+        };
+        let mut mine = entries.iter().filter(mine).peekable();
+        if mine.peek().is_some() {
+            return mine.any(|e| e.1 & mask & right != 0);
+        }
+        entries.iter().any(|e| e.0 == OTHERS && e.1 & right != 0)
+    }
+
+    #[test]
+    fn nobody_gains_a_right_when_a_list_is_lost() {
+        let mut seed = 1_u32;
+        let mut below = |n: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) % n
+        };
+        for _ in 0..5000 {
+            let mut entries = vec![(OWNER, below(8) as u16, 0)];
+            entries.extend((0..below(3)).map(|i| (USER, below(8) as u16, 20 + i)));
+            entries.push((OWNING_GROUP, below(8) as u16, 0));
+            entries.extend((0..below(3)).map(|i| (GROUP, below(8) as u16, 30 + i)));
+            if entries.len() > 2 || below(2) == 0 {
+                entries.push((MASK, below(8) as u16, 0));
+            }
+            entries.push((OTHERS, below(8) as u16, 0));
+            let list = Acl::parse(&acl(&entries)).unwrap().unwrap();
+            let perm = list.perm_without_entries();
+            let plain =
+                [(OWNER, perm >> 6, 0), (OWNING_GROUP, perm >> 3 & 7, 0), (OTHERS, perm & 7, 0)];
+            for user in [0, 20, 21, 40] {
+                for groups in [&[][..], &[10], &[30], &[10, 30], &[30, 31], &[10, 30, 31], &[9]] {
+                    for right in [4, 2, 1] {
+                        // Owning-group and named-group rights add up only for members of both.
+                        let (had, has) = (
+                            allows(&entries, user, groups, right),
+                            allows(&plain, user, groups, right),
+                        );
+                        assert!(had || !has, "{entries:?} as {perm:o}: {user} in {groups:?}");
+                    }
+                }
+            }
         }
     }
 

@@ -32,6 +32,7 @@
 
 pub mod access;
 pub mod acl;
+mod acl_text;
 mod calls;
 pub mod conformance;
 mod defaults;

@@ -77,6 +77,9 @@ pub enum Error {
     /// A mount could not be made or ended with an error.
     #[error("{0}")]
     Mount(String),
+    /// The caller of a transfer ended it; what was being copied is removed again.
+    #[error("stopped while {0} was copied, which is incomplete and not kept")]
+    Stopped(String),
     /// A handle was used whose volume is closed, or that is closed itself.
     #[error("{0} is closed")]
     Closed(&'static str),
@@ -124,6 +127,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
+            Self::Stopped(_) => rustix::io::Errno::INTR.raw_os_error(),
             Self::NeedsMount => rustix::io::Errno::OPNOTSUPP.raw_os_error(),
             Self::Block(e) => e.errno(),
             Self::File { source, .. } => source.errno(),

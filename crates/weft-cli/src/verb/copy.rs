@@ -2,6 +2,7 @@
 
 use super::damage::Damage;
 use super::landing::landing;
+use super::transferring::counted;
 use super::{
     change_options, changing_with, file_error, image_file, ownership, read_options, refuse_image,
     volume_path, with_volume,
@@ -20,8 +21,8 @@ use weft::hfs::interchange::Format;
 use weft::hfs::view::Forks;
 use weft::transfer::fit::{FitNames, fit};
 use weft::transfer::{
-    Content, Counted, HostSink, HostSource, Item, ItemKind, Ownership, PastNames, Sink, Tally,
-    VolumeSink, VolumeSource,
+    Content, HostSink, HostSource, Item, ItemKind, Ownership, PastNames, Sink, Tally, VolumeSink,
+    VolumeSource,
 };
 use weft::vfs::{Error as FsError, Ino, Node, Time, Walker};
 use weft::volume::VolumePath;
@@ -96,12 +97,35 @@ fn double_of(name: &[u8]) -> Vec<u8> {
     [b"._", name].concat()
 }
 
-/// Calls `send` with `sink`, with names fitted if `fit`, and skips names that the volume refuses:
+/// What a volume refused.
+#[derive(Debug, Default)]
+pub struct Refused {
+    items: u64,
+    for_names: bool,
+}
+
+impl Refused {
+    /// Returns the exit code of a copy that left this out.
+    pub fn outcome(&self, out: Output) -> Outcome {
+        if self.items == 0 {
+            return Ok(DONE);
+        }
+        let items = count(self.items, "name");
+        out.error(&if self.for_names {
+            format!("{items} left out, as the volume has no place for them; see --fit-names")
+        } else {
+            format!("{items} left out, for the reasons above; everything else was copied")
+        });
+        Ok(FAILED)
+    }
+}
+
+/// Calls `send` with `sink`, with names fitted if `fit`, and skips items that the volume refuses:
 /// their number, with that of the items left out with them, is added to `refused`.
 pub fn fitted(
     out: Output,
     fit: bool,
-    refused: &mut u64,
+    refused: &mut Refused,
     sink: &mut dyn Sink,
     send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
 ) -> weft::Result<()> {
@@ -113,7 +137,7 @@ pub fn fitted(
 fn fitted_of(
     out: Output,
     (fit, several): (bool, bool),
-    refused: &mut u64,
+    refused: &mut Refused,
     sink: &mut dyn Sink,
     send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
 ) -> weft::Result<bool> {
@@ -129,39 +153,17 @@ fn fitted_of(
         send(&mut past)
     };
     past.refused().iter().for_each(|what| out.error(what));
-    *refused += past.refused().len() as u64 + past.left_out_with_them();
+    refused.items += past.refused().len() as u64 + past.left_out_with_them();
+    refused.for_names |= past.refused_for_names();
     sent.map(|()| past.is_top_refused())
 }
 
-/// Returns the exit code of a copy that left out `refused` files and directories for their names.
-pub fn refused_names(out: Output, refused: u64) -> Outcome {
-    if refused == 0 {
-        return Ok(DONE);
-    }
-    let files = count(refused, "name");
-    out.error(&format!("{files} left out, as the volume has no place for them; see --fit-names"));
-    Ok(FAILED)
-}
-
-/// Sends with progress, and adds the counts to `total`.
-fn counted(
-    out: Output,
-    total: &mut Tally,
-    sink: &mut dyn Sink,
-    send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
-) -> Result<(), Failure> {
-    let progress = out.progress("copying");
-    let mut each = |tally: &Tally| progress.show(tally);
-    let mut counted = Counted::new(sink, &mut each);
-    let sent = send(&mut counted);
-    let tally = counted.tally();
-    total.files += tally.files;
-    total.directories += tally.directories;
-    total.symlinks += tally.symlinks;
-    total.hard_links += tally.hard_links;
-    total.specials += tally.specials;
-    total.bytes += tally.bytes;
-    sent.map_err(Failure::from)
+/// The bytes of files of the host that are to be copied; unknown if a directory is among them.
+fn known_bytes(paths: &[PathBuf]) -> Option<u64> {
+    let len = |path: &PathBuf| {
+        std::fs::symlink_metadata(path).ok().filter(|meta| !meta.is_dir()).map(|meta| meta.len())
+    };
+    paths.iter().map(len).sum()
 }
 
 fn report(out: Output, tally: &Tally, since: Instant) -> Outcome {
@@ -179,7 +181,7 @@ fn copy_in(
 ) -> Outcome {
     let began = Instant::now();
     let mut total = Tally::default();
-    let mut refused = 0;
+    let mut refused = Refused::default();
     let ownership = ownership(keeping.owner.as_deref())?;
     if from == [Path::new("-")] {
         return from_stdin(out, to, ownership, opening);
@@ -191,6 +193,7 @@ fn copy_in(
             return Err(weft::Error::host("read", path, e).into());
         }
     }
+    let bytes = known_bytes(from);
     let options = Options { forks, ..change_options(opening) };
     changing_with(&to.image, &options, |stack| {
         let walker = Walker::new(stack.fs());
@@ -212,7 +215,7 @@ fn copy_in(
             }
             let how = (keeping.fit_names, from.len() > 1);
             let mut left_out = false;
-            counted(out, &mut total, &mut sink, |sink| {
+            let sent = counted(out, ("copying", bytes), &mut total, &mut sink, |sink| {
                 let sent = fitted_of(out, how, &mut refused, sink, |sink| {
                     HostSource::new(path)
                         .sparing(volume.as_deref())?
@@ -222,8 +225,9 @@ fn copy_in(
                 });
                 left_out = sent?;
                 Ok(())
-            })?;
+            });
             note_left_out(out, &sink);
+            sent?;
             earlier = Some(sink);
             // The AppleDouble of a single file; in a directory the walk finds it.
             let (Some(own), Some(host_name), true) = (own, host_name, doubles && !left_out) else {
@@ -244,7 +248,7 @@ fn copy_in(
         Ok(())
     })?;
     report(out, &total, began)?;
-    refused_names(out, refused)
+    refused.outcome(out)
 }
 
 /// Returns true if a file is the AppleDouble `NAME.rsrc` of another source.
@@ -295,11 +299,13 @@ fn from_stdin(out: Output, to: &VolumePath, ownership: Ownership, opening: &Open
             xattrs: &[],
         };
         let mut content = Stdin { at: 0 };
-        sink.put(&item, &mut content)?;
-        sink.finish()?;
-        total.files = 1;
+        let sent = counted(out, ("copying", None), &mut total, &mut sink, |sink| {
+            sink.put(&item, &mut content)?;
+            sink.finish()
+        });
+        note_left_out(out, &sink);
         total.bytes = content.at;
-        Ok(())
+        sent
     })?;
     report(out, &total, began)
 }
@@ -340,10 +346,17 @@ fn own_name(path: &[u8]) -> Option<&[u8]> {
 }
 
 pub fn note_left_out(out: Output, sink: &VolumeSink<'_>) {
-    sink.left_out().iter().for_each(|what| out.note(what));
+    sink.left_out().iter().chain(sink.remarks()).for_each(|what| out.note(what));
     let xattrs = sink.xattrs_left_out();
     if xattrs > 0 {
         out.note(&format!("the volume has no place for {xattrs} of the extended attributes"));
+    }
+    let lists = sink.lists_left_out();
+    if lists > 0 {
+        out.note(&format!(
+            "the volume has no place for {}; no user has more rights by the mode alone",
+            count(lists, "access control list")
+        ));
     }
 }
 
@@ -385,15 +398,18 @@ fn copy_out(
                     sink.go_on_from(earlier);
                 }
                 let mut spelled = NoteSpelled::new(out, doubles);
-                counted(out, &mut total, &mut sink, |sink| {
+                let one = from.len() == 1 && !node.is_dir();
+                let how = ("copying", one.then(|| node.attr().size_bytes));
+                let sent = counted(out, how, &mut total, &mut sink, |sink| {
                     VolumeSource::new(stack.fs(), &place.path)
                         .with_xattrs(with_xattrs)
                         .past_damage(|e| damage.pass_error(told_of_forks(e)))
                         .send(node, &mut spelled.over(sink))
-                })?;
-                damage.look(stack)?;
+                });
                 let is_refused = !sink.refused().is_empty();
                 landed(out, &sink, mac && forks == Forks::Xattr, &mut damage)?;
+                sent?;
+                damage.look(stack)?;
                 let name = host.file_name().map(OsStr::as_bytes);
                 if let (true, false, Some(name)) = (doubles, is_refused, name)
                     && let Some((path, double)) = double_beside(&walker, &place.path)
@@ -487,6 +503,10 @@ impl Sink for Spelled<'_> {
     fn finish(&mut self) -> weft::Result<()> {
         self.sink.finish()
     }
+
+    fn abandon(&mut self) {
+        self.sink.abandon();
+    }
 }
 
 /// The AppleDouble beside a file, if there is one, and its path.
@@ -507,7 +527,7 @@ fn copy_across(
 ) -> Outcome {
     let began = Instant::now();
     let mut total = Tally::default();
-    let mut refused = 0;
+    let mut refused = Refused::default();
     let ownership = ownership(keeping.owner.as_deref())?;
     let options = Options { forks: Forks::AppleDouble, ..change_options(opening) };
     changing_with(&to.image, &options, |target| {
@@ -526,19 +546,22 @@ fn copy_across(
                 if let Some(earlier) = &mut earlier {
                     sink.go_on_from(earlier);
                 }
-                let how = (keeping.fit_names, from.len() > 1);
+                let fitting = (keeping.fit_names, from.len() > 1);
                 let mut spelled = NoteSpelled::new(out, forks && target.mac().is_none());
                 let mut left_out = false;
-                counted(out, &mut total, &mut sink, |sink| {
-                    let sent = fitted_of(out, how, &mut refused, sink, |sink| {
+                let one = from.len() == 1 && !node.is_dir();
+                let how = ("copying", one.then(|| node.attr().size_bytes));
+                let sent = counted(out, how, &mut total, &mut sink, |sink| {
+                    let sent = fitted_of(out, fitting, &mut refused, sink, |sink| {
                         VolumeSource::new(source.fs(), &place.path)
                             .with_xattrs(!keeping.no_xattrs)
                             .send(node, &mut spelled.over(sink))
                     });
                     left_out = sent?;
                     Ok(())
-                })?;
+                });
                 note_left_out(out, &sink);
+                sent?;
                 earlier = Some(sink);
                 let double = double_beside(source, &place.path).filter(|(path, _)| {
                     let named =
@@ -567,7 +590,7 @@ fn copy_across(
         Ok(())
     })?;
     report(out, &total, began)?;
-    refused_names(out, refused)
+    refused.outcome(out)
 }
 
 /// Refuses to copy a directory into one that lies in it, which would never end.

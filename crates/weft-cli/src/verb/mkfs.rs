@@ -2,9 +2,10 @@
 
 mod mac;
 
+use super::copy::{Refused, fitted, note_left_out};
 use super::{image_file, parse_owner, with_volume};
 use crate::cli::{self, MkfsFormat};
-use crate::failure::{DONE, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human};
 use serde::Serialize;
 use weft::block::{FileDevice, parse_size};
@@ -44,15 +45,20 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
         let _ = std::fs::remove_file(journal);
     }
     let made = made?;
+    let mut refused = Refused::default();
     if let Some(dir) = &args.directory {
         with_volume(&args.image, &weft::Options::default(), |stack| {
             let root = Node::root(stack.fs()).map_err(|e| super::file_error("open", b"/", e))?;
             let mut sink = VolumeSink::new(stack.fs(), root, None, b"/", Ownership::Keep);
-            Ok(HostSource::new(dir).sparing(image_file(&args.image).as_deref())?.send(&mut sink)?)
+            let sent = fitted(out, false, &mut refused, &mut sink, |sink| {
+                HostSource::new(dir).sparing(image_file(&args.image).as_deref())?.send(sink)
+            });
+            note_left_out(out, &sink);
+            Ok(sent?)
         })?;
     }
     report(out, &args.image, args.format, &made)?;
-    Ok(DONE)
+    refused.outcome(out)
 }
 
 /// Checks that the directory that fills the new volume is readable, before anything is made.

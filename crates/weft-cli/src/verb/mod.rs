@@ -24,6 +24,7 @@ mod ringer;
 mod serve;
 mod top;
 mod trace;
+mod transferring;
 mod transform;
 mod tree_io;
 pub mod umount;

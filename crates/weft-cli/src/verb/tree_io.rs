@@ -1,7 +1,8 @@
 //! `import` and `export`: whole trees, as directories or tar streams.
 
-use super::copy::{NoteSpelled, fitted, landed, note_basilisk, note_left_out, refused_names};
+use super::copy::{NoteSpelled, Refused, fitted, landed, note_basilisk, note_left_out};
 use super::damage::Damage;
+use super::transferring::counted;
 use super::{
     change_options, changing_with, file_error, image_file, ownership, read_options, refuse_image,
     volume_path, with_volume,
@@ -16,8 +17,7 @@ use std::time::Instant;
 use weft::Options;
 use weft::hfs::view::Forks;
 use weft::transfer::{
-    Counted, HostSink, HostSource, ReadAhead, Sink, Tally, TarSink, TarSource, VolumeSink,
-    VolumeSource,
+    HostSink, HostSource, ReadAhead, Tally, TarSink, TarSource, VolumeSink, VolumeSource,
 };
 use weft::vfs::Walker;
 
@@ -29,52 +29,53 @@ pub fn import(out: Output, args: &cli::Import) -> Outcome {
     let with_xattrs = !args.keeping.no_xattrs;
     let from = Import::open(&args.from)?;
     let options = Options { forks: Forks::AppleDouble, ..change_options(&args.opening) };
-    let mut refused = 0;
-    let tally = changing_with(&to.image, &options, |stack| {
+    let mut refused = Refused::default();
+    let mut tally = Tally::default();
+    changing_with(&to.image, &options, |stack| {
         let walker = Walker::new(stack.fs());
         let top = walker
             .mkdir_all(&to.path, 0o755)
             .map_err(|e| file_error("make directory", &to.path, e))?;
-        let mut sink = VolumeSink::new(stack.fs(), top, None, &to.path, ownership);
-        let tally = with_progress(out, "importing", &mut sink, |sink| match from {
-            Import::Directory(dir) => {
-                let doubles = stack.mac().is_some();
-                if doubles {
-                    note_basilisk(out, dir);
-                }
-                fitted(out, args.keeping.fit_names, &mut refused, sink, |sink| {
-                    HostSource::new(dir)
-                        .sparing(image_file(&to.image).as_deref())?
-                        .with_xattrs(with_xattrs)
-                        .joining_doubles(doubles)
-                        .send(sink)
-                })
-            }
-            Import::Stream(stream) => {
-                fitted(out, args.keeping.fit_names, &mut refused, sink, |sink| {
-                    TarSource::new(stream).with_xattrs(with_xattrs).send(sink)
-                })
-            }
-        })?;
+        let mut sink = VolumeSink::new(stack.fs(), top, None, &to.path, ownership)
+            .with_whiteouts(args.whiteouts);
+        let doubles = stack.mac().is_some();
+        if let (Import::Directory(dir), true) = (&from, doubles) {
+            note_basilisk(out, dir);
+        }
+        let how = ("importing", from.len_bytes());
+        let sent = counted(out, how, &mut tally, &mut sink, |sink| {
+            fitted(out, args.keeping.fit_names, &mut refused, sink, |sink| match from {
+                Import::Directory(dir) => HostSource::new(dir)
+                    .sparing(image_file(&to.image).as_deref())?
+                    .with_xattrs(with_xattrs)
+                    .joining_doubles(doubles)
+                    .send(sink),
+                Import::Stream(stream, _) => TarSource::new(stream)
+                    .with_xattrs(with_xattrs)
+                    .noting(|line| out.note(&line))
+                    .send(sink),
+            })
+        });
         note_left_out(out, &sink);
-        Ok(tally)
+        sent
     })?;
     // The volume is closed: everything is on the disk.
     let report = TallyReport::new(&tally, began.elapsed());
     out.confirm(&report, &format!("imported {}, durable", report.sentence()))?;
-    refused_names(out, refused)
+    refused.outcome(out)
 }
 
 enum Import<'a> {
     Directory(&'a Path),
-    Stream(Box<dyn Read>),
+    /// A stream, and its length in bytes if it is a file.
+    Stream(Box<dyn Read>, Option<u64>),
 }
 
 impl<'a> Import<'a> {
     /// Opens the source of the import, before the volume is opened.
     fn open(from: &'a Path) -> Result<Self, Failure> {
         if from == Path::new("-") {
-            return Ok(Self::Stream(Box::new(ReadAhead::new(std::io::stdin())?)));
+            return Ok(Self::Stream(Box::new(ReadAhead::new(std::io::stdin())?), None));
         }
         let failed = |e| Failure::from(weft::Error::host("read", from, e));
         let meta = std::fs::metadata(from).map_err(failed)?;
@@ -94,7 +95,15 @@ impl<'a> Import<'a> {
                 )));
             }
         }
-        Ok(Self::Stream(Box::new(ReadAhead::new(file)?)))
+        let len_bytes = meta.is_file().then(|| meta.len());
+        Ok(Self::Stream(Box::new(ReadAhead::new(file)?), len_bytes))
+    }
+
+    fn len_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Directory(_) => None,
+            Self::Stream(_, len_bytes) => *len_bytes,
+        }
     }
 }
 
@@ -126,19 +135,6 @@ fn compressor(to: &Path) -> Option<&'static str> {
     SUFFIXES.iter().find(|(suffix, _)| name.ends_with(suffix)).map(|(_, program)| *program)
 }
 
-fn with_progress(
-    out: Output,
-    what: &str,
-    sink: &mut dyn Sink,
-    send: impl FnOnce(&mut dyn Sink) -> weft::Result<()>,
-) -> Result<Tally, Failure> {
-    let progress = out.progress(what);
-    let mut each = |tally: &Tally| progress.show(tally);
-    let mut counted = Counted::new(sink, &mut each);
-    send(&mut counted)?;
-    Ok(counted.tally())
-}
-
 /// `export`.
 pub fn export(out: Output, args: &cli::Export) -> Outcome {
     let began = Instant::now();
@@ -158,7 +154,8 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
     }
     let options = Options { forks: Forks::AppleDouble, ..read_options() };
     let mut damage = Damage::new(out, args.strict);
-    let tally = with_volume(&from.image, &options, |stack| {
+    let mut tally = Tally::default();
+    with_volume(&from.image, &options, |stack| {
         let walker = Walker::new(stack.fs());
         let failed = |e| file_error("read", &from.path, e);
         let top = walker.resolve(&from.path).map_err(failed)?;
@@ -166,6 +163,7 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
         let source = VolumeSource::new(stack.fs(), &from.path)
             .with_xattrs(!args.no_xattrs)
             .past_damage(|e| damage.pass_error(e));
+        let how = ("exporting", (!top.is_dir()).then(|| top.attr().size_bytes));
         if as_tar {
             let stream: Box<dyn Write> = if to_stdout {
                 Box::new(std::io::stdout().lock())
@@ -176,19 +174,20 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
             // A single file goes into the stream under its own name.
             let name = if top.is_dir() { b"" } else { last_name(&from.path) };
             let mut sink = TarSink::new(BufWriter::with_capacity(1 << 20, stream)).named(name);
-            let tally = with_progress(out, "exporting", &mut sink, |sink| {
+            let sent = counted(out, how, &mut tally, &mut sink, |sink| {
                 source.send(top, &mut spelled.over(sink))
-            })?;
-            damage.look(stack)?;
-            return Ok(tally);
+            });
+            sink.left_out().iter().for_each(|what| out.note(what));
+            sent.inspect_err(|_| out.note("the tar stream is incomplete"))?;
+            return damage.look(stack);
         }
         let mut sink = HostSink::new(&args.to);
-        let tally = with_progress(out, "exporting", &mut sink, |sink| {
+        let sent = counted(out, how, &mut tally, &mut sink, |sink| {
             source.send(top, &mut spelled.over(sink))
-        })?;
+        });
         landed(out, &sink, false, &mut damage)?;
-        damage.look(stack)?;
-        Ok(tally)
+        sent?;
+        damage.look(stack)
     })?;
     if !to_stdout {
         let report = TallyReport::new(&tally, began.elapsed());

@@ -7,6 +7,10 @@ use crate::streams::{MacVolume, VolumeMeta};
 use weft_vfs::{Error, Ino, Result};
 
 impl MacVolume for Mfs {
+    fn passed_over(&self) -> Vec<String> {
+        self.damage.clone()
+    }
+
     fn meta(&self, ino: Ino) -> Result<Meta> {
         let state = self.lock();
         if ino.0 == ROOT {

@@ -41,6 +41,13 @@ mod plug;
 pub use fork_view::{ForkView, has_more};
 pub use forks::Forks;
 
+/// Returns true if the inode number is that of a companion: it has no content of its own, and no
+/// other name than the one that follows from its file's.
+#[must_use]
+pub fn is_companion(ino: weft_vfs::Ino) -> bool {
+    names::split(ino).1.is_some()
+}
+
 #[cfg(doc)]
 use crate::{interchange::extension, streams::MacVolume};
 #[cfg(doc)]

@@ -24,29 +24,60 @@ struct Level<'a> {
     path: Vec<u8>,
     cursor: DirCursor,
     /// The current batch, last name first.
-    batch: Vec<(Vec<u8>, Node<'a>)>,
+    batch: Vec<(Vec<u8>, Result<Node<'a>>)>,
+    /// What ended the list of names; it is yielded after the batch.
+    failed: Option<Error>,
     done: bool,
 }
 
 /// Iterates over a tree, each directory before what is in it, symbolic links not followed. An error
-/// ends the visit of one directory and is yielded in its place; the walk continues.
+/// is yielded in place of the item that it concerns, or of the names of a directory that cannot be
+/// listed; the walk continues.
 #[derive(Debug)]
 pub struct Tree<'a> {
     start: Option<Node<'a>>,
     levels: Vec<Level<'a>>,
+    failed_at: Vec<u8>,
+}
+
+impl Level<'_> {
+    /// Takes the next batch of names, and looks up each by itself.
+    fn list_one_by_one(&mut self) {
+        let mut names = Vec::new();
+        if let Err(e) = self.dir.list_from(self.cursor, BATCH, &mut names) {
+            self.failed = Some(e);
+            self.done = true;
+        }
+        match names.last() {
+            Some(last) => self.cursor = last.next,
+            None => self.done = true,
+        }
+        let nodes = names.into_iter().rev().map(|listed| {
+            let node = self.dir.lookup(&listed.name);
+            (listed.name, node)
+        });
+        self.batch = nodes.collect();
+    }
 }
 
 impl<'a> Tree<'a> {
     /// Begins a walk over `start` and all below it.
     #[must_use]
     pub fn new(start: Node<'a>) -> Self {
-        Self { start: Some(start), levels: Vec::new() }
+        Self { start: Some(start), levels: Vec::new(), failed_at: Vec::new() }
+    }
+
+    /// The path of the item, or of the directory, whose error was yielded last.
+    #[must_use]
+    pub fn failed_at(&self) -> &[u8] {
+        &self.failed_at
     }
 
     /// Descends into `dir`, the inode of `yielded`.
     fn descend(&mut self, dir: Node<'a>, path: Vec<u8>) {
         let cursor = DirCursor::START;
-        self.levels.push(Level { dir, path, cursor, batch: Vec::new(), done: false });
+        let batch = Vec::new();
+        self.levels.push(Level { dir, path, cursor, batch, failed: None, done: false });
     }
 
     /// Takes a second reference on the node, for the caller.
@@ -80,25 +111,30 @@ impl<'a> Iterator for Tree<'a> {
             let level = self.levels.last_mut()?;
             if let Some((name, node)) = level.batch.pop() {
                 let path = join(&level.path, &name);
-                return Some(self.visit(node, path));
+                let found = node.and_then(|node| self.visit(node, path.clone()));
+                if found.is_err() {
+                    self.failed_at = path;
+                }
+                return Some(found);
+            }
+            if let Some(e) = level.failed.take() {
+                self.failed_at.clone_from(&level.path);
+                return Some(Err(e));
             }
             if level.done {
                 self.levels.pop();
                 continue;
             }
             match level.dir.nodes_from(level.cursor, BATCH) {
-                Ok((mut batch, last)) => {
-                    batch.reverse();
-                    level.batch = batch;
+                Ok((batch, last)) => {
+                    level.batch = batch.into_iter().rev().map(|(n, node)| (n, Ok(node))).collect();
                     match last {
                         Some(cursor) => level.cursor = cursor,
                         None => level.done = true,
                     }
                 }
-                Err(e) => {
-                    level.done = true;
-                    return Some(Err(e));
-                }
+                // One item that cannot be read hides nothing else: name by name.
+                Err(_) => level.list_one_by_one(),
             }
         }
     }

@@ -162,6 +162,10 @@ impl Sink for FitNames<'_> {
     fn finish(&mut self) -> Result<()> {
         self.sink.finish()
     }
+
+    fn abandon(&mut self) {
+        self.sink.abandon();
+    }
 }
 
 #[cfg(test)]

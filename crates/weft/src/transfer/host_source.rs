@@ -1,7 +1,7 @@
 //! A file or directory of the host as a source.
 
 use super::mac_names::{double_elsewhere, is_elsewhere};
-use super::{Content, Item, ItemKind, NoContent, Sink, basilisk, join};
+use super::{Content, Item, ItemKind, NoContent, Sink, acls, basilisk, end, join};
 use crate::{Error, Result};
 use rustix::fs::{Dev, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -112,6 +112,11 @@ impl HostSource {
     /// # Errors
     /// Those of the host and of the sink.
     pub fn send(mut self, sink: &mut dyn Sink) -> Result<()> {
+        let sent = self.send_all(sink);
+        end(sent, sink)
+    }
+
+    fn send_all(&mut self, sink: &mut dyn Sink) -> Result<()> {
         let top = self.top.clone();
         let mut levels = Vec::new();
         if self.send_one(&top, &[], sink)? {
@@ -138,7 +143,7 @@ impl HostSource {
                 levels.push(open(host, path)?);
             }
         }
-        sink.finish()
+        Ok(())
     }
 
     /// Sends one file; returns true if it is a directory.
@@ -171,12 +176,17 @@ impl HostSource {
             }
             (None, kind) => ItemKind::Special { kind, rdev: pack_device(meta.rdev()) },
         };
-        let xattrs = if self.with_xattrs && earlier.is_none() { xattrs(host)? } else { Vec::new() };
+        let mut xattrs = if earlier.is_none() { xattrs(host)? } else { Vec::new() };
+        let mut perm = (meta.mode() & 0o7777) as u16;
+        if !self.with_xattrs {
+            perm = acls::drop_lists(perm, &mut xattrs);
+            xattrs.clear();
+        }
         let mtime = time(meta.mtime(), meta.mtime_nsec());
         let item = Item {
             path,
             kind: item_kind,
-            perm: (meta.mode() & 0o7777) as u16,
+            perm,
             uid: meta.uid(),
             gid: meta.gid(),
             atime: Some(time(meta.atime(), meta.atime_nsec())),

@@ -5,6 +5,7 @@
 //! works with any sink. Paths are relative to the top that was given, without a leading slash; the
 //! top itself is the empty path. A directory comes before its content.
 
+mod acls;
 mod ahead;
 mod basilisk;
 pub mod fit;
@@ -16,11 +17,15 @@ mod made;
 mod past_names;
 mod pax;
 mod sparse;
+mod tar_attributes;
 mod tar_members;
 mod tar_sink;
 mod tar_source;
+mod volume_make;
+mod volume_places;
 mod volume_sink;
 mod volume_source;
+mod volume_whiteouts;
 
 pub use ahead::ReadAhead;
 pub use host_sink::HostSink;
@@ -106,11 +111,26 @@ pub trait Sink {
     /// Those of the destination, and of the content's source.
     fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()>;
 
-    /// Ends the transfer: sets times of directories, writes the end of a stream.
+    /// Ends the transfer: sets lists, modes and times of directories, writes the end of a stream.
     ///
     /// # Errors
     /// Those of the destination.
     fn finish(&mut self) -> Result<()>;
+
+    /// Ends a transfer that failed, in place of [`finish`](Self::finish): what is complete gets what
+    /// it lacks, and a stream gets no end.
+    fn abandon(&mut self) {}
+}
+
+/// Ends a transfer to `sink`, which was `sent`.
+fn end(sent: Result<()>, sink: &mut dyn Sink) -> Result<()> {
+    match sent {
+        Ok(()) => sink.finish(),
+        Err(e) => {
+            sink.abandon();
+            Err(e)
+        }
+    }
 }
 
 /// The empty content, for items without one.
@@ -155,6 +175,16 @@ impl Tally {
         }
     }
 
+    /// Adds the counts of another transfer.
+    pub fn add(&mut self, other: &Self) {
+        self.files += other.files;
+        self.directories += other.directories;
+        self.symlinks += other.symlinks;
+        self.hard_links += other.hard_links;
+        self.specials += other.specials;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+
     /// The number of all names.
     #[must_use]
     pub fn names(&self) -> u64 {
@@ -162,11 +192,27 @@ impl Tally {
     }
 }
 
+/// Where a transfer is: what [`Counted`] reports before each item, and after each piece of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment<'a> {
+    /// The counts of the items that are complete.
+    pub done: Tally,
+    /// The path of the item in transfer.
+    pub path: &'a [u8],
+    /// How much of its content has passed, holes included, in bytes.
+    pub at_bytes: u64,
+    /// The length of its content, as far as the source knows it.
+    pub len_bytes: u64,
+}
+
+type Watch<'a> = &'a mut dyn FnMut(&Moment<'_>) -> Result<()>;
+
 /// A sink that counts items, passes them to another sink, and calls `each` after every item.
 pub struct Counted<'a> {
     sink: &'a mut dyn Sink,
     tally: Tally,
     each: &'a mut dyn FnMut(&Tally),
+    watch: Option<Watch<'a>>,
 }
 
 impl std::fmt::Debug for Counted<'_> {
@@ -178,7 +224,15 @@ impl std::fmt::Debug for Counted<'_> {
 impl<'a> Counted<'a> {
     /// Counts the items that go to `sink`.
     pub fn new(sink: &'a mut dyn Sink, each: &'a mut dyn FnMut(&Tally)) -> Self {
-        Self { sink, tally: Tally::default(), each }
+        Self { sink, tally: Tally::default(), each, watch: None }
+    }
+
+    /// Calls `watch` before each item, after each piece of its content and at the content's end. An
+    /// error of it ends the transfer as an error of the source does: the item is not complete.
+    #[must_use]
+    pub fn watched(mut self, watch: &'a mut dyn FnMut(&Moment<'_>) -> Result<()>) -> Self {
+        self.watch = Some(watch);
+        self
     }
 
     /// The counts so far.
@@ -190,7 +244,17 @@ impl<'a> Counted<'a> {
 
 impl Sink for Counted<'_> {
     fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()> {
-        self.sink.put(item, content)?;
+        if let Some(watch) = &mut self.watch {
+            let len_bytes = match item.kind {
+                ItemKind::File { len_bytes } => len_bytes,
+                _ => 0,
+            };
+            let moment = Moment { done: self.tally, path: item.path, at_bytes: 0, len_bytes };
+            watch(&moment)?;
+            self.sink.put(item, &mut Watched { content, watch: &mut **watch, moment })?;
+        } else {
+            self.sink.put(item, content)?;
+        }
         self.tally.count(item);
         (self.each)(&self.tally);
         Ok(())
@@ -198,6 +262,32 @@ impl Sink for Counted<'_> {
 
     fn finish(&mut self) -> Result<()> {
         self.sink.finish()
+    }
+
+    fn abandon(&mut self) {
+        self.sink.abandon();
+    }
+}
+
+/// Content that is reported as it passes.
+struct Watched<'a, 'w> {
+    content: &'a mut dyn Content,
+    watch: &'w mut dyn FnMut(&Moment<'_>) -> Result<()>,
+    moment: Moment<'a>,
+}
+
+impl Content for Watched<'_, '_> {
+    fn next_run(&mut self, buf: &mut [u8]) -> Result<Option<(u64, usize)>> {
+        let run = self.content.next_run(buf)?;
+        if let Some((at, len)) = run {
+            self.moment.at_bytes = at + len as u64;
+        }
+        (self.watch)(&self.moment)?;
+        Ok(run)
+    }
+
+    fn extents(&mut self) -> Result<Option<Vec<Range<u64>>>> {
+        self.content.extents()
     }
 }
 

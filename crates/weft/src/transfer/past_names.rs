@@ -1,7 +1,9 @@
-//! Skips names that the destination refuses.
+//! Skips items that the destination refuses.
 //!
 //! A name that is too long, has letters that the volume lacks, or differs from another one only in
 //! case costs its own file, or the directory with its content; the rest of the tree is transferred.
+//! So does a file in place of a directory that is not empty, an item below a file, and a hard link to
+//! a file that is not there.
 
 use super::{Content, Item, ItemKind, Sink, split_last};
 use crate::{Error, Result};
@@ -18,6 +20,8 @@ pub struct PastNames<'a> {
     below: u64,
     /// Whether the top may be refused, too.
     several: bool,
+    /// Whether one was refused for its name.
+    for_names: bool,
 }
 
 impl std::fmt::Debug for PastNames<'_> {
@@ -29,7 +33,8 @@ impl std::fmt::Debug for PastNames<'_> {
 impl<'a> PastNames<'a> {
     /// Skips names that `sink` refuses.
     pub fn new(sink: &'a mut dyn Sink) -> Self {
-        Self { sink, refused: HashSet::new(), told: Vec::new(), below: 0, several: false }
+        let (refused, told) = (HashSet::new(), Vec::new());
+        Self { sink, refused, told, below: 0, several: false, for_names: false }
     }
 
     /// Sets that there are other sources, which are transferred even if the top of this one is
@@ -45,7 +50,13 @@ impl<'a> PastNames<'a> {
         self.refused.contains(&b""[..])
     }
 
-    /// The refused names, with the reasons.
+    /// Whether an item was refused because of its name: then another name may help.
+    #[must_use]
+    pub fn refused_for_names(&self) -> bool {
+        self.for_names
+    }
+
+    /// The refused items, with the reasons.
     #[must_use]
     pub fn refused(&self) -> &[String] {
         &self.told
@@ -87,6 +98,25 @@ fn is_about_the_name(e: &Error) -> bool {
         && matches!(source, FsError::NameTooLong | FsError::Invalid(_))
 }
 
+/// Returns true if an error concerns only the place of one item: what is there, or is not.
+fn is_about_the_place(e: &Error) -> bool {
+    let Error::File { action, source, .. } = e else { return false };
+    match *action {
+        "make" | "make directory" | "replace" => matches!(
+            source,
+            FsError::NotADirectory
+                | FsError::IsADirectory
+                | FsError::NotEmpty
+                | FsError::SymlinkLoop
+                | FsError::TooManyLinks
+        ),
+        "link to" => {
+            matches!(source, FsError::NotFound | FsError::NotADirectory | FsError::SymlinkLoop)
+        }
+        _ => false,
+    }
+}
+
 impl Sink for PastNames<'_> {
     fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()> {
         let linked = matches!(item.kind, ItemKind::HardLink(first) if self.is_refused(first));
@@ -97,7 +127,11 @@ impl Sink for PastNames<'_> {
         }
         match self.sink.put(item, content) {
             // The top was requested explicitly, so its error is returned.
-            Err(e) if is_about_the_name(&e) && (self.several || !item.path.is_empty()) => {
+            Err(e)
+                if (self.several || !item.path.is_empty())
+                    && (is_about_the_name(&e) || is_about_the_place(&e)) =>
+            {
+                self.for_names |= is_about_the_name(&e);
                 self.refused.insert(item.path.to_vec());
                 self.told.push(e.to_string());
                 Ok(())
@@ -108,5 +142,9 @@ impl Sink for PastNames<'_> {
 
     fn finish(&mut self) -> Result<()> {
         self.sink.finish()
+    }
+
+    fn abandon(&mut self) {
+        self.sink.abandon();
     }
 }

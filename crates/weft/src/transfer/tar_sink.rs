@@ -1,10 +1,15 @@
 //! A tar stream as a destination: POSIX pax. Values that a ustar header cannot hold are in a record
 //! before it: long names, times with fractions or before 1970, extended attributes. A file with
 //! holes is stored in GNU tar's sparse form 1.0.
+//!
+//! Access control lists and SELinux's labels are written twice: as the attributes that they are, and
+//! in the records that `tar --acls`, `tar --selinux` and bsdtar restore them from. The mode of a file
+//! with a list is the one that it has without, so that a reader that restores no lists does not give
+//! the list's mask to the owning group; one that does sets the mode by the list.
 
 use super::pax::{Records, format_time};
 use super::sparse::{BLOCK_BYTES, SparseMap};
-use super::{Content, Item, ItemKind, RUN_BYTES, Sink};
+use super::{Content, Item, ItemKind, RUN_BYTES, Sink, acls, tar_attributes};
 use crate::{Error, Result, shown};
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -24,6 +29,7 @@ const SPARSE_MIN_BYTES: u64 = 4096;
 pub struct TarSink<W: Write> {
     builder: tar::Builder<W>,
     name: Vec<u8>,
+    left_out: Vec<String>,
 }
 
 impl<W: Write> std::fmt::Debug for TarSink<W> {
@@ -35,7 +41,13 @@ impl<W: Write> std::fmt::Debug for TarSink<W> {
 impl<W: Write> TarSink<W> {
     /// Writes to `stream`, which should be buffered.
     pub fn new(stream: W) -> Self {
-        Self { builder: tar::Builder::new(stream), name: b".".to_vec() }
+        Self { builder: tar::Builder::new(stream), name: b".".to_vec(), left_out: Vec::new() }
+    }
+
+    /// The items that a tar stream cannot hold.
+    #[must_use]
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// Sets the name of the top item in the stream, instead of `.`; the items in it keep their
@@ -75,7 +87,9 @@ impl<W: Write> Sink for TarSink<W> {
         let failed = |e: io::Error| Error::Tar(format!("{}: {e}", shown(item.path)));
         let mut header = Header::new_ustar();
         let mut records = Records::default();
-        header.set_mode(u32::from(item.perm));
+        let list = acls::access(item);
+        let perm = list.map_or(item.perm, |list| acls::without(item.perm, list));
+        header.set_mode(u32::from(perm));
         for (key, id) in [("uid", item.uid), ("gid", item.gid)] {
             let fits = id <= ID_MAX;
             if !fits {
@@ -90,9 +104,7 @@ impl<W: Write> Sink for TarSink<W> {
             records.push("mtime", format_time(item.mtime));
         }
         header.set_size(0);
-        for (name, value) in item.xattrs {
-            records.push([b"SCHILY.xattr.", &name[..]].concat(), &value[..]);
-        }
+        tar_attributes::write(item, &mut records);
         let mut name = if item.path.is_empty() { self.name.clone() } else { item.path.to_vec() };
         if item.kind == ItemKind::Directory {
             name.push(b'/');
@@ -116,8 +128,11 @@ impl<W: Write> Sink for TarSink<W> {
                     FileKind::BlockDevice => EntryType::Block,
                     FileKind::CharDevice => EntryType::Char,
                     FileKind::Fifo => EntryType::Fifo,
-                    // tar has no sockets; they mean nothing without the listening process.
-                    _ => return Ok(()),
+                    // They mean nothing without the listening process.
+                    _ => {
+                        self.left_out.push(format!("{}: tar has no sockets", shown(item.path)));
+                        return Ok(());
+                    }
                 });
                 let major = (rdev >> 8) & 0xfff;
                 let minor = (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00);

@@ -1,12 +1,13 @@
 //! A tar stream as a source: uncompressed ustar, GNU and pax archives.
 //!
 //! Names are made relative, as `tar` does (a leading `/` is dropped); one with `..` in it is
-//! refused. Extended attributes are read from `SCHILY.xattr.*` records. Holes of sparse files, in
-//! each form that GNU tar writes, stay holes.
+//! refused. Extended attributes and access control lists are read in each form that tar writers use
+//! (`tar_attributes`). Holes of sparse files, in each form that GNU tar writes, stay holes.
 
 use super::host_source::make_device;
+use super::tar_attributes::Attributes;
 use super::tar_members::{Broken, Member, Members, number};
-use super::{Content, Item, ItemKind, NoContent, Sink};
+use super::{Content, Item, ItemKind, NoContent, Sink, end};
 use crate::{Error, Result, shown};
 use std::io::Read;
 use std::ops::Range;
@@ -14,21 +15,30 @@ use tar::EntryType;
 use weft_vfs::{FileKind, Time};
 
 /// Reads a tar stream.
-pub struct TarSource<R> {
+pub struct TarSource<'a, R> {
     stream: R,
     with_xattrs: bool,
+    note: Box<dyn FnMut(String) + 'a>,
 }
 
-impl<R> std::fmt::Debug for TarSource<R> {
+impl<R> std::fmt::Debug for TarSource<'_, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TarSource").finish_non_exhaustive()
     }
 }
 
-impl<R: Read> TarSource<R> {
+impl<'a, R: Read> TarSource<'a, R> {
     /// Reads `stream`, which should be buffered: headers are read 512 bytes at a time.
     pub fn new(stream: R) -> Self {
-        Self { stream, with_xattrs: true }
+        Self { stream, with_xattrs: true, note: Box::new(drop) }
+    }
+
+    /// Passes a line to `note`, at the end, for each kind of attribute that the stream has and a
+    /// volume has no place for, with the number of members that have it.
+    #[must_use]
+    pub fn noting(mut self, note: impl FnMut(String) + 'a) -> Self {
+        self.note = Box::new(note);
+        self
     }
 
     /// Sets whether extended attributes are transferred (by default they are).
@@ -42,19 +52,25 @@ impl<R: Read> TarSource<R> {
     ///
     /// # Errors
     /// [`Error::Tar`] for a damaged stream, or one that is no tar archive; those of the sink.
-    pub fn send(self, sink: &mut dyn Sink) -> Result<()> {
+    pub fn send(mut self, sink: &mut dyn Sink) -> Result<()> {
         let mut members = Members::new(self.stream);
-        while let Some(member) = members.next().map_err(|e| Error::Tar(e.to_string()))? {
-            send_member(&mut members, &member, self.with_xattrs, sink)?;
-        }
-        sink.finish()
+        let mut attributes = Attributes::new(self.with_xattrs);
+        let mut send_all = || -> Result<()> {
+            while let Some(member) = members.next().map_err(|e| Error::Tar(e.to_string()))? {
+                send_member(&mut members, &member, &mut attributes, sink)?;
+            }
+            Ok(())
+        };
+        let sent = send_all();
+        attributes.left_out().for_each(|line| (self.note)(line));
+        end(sent, sink)
     }
 }
 
 fn send_member<R: Read>(
     members: &mut Members<R>,
     member: &Member,
-    with_xattrs: bool,
+    attributes: &mut Attributes,
     sink: &mut dyn Sink,
 ) -> Result<()> {
     let header = &member.header;
@@ -74,16 +90,17 @@ fn send_member<R: Read>(
     let uid = id(b"uid", &old.uid, "owner")?;
     let gid = id(b"gid", &old.gid, "group")?;
     let mode = number(&old.mode).ok_or_else(|| bad("its mode is no number"))?;
-    let perm = (mode & 0o7777) as u16;
     let mtime = member
         .records
         .time(b"mtime")
         .unwrap_or_else(|| Time { secs: number(&old.mtime).unwrap_or(0), nanos: 0 });
     let device = || -> Result<u32> {
-        let part = |n: std::io::Result<Option<u32>>| {
-            n.map(|n| n.unwrap_or(0)).map_err(|_| bad("its device number is no number"))
+        let part = |key: &[u8], n: std::io::Result<Option<u32>>| match member.records.number(key) {
+            Some(number) => Ok(number),
+            None => n.map(|n| n.unwrap_or(0)).map_err(|_| bad("its device number is no number")),
         };
-        Ok(make_device(part(header.device_major())?, part(header.device_minor())?))
+        let major = part(b"SCHILY.devmajor", header.device_major())?;
+        Ok(make_device(major, part(b"SCHILY.devminor", header.device_minor())?))
     };
     let link = || match &member.link[..] {
         [] => Err(bad("a link without a target")),
@@ -111,12 +128,8 @@ fn send_member<R: Read>(
             return Err(bad(&format!("members of type '{letter}' are not known")));
         }
     };
-    let mut xattrs = Vec::new();
-    for (key, value) in member.records.iter().filter(|_| with_xattrs) {
-        if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-            xattrs.push((name.to_vec(), value.to_vec()));
-        }
-    }
+    let (perm, xattrs) =
+        attributes.of(&member.records, (mode & 0o7777) as u16, kind == ItemKind::Directory);
     let item = Item {
         path: &path,
         kind,

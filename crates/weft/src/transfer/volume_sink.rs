@@ -1,16 +1,27 @@
 //! A directory of a volume as a destination.
 //!
 //! An existing item of the same name is replaced, as `tar` does, except for directories, which are
-//! merged. Symbolic links on the way are never followed. The times of directories are set at the
-//! end, when nothing changes them any more.
+//! merged. A file that is replaced stays until the new one is complete (`volume_make`). A symbolic
+//! link in place of a directory is followed within the destination and never out of it
+//! (`volume_places`).
+//!
+//! An item gets exactly the mode and the access control lists of its source, as with `cp -a`, `rsync
+//! -AX` and `tar --acls`: what it would inherit from the directory that it is put into is taken away
+//! again. No user has more rights at any time than in the source: an item is made for its owner
+//! alone, and gets its owner, its lists and its mode, in this order, when its content is there. The
+//! lists, modes and times of directories are set at the end: nothing inherits a default list that is
+//! not there yet, and nothing changes the times any more.
 
+use super::acls::{self, is_list};
+use super::volume_make::Made;
+use super::volume_places::{Directory, Parent};
+use super::volume_whiteouts::is_opaque_mark;
 use super::{Content, Item, ItemKind, RUN_BYTES, Sink, below, join, split_last};
 use crate::{Error, Result};
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use weft_vfs::path::Node;
 use weft_vfs::{
-    Caller, Error as FsError, FileKind, FileSystem, Handle, Ino, SetAttr, SetTime, XattrSet,
+    Caller, Error as FsError, FileKind, FileSystem, Handle, Ino, SetAttr, SetTime, XattrSet, acl,
 };
 
 /// The owners of the items that are put into the volume.
@@ -28,37 +39,50 @@ pub enum Ownership {
     },
 }
 
-/// The reason to refuse an item that would replace another one of the same transfer.
-const SAME_NAME: &str = "another name of the source is the same on this volume";
+/// What a directory gets at the end.
+#[derive(Debug, Default)]
+struct Deferred {
+    set: SetAttr,
+    access: Option<Vec<u8>>,
+    default: Option<Vec<u8>>,
+}
 
 /// Puts items into a volume, in process.
 pub struct VolumeSink<'a> {
-    fs: &'a dyn FileSystem,
+    pub(super) fs: &'a dyn FileSystem,
     /// The directory that paths start at; `shown` is its path, for messages.
-    top: Node<'a>,
+    pub(super) top: Directory<'a>,
     shown: Vec<u8>,
     /// The name of the top item in `top`; `None` if it is `top` itself.
     name: Option<Vec<u8>>,
-    ownership: Ownership,
+    pub(super) ownership: Ownership,
     /// Every directory seen, with a reference, by its path from `top`.
-    directories: HashMap<Vec<u8>, Node<'a>>,
-    last_parent: (Vec<u8>, Ino),
-    deferred: Vec<(Ino, SetAttr)>,
+    pub(super) directories: HashMap<Vec<u8>, Directory<'a>>,
+    pub(super) last_parent: (Vec<u8>, Parent),
+    /// The directories in the order in which they came, and the place of each in it.
+    deferred: Vec<(Ino, Deferred)>,
+    deferred_at: HashMap<Ino, usize>,
     /// For each item but directories that was made, the hash of its path: on a volume where case
     /// does not count, another path may lead to it, and would replace it silently.
-    made: HashMap<Ino, u64>,
-    /// The items from earlier sources, which no path may replace.
-    earlier: HashSet<Ino>,
+    pub(super) made: HashMap<Ino, u64>,
     /// The same of directories.
-    made_directories: HashMap<Ino, u64>,
-    buffer: Vec<u8>,
+    pub(super) made_directories: HashMap<Ino, u64>,
+    /// The items from earlier sources, which no path may replace.
+    pub(super) earlier: HashSet<Ino>,
+    /// The items that were made and have several paths.
+    pub(super) several: HashSet<Ino>,
+    pub(super) buffer: Vec<u8>,
+    /// Whether the items are of a layer, and some of them take others away.
+    pub(super) whiteouts: bool,
     xattrs_left_out: u64,
+    lists_left_out: u64,
     left_out: Vec<String>,
+    remarks: Vec<String>,
 }
 
 impl std::fmt::Debug for VolumeSink<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("VolumeSink").field("top", &self.top.ino()).finish_non_exhaustive()
+        f.debug_struct("VolumeSink").field("top", &self.top.node.ino()).finish_non_exhaustive()
     }
 }
 
@@ -72,7 +96,8 @@ impl<'a> VolumeSink<'a> {
         shown: &[u8],
         ownership: Ownership,
     ) -> Self {
-        let ino = top.ino();
+        let top = Directory::existing(fs, top);
+        let last_parent = (Vec::new(), top.parent());
         Self {
             fs,
             top,
@@ -80,15 +105,28 @@ impl<'a> VolumeSink<'a> {
             name: name.map(<[u8]>::to_vec),
             ownership,
             directories: HashMap::new(),
-            last_parent: (Vec::new(), ino),
+            last_parent,
             deferred: Vec::new(),
+            deferred_at: HashMap::new(),
             made: HashMap::new(),
-            earlier: HashSet::new(),
             made_directories: HashMap::new(),
+            earlier: HashSet::new(),
+            several: HashSet::new(),
             buffer: vec![0; RUN_BYTES],
+            whiteouts: false,
             xattrs_left_out: 0,
+            lists_left_out: 0,
             left_out: Vec::new(),
+            remarks: Vec::new(),
         }
+    }
+
+    /// Sets whether whiteouts take away what is below them, as in a layer of an image or an overlay;
+    /// otherwise they are files and nodes like others.
+    #[must_use]
+    pub fn with_whiteouts(mut self, yes: bool) -> Self {
+        self.whiteouts = yes;
+        self
     }
 
     /// Takes over the record of the items that another sink has put into the same directory: none
@@ -105,20 +143,42 @@ impl<'a> VolumeSink<'a> {
         self.xattrs_left_out
     }
 
+    /// The number of access control lists that the volume cannot store.
+    #[must_use]
+    pub fn lists_left_out(&self) -> u64 {
+        self.lists_left_out
+    }
+
     /// The items that the volume cannot store: links and device nodes, by their paths.
     #[must_use]
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    fn leave_out(&mut self, full: &[u8], what: &str) {
+    /// What became of files that were to be replaced, where the volume had no room for both.
+    #[must_use]
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// Returns the path of an item for messages.
+    fn shown_path(&self, full: &[u8]) -> String {
         let shown = below(&self.shown, full);
-        let shown = String::from_utf8_lossy(shown.strip_prefix(b"/").unwrap_or(&shown));
-        self.left_out.push(format!("/{shown}: the volume has no {what}"));
+        format!("/{}", String::from_utf8_lossy(shown.strip_prefix(b"/").unwrap_or(&shown)))
+    }
+
+    fn leave_out(&mut self, full: &[u8], what: &str) {
+        let shown = self.shown_path(full);
+        self.left_out.push(format!("{shown}: the volume has no {what}"));
+    }
+
+    pub(super) fn remark(&mut self, full: &[u8], what: &str) {
+        let shown = self.shown_path(full);
+        self.remarks.push(format!("{shown}: {what}"));
     }
 
     /// Sets attributes; owners only if the volume stores them.
-    fn set_attr(&self, ino: Ino, set: &SetAttr) -> weft_vfs::Result<()> {
+    pub(super) fn set_attr(&self, ino: Ino, set: &SetAttr) -> weft_vfs::Result<()> {
         match self.fs.setattr(&Caller::ROOT, ino, set) {
             Err(FsError::NotPermitted) if set.uid.is_some() || set.gid.is_some() => {
                 let set = SetAttr { uid: None, gid: None, ..*set };
@@ -128,29 +188,12 @@ impl<'a> VolumeSink<'a> {
         }
     }
 
-    /// Makes a copy in place of another name, for a volume without hard links.
-    fn copy(&mut self, full: &[u8], parent: Ino, name: &[u8], first: &Node<'_>) -> Result<()> {
-        let fs = self.fs;
-        let caller = Caller::ROOT;
-        let node = self.make(full, parent, name, || {
-            fs.mknod(&caller, parent, name, FileKind::Regular, first.attr().perm, 0)
-        })?;
-        let attr = first.stat().map_err(|e| self.error("copy", full, e))?;
-        let (from, to) = (first.ino(), node.ino());
-        let copied = fs.copy_range(&Caller::ROOT, from, 0, to, 0, attr.size_bytes);
-        let whole =
-            copied.and_then(
-                |copied| {
-                    if copied < attr.size_bytes { Err(FsError::NoSpace) } else { Ok(()) }
-                },
-            );
-        if let Err(e) = whole {
-            let _ = fs.unlink(&Caller::ROOT, parent, name);
-            return Err(self.error("copy", full, e));
+    /// Removes an attribute, if it is there.
+    pub(super) fn remove_xattr(&self, full: &[u8], ino: Ino, name: &[u8]) -> Result<()> {
+        match self.fs.removexattr(&Caller::ROOT, ino, name) {
+            Ok(()) | Err(FsError::NoAttribute | FsError::Unsupported(_)) => Ok(()),
+            Err(e) => Err(self.error("remove an attribute of", full, e)),
         }
-        let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
-        fs.setattr(&Caller::ROOT, to, &set).map_err(|e| self.error("set the times of", full, e))?;
-        Ok(())
     }
 
     fn full(&self, path: &[u8]) -> Vec<u8> {
@@ -161,142 +204,179 @@ impl<'a> VolumeSink<'a> {
         }
     }
 
-    fn error(&self, action: &'static str, full: &[u8], e: FsError) -> Error {
+    pub(super) fn error(&self, action: &'static str, full: &[u8], e: FsError) -> Error {
         Error::file(action, &below(&self.shown, full), e)
     }
 
-    /// Returns the directory at `full`, which is made, with its parents, if the stream did not name
-    /// it.
-    fn directory(&mut self, full: &[u8]) -> Result<Ino> {
-        if full == self.last_parent.0 {
-            return Ok(self.last_parent.1);
+    fn owner(&self, item: &Item<'_>) -> (u32, u32) {
+        match self.ownership {
+            Ownership::Keep => (item.uid, item.gid),
+            Ownership::Fixed { uid, gid } => (uid, gid),
         }
-        let ino = if full.is_empty() {
-            self.top.ino()
-        } else if let Some(node) = self.directories.get(full) {
-            node.ino()
-        } else {
-            let (uid, gid) = match self.ownership {
-                Ownership::Keep => (0, 0),
-                Ownership::Fixed { uid, gid } => (uid, gid),
-            };
-            let caller = Caller { uid, gid, ..Caller::ROOT };
-            self.make_directory(full, &caller, 0o755)?
-        };
-        self.last_parent.0.clear();
-        self.last_parent.0.extend_from_slice(full);
-        self.last_parent.1 = ino;
-        Ok(ino)
     }
 
-    fn make_directory(&mut self, full: &[u8], caller: &Caller, perm: u16) -> Result<Ino> {
-        // Parents first, from the top down: a stream may name a file ten levels deep.
-        let mut missing = Vec::new();
-        let mut at = split_last(full).0;
-        while !at.is_empty() && !self.directories.contains_key(at) {
-            missing.push(at);
-            at = split_last(at).0;
+    /// Sets an attribute; returns whether the volume stores it.
+    fn set_xattr(&self, full: &[u8], ino: Ino, name: &[u8], value: &[u8]) -> Result<bool> {
+        match self.fs.setxattr(&Caller::ROOT, ino, name, value, XattrSet::Any) {
+            Ok(()) => Ok(true),
+            Err(FsError::Unsupported(_)) => Ok(false),
+            Err(e) => Err(self.error("set an attribute of", full, e)),
         }
-        for path in missing.into_iter().rev() {
-            self.make_one_directory(path, caller, 0o755)?;
-        }
-        self.make_one_directory(full, caller, perm)
     }
 
-    fn make_one_directory(&mut self, full: &[u8], caller: &Caller, perm: u16) -> Result<Ino> {
-        let fs = self.fs;
-        let (above, name) = split_last(full);
-        let parent = match self.directories.get(above) {
-            Some(node) => node.ino(),
-            None => self.top.ino(),
-        };
-        let entry = match fs.mkdir(caller, parent, name, perm) {
-            Err(FsError::Exists) => fs.lookup(parent, name),
-            other => other,
-        };
-        let entry = entry.map_err(|e| self.error("make directory", full, e))?;
-        let node = Node::from_entry(fs, entry);
-        let ino = node.ino();
-        if !node.is_dir() {
-            return Err(self.error("make directory", full, FsError::NotADirectory));
-        }
-        // The contents of two directories whose names differ in case would be mixed.
-        let path = BuildHasherDefault::<DefaultHasher>::default().hash_one(full);
-        if *self.made_directories.entry(ino).or_insert(path) != path {
-            return Err(self.error("make directory", full, FsError::Invalid(SAME_NAME)));
-        }
-        self.directories.insert(full.to_vec(), node);
-        Ok(ino)
-    }
-
-    /// Makes an item that is not a directory, after removing an existing one of its name.
-    fn make(
-        &mut self,
-        full: &[u8],
-        parent: Ino,
-        name: &[u8],
-        make: impl Fn() -> weft_vfs::Result<weft_vfs::Entry>,
-    ) -> Result<Node<'a>> {
-        let path = BuildHasherDefault::<DefaultHasher>::default().hash_one(full);
-        let entry = match make() {
-            Err(FsError::Exists) => {
-                let there = self.fs.lookup(parent, name);
-                let there = there.map_err(|e| self.error("replace", full, e))?;
-                let there = Node::from_entry(self.fs, there);
-                // A stream may have a path twice, and the second counts.
-                let made = self.made.get(&there.ino()).is_some_and(|made| *made != path);
-                if made || self.earlier.contains(&there.ino()) {
-                    return Err(self.error("make", full, FsError::Invalid(SAME_NAME)));
-                }
-                self.fs
-                    .unlink(&Caller::ROOT, parent, name)
-                    .map_err(|e| self.error("replace", full, e))?;
-                drop(there);
-                make()
-            }
-            other => other,
-        };
-        let node = Node::from_entry(self.fs, entry.map_err(|e| self.error("make", full, e))?);
-        if node.attr().nlink == 1 {
-            self.made.insert(node.ino(), path);
-        } else {
-            // It legitimately has several paths.
-            self.made.remove(&node.ino());
-        }
-        Ok(node)
-    }
-
-    fn fill(&mut self, full: &[u8], ino: Ino, content: &mut dyn Content) -> Result<u64> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let mut end = 0;
-        let result = loop {
-            match content.next_run(&mut buffer) {
-                Ok(None) => break Ok(end),
-                Ok(Some((at, len))) => {
-                    let run = buffer.get(..len).unwrap_or(&[]);
-                    match self.fs.write(&Caller::ROOT, ino, Handle::NONE, at, run) {
-                        Ok(taken) if taken == run.len() => end = at + taken as u64,
-                        Ok(_) => break Err(self.error("write", full, FsError::NoSpace)),
-                        Err(e) => break Err(self.error("write", full, e)),
-                    }
-                }
-                Err(e) => break Err(e),
-            }
-        };
-        self.buffer = buffer;
-        result
-    }
-
+    /// Sets the attributes of an item, without its lists.
     fn set_xattrs(&mut self, full: &[u8], ino: Ino, item: &Item<'_>) -> Result<()> {
-        for (name, value) in item.xattrs {
-            match self.fs.setxattr(&Caller::ROOT, ino, name, value, XattrSet::Any) {
-                Ok(()) => {}
-                Err(FsError::Unsupported(_)) => self.xattrs_left_out += 1,
-                Err(e) => return Err(self.error("set an attribute of", full, e)),
+        for (name, value) in item.xattrs.iter().filter(|(name, _)| !is_list(name)) {
+            if self.whiteouts && item.kind == ItemKind::Directory && is_opaque_mark(name, value) {
+                self.remove_old(full, ino)?;
+            } else if !self.set_xattr(full, ino, name, value)? {
+                self.xattrs_left_out += 1;
             }
         }
         Ok(())
     }
+
+    /// Sets the access list, and returns the mode to set with it: without a list that the volume
+    /// cannot store, the mode gives nobody more.
+    fn set_access(&mut self, full: &[u8], ino: Ino, list: &[u8], perm: u16) -> Result<u16> {
+        if self.set_xattr(full, ino, acl::ACCESS, list)? {
+            return Ok(perm);
+        }
+        self.lists_left_out += 1;
+        Ok(acls::without(perm, list))
+    }
+
+    /// Notes what a directory gets at the end, in place of what was noted before.
+    fn defer(&mut self, ino: Ino, deferred: Deferred) {
+        match self.deferred_at.get(&ino).and_then(|at| self.deferred.get_mut(*at)) {
+            Some(place) => place.1 = deferred,
+            None => {
+                self.deferred_at.insert(ino, self.deferred.len());
+                self.deferred.push((ino, deferred));
+            }
+        }
+    }
+
+    fn put_directory(&mut self, full: &[u8], item: &Item<'_>) -> Result<()> {
+        let (uid, gid) = self.owner(item);
+        let caller = Caller { uid, gid, ..Caller::ROOT };
+        let Some(ino) = self.enter(full, &caller, item.perm)? else { return Ok(()) };
+        let list = acls::access(item);
+        self.narrow(full, ino, item.perm, list, (uid, gid))?;
+        self.set_xattrs(full, ino, item)?;
+        let set = SetAttr {
+            perm: Some(item.perm),
+            atime: item.atime.map(SetTime::At),
+            mtime: Some(SetTime::At(item.mtime)),
+            ..SetAttr::default()
+        };
+        let access = list.map(<[u8]>::to_vec);
+        let default = acls::default(item).map(<[u8]>::to_vec);
+        self.defer(ino, Deferred { set, access, default });
+        Ok(())
+    }
+
+    /// Gives a new item its content and its attributes.
+    fn complete(
+        &mut self,
+        made: &mut Made<'a>,
+        full: &[u8],
+        item: &Item<'_>,
+        content: &mut dyn Content,
+    ) -> Result<()> {
+        let attr = *made.node.attr();
+        let mut set = SetAttr {
+            atime: item.atime.map(SetTime::At),
+            mtime: Some(SetTime::At(item.mtime)),
+            ..SetAttr::default()
+        };
+        if let ItemKind::File { len_bytes } = item.kind {
+            let end = self.fill(made, full, len_bytes, content)?;
+            // Some file systems store content only when the file is closed.
+            self.fs.flush(attr.ino, Handle::NONE).map_err(|e| self.error("write", full, e))?;
+            if end < len_bytes {
+                set.size_bytes = Some(len_bytes);
+            }
+        }
+        // An item in a setgid directory has the group of the directory.
+        let gid = self.owner(item).1;
+        if attr.gid != gid {
+            let set = SetAttr { gid: Some(gid), ..SetAttr::default() };
+            self.set_attr(attr.ino, &set).map_err(|e| self.error("set the owner of", full, e))?;
+        }
+        self.set_xattrs(full, attr.ino, item)?;
+        if !matches!(item.kind, ItemKind::Symlink(_)) {
+            let mut perm = item.perm;
+            if let Some(list) = acls::access(item) {
+                perm = self.set_access(full, attr.ino, list, perm)?;
+            }
+            // A volume that gives a new file more than was asked for stores no modes.
+            if attr.perm & 0o777 & !made_for(item.perm) == 0 {
+                set.perm = Some(perm);
+            }
+        }
+        self.set_attr(attr.ino, &set).map_err(|e| self.error("set the times of", full, e))
+    }
+
+    /// Makes a copy in place of another name, for a volume without hard links.
+    fn copy(&mut self, full: &[u8], parent: Parent, name: &[u8], first: &Node<'_>) -> Result<()> {
+        let fs = self.fs;
+        let attr = first.stat().map_err(|e| self.error("copy", full, e))?;
+        let made = self.make(full, parent, name, attr.size_bytes, |name| {
+            fs.mknod(&Caller::ROOT, parent.ino, name, FileKind::Regular, attr.perm, 0)
+        })?;
+        let (from, to) = (first.ino(), made.node.ino());
+        let copied = fs.copy_range(&Caller::ROOT, from, 0, to, 0, attr.size_bytes);
+        let whole =
+            copied.and_then(
+                |copied| {
+                    if copied < attr.size_bytes { Err(FsError::NoSpace) } else { Ok(()) }
+                },
+            );
+        let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
+        let done = whole.map_err(|e| self.error("copy", full, e)).and_then(|()| {
+            fs.setattr(&Caller::ROOT, to, &set)
+                .map(drop)
+                .map_err(|e| self.error("set the times of", full, e))
+        });
+        self.settle(full, made, done)
+    }
+
+    fn put_link(&mut self, full: &[u8], parent: Parent, name: &[u8], first: &[u8]) -> Result<()> {
+        let fs = self.fs;
+        let first_full = self.full(first);
+        let failed = |e| self.error("link to", &first_full, e);
+        let (first_above, first_name) = split_last(&first_full);
+        let first_parent = self.find_directory(first_above).map_err(failed)?;
+        let entry = fs.lookup(first_parent, first_name).map_err(failed)?;
+        let first = Node::from_entry(fs, entry);
+        if let Ok(there) = fs.lookup(parent.ino, name) {
+            // It is there already: renaming one name of an inode to another would change nothing.
+            if Node::from_entry(fs, there).ino() == first.ino() {
+                return Ok(());
+            }
+        }
+        let made = self.make(full, parent, name, 0, |name| {
+            fs.link(&Caller::ROOT, first.ino(), parent.ino, name)
+        });
+        match made {
+            Err(Error::File { source: FsError::NotPermitted, .. })
+                if first.kind() == FileKind::Regular =>
+            {
+                self.copy(full, parent, name, &first)
+            }
+            other => {
+                let made = other?;
+                self.settle(full, made, Ok(()))
+            }
+        }
+    }
+}
+
+/// The permission bits with which an item of mode `perm` is made: nobody but its owner sees it before
+/// it is complete.
+pub(super) fn made_for(perm: u16) -> u16 {
+    perm & 0o700
 }
 
 impl Sink for VolumeSink<'_> {
@@ -304,115 +384,82 @@ impl Sink for VolumeSink<'_> {
         let fs = self.fs;
         let full = self.full(item.path);
         let (above, name) = split_last(&full);
-        let (uid, gid) = match self.ownership {
-            Ownership::Keep => (item.uid, item.gid),
-            Ownership::Fixed { uid, gid } => (uid, gid),
-        };
-        let caller = Caller { uid, gid, ..Caller::ROOT };
-        let mut set = SetAttr {
-            atime: item.atime.map(SetTime::At),
-            mtime: Some(SetTime::At(item.mtime)),
-            ..SetAttr::default()
-        };
-
-        if item.kind == ItemKind::Directory {
-            let ino = if full.is_empty() {
-                self.top.ino()
-            } else if let Some(node) = self.directories.get(&full) {
-                node.ino()
-            } else {
-                self.make_directory(&full, &caller, item.perm)?
-            };
-            // The directory may have existed before, or been made for its content.
-            set.perm = Some(item.perm);
-            (set.uid, set.gid) = (Some(uid), Some(gid));
-            self.set_xattrs(&full, ino, item)?;
-            self.deferred.push((ino, set));
+        if self.apply_whiteout(&full, item)? {
             return Ok(());
+        }
+        if item.kind == ItemKind::Directory {
+            return self.put_directory(&full, item);
         }
         if full.is_empty() {
             return Err(self.error("replace", &full, FsError::IsADirectory));
         }
-
+        let (uid, gid) = self.owner(item);
+        let caller = Caller { uid, gid, ..Caller::ROOT };
         let parent = self.directory(above)?;
-        let node = match item.kind {
-            ItemKind::File { .. } => self.make(&full, parent, name, || {
-                fs.mknod(&caller, parent, name, FileKind::Regular, item.perm, 0)
+        let (ino, perm) = (parent.ino, made_for(item.perm));
+        let mut made = match item.kind {
+            ItemKind::HardLink(first) => return self.put_link(&full, parent, name, first),
+            ItemKind::File { len_bytes } => self.make(&full, parent, name, len_bytes, |name| {
+                fs.mknod(&caller, ino, name, FileKind::Regular, perm, 0)
             })?,
-            ItemKind::Symlink(_) | ItemKind::Special { .. } => {
-                let made = self.make(&full, parent, name, || match item.kind {
-                    ItemKind::Symlink(target) => fs.symlink(&caller, parent, name, target),
-                    ItemKind::Special { kind, rdev } => {
-                        fs.mknod(&caller, parent, name, kind, item.perm, rdev)
-                    }
-                    _ => Err(FsError::Invalid("neither a link nor a device")),
-                });
-                match made {
-                    Err(Error::File {
-                        source: FsError::NotPermitted | FsError::Unsupported(_),
-                        ..
-                    }) => {
-                        let link = matches!(item.kind, ItemKind::Symlink(_));
-                        self.leave_out(&full, if link { "symbolic links" } else { "device nodes" });
-                        return Ok(());
-                    }
-                    other => other?,
+            ItemKind::Symlink(target) => {
+                let made = self
+                    .make(&full, parent, name, 0, |name| fs.symlink(&caller, ino, name, target));
+                if is_unsupported(&made) {
+                    self.leave_out(&full, "symbolic links");
+                    return Ok(());
                 }
+                made?
             }
-            ItemKind::HardLink(first) => {
-                let first = self.full(first);
-                let (first_above, first_name) = split_last(&first);
-                let first_parent = self.directory(first_above)?;
-                let entry = fs
-                    .lookup(first_parent, first_name)
-                    .map_err(|e| self.error("link to", &first, e))?;
-                let first = Node::from_entry(fs, entry);
-                match self
-                    .make(&full, parent, name, || fs.link(&Caller::ROOT, first.ino(), parent, name))
-                {
-                    Err(Error::File { source: FsError::NotPermitted, .. }) => {
-                        self.copy(&full, parent, name, &first)?;
-                    }
-                    other => other.map(drop)?,
+            ItemKind::Special { kind, rdev } => {
+                let made = self.make(&full, parent, name, 0, |name| {
+                    fs.mknod(&caller, ino, name, kind, perm, rdev)
+                });
+                if is_unsupported(&made) {
+                    self.leave_out(&full, "device nodes");
+                    return Ok(());
                 }
-                return Ok(());
+                made?
             }
             ItemKind::Directory => return Ok(()),
         };
-        let attr = *node.attr();
-        if let ItemKind::File { len_bytes } = item.kind {
-            let filled = self.fill(&full, attr.ino, content).and_then(|end| {
-                // Some file systems store content only when the file is closed.
-                let closed = fs.flush(attr.ino, Handle::NONE);
-                closed.map(|()| end).map_err(|e| self.error("write", &full, e))
-            });
-            let end = match filled {
-                Ok(end) => end,
-                Err(e) => {
-                    // Remove the incomplete file; the first error is the one to report.
-                    let _ = fs.unlink(&Caller::ROOT, parent, name);
-                    return Err(e);
-                }
-            };
-            if end < len_bytes {
-                set.size_bytes = Some(len_bytes);
-            }
-        }
-        self.set_xattrs(&full, attr.ino, item)?;
-        // Files in a setgid directory inherit its group, and a write clears setuid and setgid.
-        if attr.gid != gid {
-            set.gid = Some(gid);
-        }
-        if item.perm & 0o6000 != 0 {
-            set.perm = Some(item.perm);
-        }
-        self.set_attr(attr.ino, &set).map_err(|e| self.error("set the times of", &full, e))
+        let done = self.complete(&mut made, &full, item, content);
+        self.settle(&full, made, done)
     }
 
     fn finish(&mut self) -> Result<()> {
-        for (ino, set) in std::mem::take(&mut self.deferred).into_iter().rev() {
-            self.set_attr(ino, &set).map_err(|e| self.error("set the times below", &[], e))?;
+        self.deferred_at.clear();
+        let mut first = Ok(());
+        for (ino, deferred) in std::mem::take(&mut self.deferred).into_iter().rev() {
+            let done = self.finish_directory(ino, deferred);
+            first = first.and(done);
         }
-        Ok(())
+        first
     }
+
+    fn abandon(&mut self) {
+        // The directories have fewer rights than they should until this. The error that ended the
+        // transfer is the one to report.
+        let _ = self.finish();
+    }
+}
+
+impl VolumeSink<'_> {
+    fn finish_directory(&mut self, ino: Ino, deferred: Deferred) -> Result<()> {
+        let Deferred { mut set, access, default } = deferred;
+        if let (Some(list), Some(perm)) = (access, set.perm) {
+            set.perm = Some(self.set_access(&[], ino, &list, perm)?);
+        }
+        if let Some(list) = default
+            && !self.set_xattr(&[], ino, acl::DEFAULT, &list)?
+        {
+            self.lists_left_out += 1;
+        }
+        self.set_attr(ino, &set).map_err(|e| self.error("set the times below", &[], e))
+    }
+}
+
+/// Returns true if the volume has no items of this kind.
+fn is_unsupported<T>(made: &Result<T>) -> bool {
+    matches!(made, Err(Error::File { source: FsError::NotPermitted | FsError::Unsupported(_), .. }))
 }

@@ -4,7 +4,7 @@ use super::size;
 use crate::cli::{self, MkfsFormat};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::{Output, human};
-use crate::verb::copy::{fitted, note_basilisk, note_left_out, refused_names};
+use crate::verb::copy::{Refused, fitted, note_basilisk, note_left_out};
 use crate::verb::hfs::volume_name;
 use crate::zone;
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
     let options = options(args, clock)?;
     let len_bytes = args.size.as_deref().map(size).transpose()?;
     super::check_directory(args)?;
-    let mut refused = 0;
+    let mut refused = Refused::default();
     let mut made = make_mac(&args.image, len_bytes, args.force, &options)?;
     if let Some(dir) = &args.directory {
         note_basilisk(out, dir);
@@ -60,7 +60,7 @@ pub fn run(out: Output, args: &cli::Mkfs) -> Outcome {
         })?;
     }
     report(out, args, &made)?;
-    refused_names(out, refused)
+    refused.outcome(out)
 }
 
 /// The fixed time of a reproducible volume; `None` otherwise.
