@@ -82,7 +82,7 @@ fn swap(wanted: Identity) -> Option<Use> {
     let table = std::fs::read("/proc/swaps").ok()?;
     let mut lines = table.split(|b| *b == b'\n').skip(1);
     let path = lines.find_map(|line| {
-        let path = unescape(line.split(|b| b.is_ascii_whitespace()).next()?);
+        let path = unescape(line.split(u8::is_ascii_whitespace).next()?);
         identity_of(&path)?.is(wanted).then_some(path)
     })?;
     let remedy = format!("swapoff {} first", path.display());

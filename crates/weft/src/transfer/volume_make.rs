@@ -13,6 +13,9 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use weft_vfs::path::Node;
 use weft_vfs::{Caller, Entry, Error as FsError, Handle, Ino, RenameFlags};
 
+/// The reason to refuse an item that would replace another one of the same transfer.
+const SAME_NAME: &str = "another name of the source is the same on this volume";
+
 /// The beginning of the names of items that are not complete.
 const INCOMPLETE: &str = ".weft-incomplete-";
 
@@ -34,19 +37,27 @@ struct Replaced {
 }
 
 impl<'a> VolumeSink<'a> {
-    /// Refuses to replace an item that was made under another name of the source: on a volume where
-    /// case does not count, that would lose it. A stream may have a path twice, and the second
-    /// counts.
+    /// Refuses to replace an item that was made under another name of the source, or is of an earlier
+    /// source: on a volume where case does not count, that would lose it. A stream may have a path
+    /// twice, and the second counts.
     pub(super) fn check_not_another(&self, full: &[u8], there: &Node<'_>) -> Result<()> {
-        let another = self.made.get(&there.ino()).is_some_and(|made| *made != hash(full))
-            || there.is_dir()
-                && self
-                    .directories
-                    .iter()
-                    .any(|(path, directory)| directory.node.ino() == there.ino() && path != full);
+        let ino = there.ino();
+        let differs = |made: &u64| *made != hash(full);
+        let another = self.made.get(&ino).is_some_and(differs)
+            || self.made_directories.get(&ino).is_some_and(differs)
+            || self.earlier.contains(&ino);
         if another {
-            let what = "another name of the source is the same on this volume";
-            return Err(self.error("make", full, FsError::Invalid(what)));
+            return Err(self.error("make", full, FsError::Invalid(SAME_NAME)));
+        }
+        Ok(())
+    }
+
+    /// Notes the directory that a path of the source leads to, and refuses one that another path leads
+    /// to: their contents would be mixed.
+    pub(super) fn note_directory(&mut self, full: &[u8], ino: Ino) -> Result<()> {
+        let path = hash(full);
+        if *self.made_directories.entry(ino).or_insert(path) != path {
+            return Err(self.error("make directory", full, FsError::Invalid(SAME_NAME)));
         }
         Ok(())
     }
