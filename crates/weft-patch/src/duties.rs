@@ -162,7 +162,7 @@ impl Shared {
         let sealed = {
             let mut state = self.lock();
             let half_full = self.log.is_none() && state.half_full_blocks > 0;
-            let half_full = half_full.then(|| state.seal_half_full()).unwrap_or_default();
+            let half_full = if half_full { state.seal_half_full() } else { Default::default() };
             [half_full, state.seal_overdue(now_ms, self.max_age_ms)]
         };
         let roots: Vec<PatchId> =

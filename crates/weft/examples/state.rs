@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 // The page ends before this line: the test calls it.
-#[allow(dead_code)]
+#[allow(dead_code, clippy::main_recursion)]
 pub fn run() -> Result<(), Box<dyn std::error::Error>> {
     main()
 }

@@ -95,7 +95,7 @@ impl<'a> Import<'a> {
                 )));
             }
         }
-        let len_bytes = meta.is_file().then(|| meta.len());
+        let len_bytes = meta.is_file().then_some(meta.len());
         Ok(Self::Stream(Box::new(ReadAhead::new(file)?), len_bytes))
     }
 

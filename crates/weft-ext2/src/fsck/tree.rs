@@ -284,7 +284,8 @@ pub(super) fn connect(found: &mut Found) {
     }
     for ino in all {
         let Some(dir) = found.dirs.get(&ino).copied() else { continue };
-        if !dir.connected && !(dir.adopted && dir.parent != 0) {
+        let is_placed = dir.connected || dir.adopted && dir.parent != 0;
+        if !is_placed {
             continue;
         }
         if let Some((block, offset)) = dir.dotdot_at

@@ -130,7 +130,7 @@ impl Draft {
         if self.changed.len() > RANGES_MAX {
             let start = self.changed.iter().map(|range| range.start).min().unwrap_or(0);
             let end = self.changed.iter().map(|range| range.end).max().unwrap_or(0);
-            self.changed = vec![start..end];
+            self.changed = std::iter::once(start..end).collect();
         }
     }
 
@@ -189,7 +189,7 @@ impl Draft {
                 ranges.push(at + old_len..at + len);
                 ranges
             }
-            _ => vec![at..at + len],
+            _ => std::iter::once(at..at + len).collect(),
         };
         ranges.sort_unstable_by_key(|range| range.start);
         let len_now = volume.meta(base)?.resource_bytes;

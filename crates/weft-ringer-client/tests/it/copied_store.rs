@@ -28,6 +28,7 @@ fn copy(from: &Path, to: &Path) {
 
 fn end(fs: RingerFs) {
     fs.unmount().expect("with the server");
+    drop(fs);
 }
 
 fn is_copied<T: std::fmt::Debug>(joined: Result<T, Error>) {

@@ -90,11 +90,11 @@ impl Raw {
             .expect("sent");
         let Answer::Joined { client, .. } = self.hear() else { panic!("it joins") };
         self.client = client;
-        let reply = self.request(RequestBody::Hello { incarnation: Incarnation(1) });
+        let reply = self.request(&RequestBody::Hello { incarnation: Incarnation(1) });
         let Reply::Welcome { welcome } = reply else { panic!("{reply:?}") };
         self.epoch = welcome.epoch;
         if welcome.reclaim {
-            self.request(RequestBody::Reclaim { claims: Vec::new(), last: true });
+            self.request(&RequestBody::Reclaim { claims: Vec::new(), last: true });
         }
     }
 
@@ -122,7 +122,7 @@ impl Raw {
 
     /// Sends a request until it is answered, as clients do: a proxy or a server that has just begun
     /// may not answer the first time.
-    fn request(&mut self, body: RequestBody) -> Reply {
+    fn request(&mut self, body: &RequestBody) -> Reply {
         let end = Instant::now() + LIMIT;
         let first = self.number + 1;
         loop {
@@ -252,7 +252,7 @@ impl Pair {
         };
         for last in [false, false, false, false, true] {
             for raw in [&mut self.direct, &mut self.proxied] {
-                let reply = raw.request(RequestBody::Peek { rnode: RnodeId::ROOT });
+                let reply = raw.request(&RequestBody::Peek { rnode: RnodeId::ROOT });
                 assert!(matches!(reply, Reply::Peeked { .. }), "{step}: {reply:?}");
             }
             let (direct, proxied) = (of(&self.direct), of(&self.proxied));
@@ -300,7 +300,7 @@ fn proxied_clients_hear_what_direct_clients_hear() {
     pair.compare("another client");
 
     for raw in [&mut pair.direct, &mut pair.proxied] {
-        raw.request(RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Read });
+        raw.request(&RequestBody::Acquire { rnode: RnodeId::ROOT, mode: Mode::Read });
     }
     std::thread::scope(|scope| {
         let writes = scope.spawn(|| {

@@ -365,7 +365,8 @@ fn a_file_that_keeps_its_network_has_it_under_its_new_name() {
 #[test]
 fn a_new_file_is_never_without_its_header() {
     let nothing: fn(&Walker<'_>) -> Result<()> = |walker| tree_with(walker, &[]);
-    let verbs: [(&str, fn(&TransformFs) -> Result<()>); 3] = [
+    type Make = fn(&TransformFs) -> Result<()>;
+    let verbs: [(&str, Make); 3] = [
         ("aead", |fs| Walker::new(fs).write_file(b"/e/f", &text(), 0o600).map(drop)),
         ("by a rules file", |fs| Walker::new(fs).write_file(b"/w/f", &text(), 0o600).map(drop)),
         ("zstd", |fs| Walker::new(fs).write_file(b"/a/f", &text(), 0o600).map(drop)),

@@ -40,6 +40,9 @@ use crate::Result;
 use std::ops::Range;
 use weft_vfs::{FileKind, Time};
 
+/// Extended attributes: names with their prefixes, and values.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// One file in transfer.
 #[derive(Debug, Clone)]
 pub struct Item<'a> {

@@ -89,7 +89,7 @@ impl Attributes {
         records: &Records,
         perm: u16,
         is_directory: bool,
-    ) -> (u16, Vec<(Vec<u8>, Vec<u8>)>) {
+    ) -> (u16, super::Xattrs) {
         let mut found: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         let mut other = BTreeMap::new();
         let (mut access, mut default) = (None, None);
@@ -245,8 +245,9 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transfer::Xattrs;
 
-    fn read(records: &[(&str, &[u8])], perm: u16) -> (u16, Vec<(Vec<u8>, Vec<u8>)>, Vec<String>) {
+    fn read(records: &[(&str, &[u8])], perm: u16) -> (u16, Xattrs, Vec<String>) {
         let mut all = Records::default();
         records.iter().for_each(|(key, value)| all.push(*key, *value));
         let mut attributes = Attributes::new(true);

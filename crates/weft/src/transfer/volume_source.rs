@@ -147,7 +147,7 @@ impl<'a> VolumeSource<'a> {
     }
 
     /// Returns the mode and the attributes of an item, as they are sent.
-    fn attributes(&mut self, path: &[u8], attr: &Attr) -> Result<(u16, Vec<(Vec<u8>, Vec<u8>)>)> {
+    fn attributes(&mut self, path: &[u8], attr: &Attr) -> Result<(u16, super::Xattrs)> {
         match self.xattrs(path, attr.ino) {
             Ok(xattrs) if self.with_xattrs => Ok((attr.perm, xattrs)),
             Ok(mut xattrs) => Ok((acls::drop_lists(attr.perm, &mut xattrs), Vec::new())),

@@ -181,7 +181,7 @@ impl Load {
     }
 
     fn dir_after_rename(&self, j: usize) -> Ino {
-        self.dir(if j % 2 == 0 { j } else { j + 1 })
+        self.dir(if j.is_multiple_of(2) { j } else { j + 1 })
     }
 
     fn choose(&mut self) {
@@ -266,7 +266,7 @@ impl Load {
             }
             Call::Make => {
                 let k = self.made;
-                let parent = if k % DEPTH == 0 { self.root } else { self.made_in };
+                let parent = if k.is_multiple_of(DEPTH) { self.root } else { self.made_in };
                 let name = format!("deep{k}");
                 let entry = fs.mkdir(&caller, parent, name.as_bytes(), 0o755)?;
                 self.made_in = entry.attr.ino;
