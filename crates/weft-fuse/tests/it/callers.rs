@@ -5,7 +5,6 @@ use std::process::Command;
 use std::sync::Arc;
 
 use weft_fuse::MountOptions;
-use weft_vfs::MemFs;
 use weft_vfs::conformance::forwarding::Recorder;
 
 use crate::options;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use weft_fuse::{Error, MountOptions};
-use weft_vfs::{Caller, DirCursor, FileSystem, Handle, MemFs, Node};
+use weft_vfs::{Caller, DirCursor, FileSystem, Handle, Node};
 
 use super::mounted;
 use weft_testing::wait_until;

@@ -53,7 +53,7 @@ fn each_restored_tree_is_seen() {
     fs::remove_dir_all(m.at("dir")).expect("remove");
     fs::rename(m.at("file"), m.at("dir")).expect("rename");
     let third = (m.fs.snapshot(), seen(m.path()));
-    let empty = weft_vfs::crate::memory().snapshot();
+    let empty = crate::memory().snapshot();
     for name in ["dir", "file", "only now", "never"] {
         // The absence of names is cached, too.
         let _ = fs::metadata(m.at(name));
