@@ -49,8 +49,6 @@ pub struct VolumeSink<'a> {
     made: HashMap<Ino, u64>,
     /// The items from earlier sources, which no path may replace.
     earlier: HashSet<Ino>,
-    /// The same of directories.
-    made_directories: HashMap<Ino, u64>,
     buffer: Vec<u8>,
     xattrs_left_out: u64,
     left_out: Vec<String>,
@@ -84,7 +82,6 @@ impl<'a> VolumeSink<'a> {
             deferred: Vec::new(),
             made: HashMap::new(),
             earlier: HashSet::new(),
-            made_directories: HashMap::new(),
             buffer: vec![0; RUN_BYTES],
             xattrs_left_out: 0,
             left_out: Vec::new(),
@@ -96,7 +93,6 @@ impl<'a> VolumeSink<'a> {
     pub fn go_on_from(&mut self, other: &mut Self) {
         self.earlier = std::mem::take(&mut other.earlier);
         self.earlier.extend(other.made.keys());
-        self.made_directories = std::mem::take(&mut other.made_directories);
     }
 
     /// The number of extended attributes that the volume cannot store.
@@ -219,11 +215,6 @@ impl<'a> VolumeSink<'a> {
         let ino = node.ino();
         if !node.is_dir() {
             return Err(self.error("make directory", full, FsError::NotADirectory));
-        }
-        // The contents of two directories whose names differ in case would be mixed.
-        let path = BuildHasherDefault::<DefaultHasher>::default().hash_one(full);
-        if *self.made_directories.entry(ino).or_insert(path) != path {
-            return Err(self.error("make directory", full, FsError::Invalid(SAME_NAME)));
         }
         self.directories.insert(full.to_vec(), node);
         Ok(ino)
@@ -406,7 +397,16 @@ impl Sink for VolumeSink<'_> {
         if item.perm & 0o6000 != 0 {
             set.perm = Some(item.perm);
         }
-        self.set_attr(attr.ino, &set).map_err(|e| self.error("set the times of", &full, e))
+        self.set_attr(attr.ino, &set).map_err(|e| self.error("set the times of", &full, e))?;
+        drop(node);
+        // On a Macintosh volume it may have become another file when it was closed.
+        if name.starts_with(b"._")
+            && let Ok(entry) = fs.lookup(parent, name)
+        {
+            let path = BuildHasherDefault::<DefaultHasher>::default().hash_one(&full);
+            self.made.insert(Node::from_entry(fs, entry).ino(), path);
+        }
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
