@@ -65,7 +65,8 @@ fn with_name(host: &Path, name: &[u8]) -> PathBuf {
 pub(super) fn double_elsewhere(host: &Path, top: &Path) -> Option<PathBuf> {
     let name = host.file_name()?.as_bytes();
     let double = [b"._", name].concat();
-    if name.starts_with(b"._") || is_double(&with_name(host, &double)) {
+    // Whatever is called so is sent under that name: one stream has room for one of the two.
+    if name.starts_with(b"._") || exists(&with_name(host, &double)) {
         return None;
     }
     let visible = with_name(host, &[name, b".rsrc"].concat());

@@ -417,7 +417,9 @@ fn host_tree(rng: &mut Rng, dir: &Path) -> (Contents, Contents) {
         match base {
             Some(base) if chosen.contains(&base) && rng.below(3) > 0 => {
                 let whole = double(b"APPLweft", &said.resource);
-                if rng.below(3) > 0 && !doubles.contains_key(base) {
+                // NAME.rsrc is a file of its own beside anything called ._NAME.
+                let is_beside = name.starts_with("._") || !chosen.contains(&&*format!("._{base}"));
+                if rng.below(3) > 0 && is_beside && !doubles.contains_key(base) {
                     doubles.insert(base.to_owned(), said);
                     files.push(((*name).to_owned(), whole, None));
                 } else {
