@@ -2,7 +2,6 @@
 
 use super::draft::take_over;
 use super::fork_view::{ForkView, has_more};
-use super::forks::Forks;
 use super::layout::Layout;
 use super::names::{Part, base_of, shortened, with_dots};
 use crate::streams::ResourceReader;
@@ -167,28 +166,61 @@ impl ForkView {
         Ok(Some(Entry { attr, generation: 0 }))
     }
 
-    /// Applies an AppleDouble that was made before its file.
+    /// Applies companions that were made before their file, unless that has its own.
     pub(super) fn adopt(&self, caller: &Caller, parent: Ino, name: &[u8], base: Ino) -> Result<()> {
-        if self.forks != Forks::AppleDouble {
-            return Ok(());
+        for part in Part::shown(self.forks) {
+            let waiting = part.name(name);
+            let orphan = match self.lookup_own(parent, &waiting) {
+                Ok(entry) => entry.attr,
+                Err(e) if Self::is_absent(&e) => continue,
+                Err(e) => return Err(e),
+            };
+            let is_own = orphan.ino == base || self.own().contains(&orphan.ino);
+            let applied =
+                if is_own { Ok(false) } else { self.apply_orphan(base, name, *part, &orphan) };
+            self.inner.forget(orphan.ino, 1);
+            if applied? {
+                let stored = self.stored_name(parent, &waiting)?;
+                self.inner.unlink(caller, parent, &stored)?;
+            }
         }
-        let double = Part::Double.name(name);
-        let orphan = match self.lookup_own(parent, &double) {
-            Ok(entry) => entry.attr,
-            Err(e) if Self::is_absent(&e) => return Ok(()),
-            Err(e) => return Err(e),
+        Ok(())
+    }
+
+    /// Applies a companion that was made before its file. Returns whether it is one, and the file
+    /// had none.
+    fn apply_orphan(&self, base: Ino, name: &[u8], part: Part, orphan: &Attr) -> Result<bool> {
+        let meta = self.inner.meta(base)?;
+        let has_own = match part {
+            Part::Double => has_more(&crate::interchange::Meta { locked: false, ..meta }, name),
+            Part::Resource => meta.resource_bytes > 0,
+            Part::Info => has_more(
+                &crate::interchange::Meta { locked: false, resource_bytes: 0, ..meta },
+                name,
+            ),
         };
-        let is_own = self.own().contains(&orphan.ino);
-        let bytes = if is_own { Ok(None) } else { self.read_orphan(&orphan) };
-        let taken = bytes.and_then(|bytes| match bytes {
-            Some(bytes) => take_over(&*self.inner, base, bytes),
-            None => Ok(None),
-        });
-        self.inner.forget(orphan.ino, 1);
-        let Some(layout) = taken? else { return Ok(()) };
-        self.companions().remember(base, layout);
-        let stored = self.stored_name(parent, &double)?;
-        self.inner.unlink(caller, parent, &stored)
+        if has_own {
+            return Ok(false);
+        }
+        let Some(bytes) = self.read_orphan(orphan)? else { return Ok(false) };
+        self.apply_bytes(base, part, bytes)
+    }
+
+    /// Makes the content of a file that of a companion. Returns whether it is one.
+    fn apply_bytes(&self, base: Ino, part: Part, bytes: Vec<u8>) -> Result<bool> {
+        match part {
+            Part::Double => {
+                let Some(layout) = take_over(&*self.inner, base, bytes)? else { return Ok(false) };
+                self.companions().drop_bytes(base);
+                self.companions().remember(base, layout);
+                Ok(true)
+            }
+            Part::Resource => self.replace_fork(base, &bytes),
+            Part::Info if bytes.len() == 32 => {
+                self.write_part(base, Part::Info, 0, &bytes).map(|_| true)
+            }
+            Part::Info => Ok(false),
+        }
     }
 
     pub(super) fn read_orphan(&self, attr: &Attr) -> Result<Option<Vec<u8>>> {
@@ -260,24 +292,8 @@ impl ForkView {
                 return Ok(false);
             }
             let Some(bytes) = self.read_orphan(&real)? else { return Ok(false) };
-            let mut layout = None;
-            let applied = match part {
-                Part::Double => {
-                    layout = take_over(&*self.inner, base, bytes)?;
-                    layout.is_some()
-                }
-                Part::Resource => self.replace_fork(base, &bytes)?,
-                Part::Info if bytes.len() == 32 => {
-                    self.write_part(base, Part::Info, 0, &bytes)?;
-                    true
-                }
-                Part::Info => false,
-            };
+            let applied = self.apply_bytes(base, part, bytes)?;
             if applied {
-                self.companions().drop_bytes(base);
-                if let Some(layout) = layout {
-                    self.companions().remember(base, layout);
-                }
                 let stored = self.stored_name(from.0, from.1)?;
                 self.inner.unlink(caller, from.0, &stored)?;
             }

@@ -37,9 +37,10 @@ where
     if let Ok(own) = &own
         && opens(own)
     {
-        // Less than an allocation block is left behind the last one.
-        let fits = |mdb: &Mdb| blocks.saturating_sub(mdb.least_blocks()) < mdb.blocks_per_alloc();
-        if fits(own) || !fits(&copy) {
+        // Less than an allocation block is left behind the last one, and the copy has its place.
+        let left = |mdb: &Mdb| blocks.saturating_sub(mdb.least_blocks());
+        let fits = own.least_blocks() <= blocks && left(own) < own.blocks_per_alloc();
+        if fits || own.least_blocks() <= blocks && left(&copy) >= left(own) {
             return Ok(None);
         }
     }

@@ -65,6 +65,7 @@ fn with_name(host: &Path, name: &[u8]) -> PathBuf {
 pub(super) fn double_elsewhere(host: &Path, top: &Path) -> Option<PathBuf> {
     let name = host.file_name()?.as_bytes();
     let double = [b"._", name].concat();
+    // Whatever is called so is sent under that name: one stream has room for one of the two.
     if name.starts_with(b"._") || exists(&with_name(host, &double)) {
         return None;
     }

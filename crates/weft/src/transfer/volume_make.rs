@@ -6,7 +6,7 @@
 //! that is said.
 
 use super::Content;
-use super::volume_places::Parent;
+use super::volume_places::{Directory, Parent};
 use super::volume_sink::VolumeSink;
 use crate::{Error, Result};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -43,21 +43,14 @@ impl<'a> VolumeSink<'a> {
     pub(super) fn check_not_another(&self, full: &[u8], there: &Node<'_>) -> Result<()> {
         let ino = there.ino();
         let differs = |made: &u64| *made != hash(full);
+        let leads_there = |(path, directory): (&Vec<u8>, &Directory<'_>)| {
+            directory.node.ino() == ino && path != full
+        };
         let another = self.made.get(&ino).is_some_and(differs)
-            || self.made_directories.get(&ino).is_some_and(differs)
+            || there.is_dir() && self.directories.iter().any(leads_there)
             || self.earlier.contains(&ino);
         if another {
             return Err(self.error("make", full, FsError::Invalid(SAME_NAME)));
-        }
-        Ok(())
-    }
-
-    /// Notes the directory that a path of the source leads to, and refuses one that another path leads
-    /// to: their contents would be mixed.
-    pub(super) fn note_directory(&mut self, full: &[u8], ino: Ino) -> Result<()> {
-        let path = hash(full);
-        if *self.made_directories.entry(ino).or_insert(path) != path {
-            return Err(self.error("make directory", full, FsError::Invalid(SAME_NAME)));
         }
         Ok(())
     }
@@ -262,6 +255,6 @@ impl<'a> VolumeSink<'a> {
     }
 }
 
-fn hash(full: &[u8]) -> u64 {
+pub(super) fn hash(full: &[u8]) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(full)
 }

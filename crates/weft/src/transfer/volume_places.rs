@@ -113,7 +113,6 @@ impl<'a> VolumeSink<'a> {
                 let there = fs.lookup(parent.ino, name).map_err(failed)?;
                 let there = Node::from_entry(fs, there);
                 if there.is_dir() {
-                    self.note_directory(full, there.ino())?;
                     self.directories.insert(full.to_vec(), Directory::existing(fs, there));
                     return Ok(());
                 }
@@ -145,7 +144,6 @@ impl<'a> VolumeSink<'a> {
         };
         let node = Node::from_entry(fs, entry.map_err(failed)?);
         let attr = *node.attr();
-        self.note_directory(full, attr.ino)?;
         if parent.gives_lists {
             self.take_lists(full, attr.ino, true)?;
             if perm.is_none() {

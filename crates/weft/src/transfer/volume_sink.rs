@@ -13,7 +13,7 @@
 //! not there yet, and nothing changes the times any more.
 
 use super::acls::{self, is_list};
-use super::volume_make::Made;
+use super::volume_make::{Made, hash};
 use super::volume_places::{Directory, Parent};
 use super::volume_whiteouts::is_opaque_mark;
 use super::{Content, Item, ItemKind, RUN_BYTES, Sink, below, join, split_last};
@@ -65,8 +65,6 @@ pub struct VolumeSink<'a> {
     /// For each item but directories that was made, the hash of its path: on a volume where case
     /// does not count, another path may lead to it, and would replace it silently.
     pub(super) made: HashMap<Ino, u64>,
-    /// The same of directories.
-    pub(super) made_directories: HashMap<Ino, u64>,
     /// The items from earlier sources, which no path may replace.
     pub(super) earlier: HashSet<Ino>,
     /// The items that were made and have several paths.
@@ -109,7 +107,6 @@ impl<'a> VolumeSink<'a> {
             deferred: Vec::new(),
             deferred_at: HashMap::new(),
             made: HashMap::new(),
-            made_directories: HashMap::new(),
             earlier: HashSet::new(),
             several: HashSet::new(),
             buffer: vec![0; RUN_BYTES],
@@ -134,7 +131,6 @@ impl<'a> VolumeSink<'a> {
     pub fn go_on_from(&mut self, other: &mut Self) {
         self.earlier = std::mem::take(&mut other.earlier);
         self.earlier.extend(other.made.keys());
-        self.made_directories = std::mem::take(&mut other.made_directories);
     }
 
     /// The number of extended attributes that the volume cannot store.
@@ -424,7 +420,14 @@ impl Sink for VolumeSink<'_> {
             ItemKind::Directory => return Ok(()),
         };
         let done = self.complete(&mut made, &full, item, content);
-        self.settle(&full, made, done)
+        self.settle(&full, made, done)?;
+        // On a Macintosh volume it may have become another file when it was closed.
+        if name.starts_with(b"._")
+            && let Ok(entry) = fs.lookup(ino, name)
+        {
+            self.made.insert(Node::from_entry(fs, entry).ino(), hash(&full));
+        }
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {

@@ -343,7 +343,11 @@ fn mounts_keep_all_content() {
         for forks in ["appledouble", "suffix"] {
             let mut rng = Rng::new(seed);
             let bench = Bench::new();
-            let tree = Tree::new(&mut rng, true);
+            let mut tree = Tree::new(&mut rng, true);
+            if forks == "suffix" {
+                // What is written to NAME..finf is Finder information, whatever it is.
+                tree.items.retain(|item| !item.name.ends_with(b"..finf"));
+            }
             for (image, dir) in [("a.img", "a"), ("b.img", "b")] {
                 bench.ok(&["mkfs", "hfs", image, "--size", "2M", "--quiet"]);
                 std::fs::create_dir(bench.path(dir)).unwrap();
@@ -413,7 +417,9 @@ fn host_tree(rng: &mut Rng, dir: &Path) -> (Contents, Contents) {
         match base {
             Some(base) if chosen.contains(&base) && rng.below(3) > 0 => {
                 let whole = double(b"APPLweft", &said.resource);
-                if rng.below(3) > 0 && !doubles.contains_key(base) {
+                // NAME.rsrc is a file of its own beside anything called ._NAME.
+                let is_beside = name.starts_with("._") || !chosen.contains(&&*format!("._{base}"));
+                if rng.below(3) > 0 && is_beside && !doubles.contains_key(base) {
                     doubles.insert(base.to_owned(), said);
                     files.push(((*name).to_owned(), whole, None));
                 } else {
@@ -497,7 +503,10 @@ fn ways_in_from_a_host_keep_all_content() {
                 assert_eq!(&found, wanted, "{}", told());
                 whole += 1;
             } else if ran.code == 0 {
-                let (there, all) = (pieces(&found), pieces(wanted));
+                // An AppleDouble of unar is one of the files there.
+                let there: String =
+                    found.keys().flat_map(|c| [&c.data[..], "\n", &c.resource[..], "\n"]).collect();
+                let all = pieces(wanted);
                 assert!(all.iter().all(|piece| there.contains(piece)), "{}\n{found:#?}", told());
                 whole += 1;
             } else {

@@ -66,9 +66,9 @@ pub struct UnpackIn<'a> {
     packing: Option<Packing>,
     saying: Saying,
     tally: Tally,
-    /// The files that were made, and the directories with their names on the host.
+    /// The files and the directories that were made.
     made: HashSet<Ino>,
-    directories: HashMap<Ino, Vec<u8>>,
+    directories: HashSet<Ino>,
     /// The host's files that went into another file, by device and inode number.
     joined: HashSet<(u64, u64)>,
     renamed: Vec<String>,
@@ -95,7 +95,7 @@ impl<'a> UnpackIn<'a> {
             saying,
             tally: Tally::default(),
             made: HashSet::new(),
-            directories: HashMap::new(),
+            directories: HashSet::new(),
             joined: HashSet::new(),
             renamed: Vec::new(),
             refused: Vec::new(),
@@ -271,12 +271,7 @@ impl<'a> UnpackIn<'a> {
             let entry = entry.map_err(failed)?;
             let ino = entry.attr.ino;
             let is_dir = entry.attr.kind == FileKind::Directory;
-            // Two names that differ in case only, or a file that was made.
-            let is_taken = match self.directories.get(&ino) {
-                Some(earlier) => *earlier != name,
-                None => self.made.contains(&ino),
-            };
-            if is_taken {
+            if self.made.contains(&ino) {
                 self.volume.forget(ino, 1);
                 continue;
             }
@@ -287,7 +282,7 @@ impl<'a> UnpackIn<'a> {
             if turn > 0 {
                 self.note_renamed(host, &name, &own);
             }
-            self.directories.insert(ino, name);
+            self.directories.insert(ino);
             return Ok((entry, own));
         }
         Err(Error::file("make directory", &crate::transfer::below(shown, &name), FsError::Exists))
@@ -435,7 +430,7 @@ impl<'a> UnpackIn<'a> {
                 Err(_) => break,
             };
             let ino = there.ino();
-            if !self.made.contains(&ino) && !self.directories.contains_key(&ino) {
+            if !self.made.contains(&ino) && !self.directories.contains(&ino) {
                 break;
             }
             name = another_name(wanted, turn);
