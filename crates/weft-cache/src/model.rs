@@ -403,17 +403,17 @@ fn campaign(subs: u32, seeds: Range<u64>) {
 
 #[test]
 fn nothing_flushed_is_lost_with_blocks_of_4_kib() {
-    campaign(1, 0..40);
+    campaign(1, 0..20);
 }
 
 #[test]
 fn nothing_flushed_is_lost_with_blocks_of_16_kib() {
-    campaign(4, 100..120);
+    campaign(4, 100..110);
 }
 
 #[test]
 fn nothing_flushed_is_lost_with_blocks_of_64_kib() {
-    campaign(16, 200..215);
+    campaign(16, 200..208);
 }
 
 /// As many seeds as fit `WEFT_MODEL_SECONDS`, or else the share of `WEFT_LONG_SECONDS` that is this

@@ -263,7 +263,12 @@ impl Config {
 
     /// Only each so many events of a life are worth a cut: with a large cache, a cut costs more.
     pub fn stride(&self) -> usize {
-        if self.family == Family::Large { 5 } else { 1 }
+        match self.family {
+            Family::Large => 5,
+            // The first of them is the seed's, so that four seeds come to every event.
+            family if family.is_long() => 4,
+            _ => 1,
+        }
     }
 
     /// A script of about `ops` operations in one to three lives.
