@@ -137,10 +137,13 @@ fn journal_of(
     let wanted = matches!(options.order, Some(Order(Policy::Journal(_)))) && !options.read_only;
     let Some(path) = journal_beside(source, image) else {
         if wanted {
-            return Err(Error::Invalid(format!(
-                "{source} is no image file that a journal could lie beside: name the file or device of \
-                 its journal"
-            )));
+            return Err(Error::Missing {
+                message: format!(
+                    "{source} is no image file that a journal could lie beside: name the file or \
+                     device of its journal"
+                ),
+                option: "with --journal",
+            });
         }
         return Ok(None);
     };

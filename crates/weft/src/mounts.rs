@@ -269,7 +269,7 @@ pub fn wait_until_free(source: &str, timeout: Duration) -> Result<bool> {
     let Ok(source) = source.parse::<Source>().map(Source::unfiltered) else { return Ok(true) };
     loop {
         match source.open(OpenMode::READ_WRITE) {
-            Err(weft_block::Error::Locked { .. }) => {}
+            Err(weft_block::Error::Locked { .. } | weft_block::Error::LockedHere { .. }) => {}
             _ => return Ok(true),
         }
         if Instant::now() >= deadline {

@@ -75,7 +75,9 @@ mod tests {
             if !cfg!(feature = "ringer") && verb.starts_with("ringer") {
                 continue;
             }
-            for line in lines.lines().filter(|line| !line.starts_with('#')) {
+            // Ids and tokens have a checksum, and are cut short.
+            let whole = |line: &&str| !line.starts_with('#') && !line.contains('…');
+            for line in lines.lines().filter(whole) {
                 assert!(line.starts_with(&format!("weft {verb}")), "{verb}: {line}");
                 if let Err(e) = Cli::command().try_get_matches_from(words(line)) {
                     panic!("{line}: {e}");

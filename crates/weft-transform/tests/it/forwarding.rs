@@ -34,6 +34,8 @@ fn calls_about_files_without_a_network_go_below() {
         "restore_name",
         "is_stateful",
         "create",
+        // A rename may be a move between networks.
+        "has_whiteouts",
         // A file that is written anew is another inode below, without the locks of the old one.
         "has_locks",
         "lock",

@@ -162,7 +162,8 @@ pub fn pop(out: Output, args: &Pop) -> Outcome {
 /// The bits that this process takes from the mode of new files.
 fn umask() -> u32 {
     let bits = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(bits).bits()
+    rustix::process::umask(bits);
+    bits.bits()
 }
 
 /// `link`.

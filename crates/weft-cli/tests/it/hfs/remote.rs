@@ -50,7 +50,7 @@ fn the_verbs_work_over_nbd() {
 
     // A journal lies beside an image file; elsewhere it must be named.
     let put = ["put", "Game.bin", &there("journaled"), "--quiet", "--order", "journal"];
-    assert!(bench.fails(1, &put).contains("--journal"));
+    assert!(bench.fails(2, &put).contains("--journal"));
     bench.write("journal", &vec![0; 4 << 20]);
     bench.ok(&[&put[..], &["--journal", "journal"]].concat());
     assert_eq!(bench.json(&["fsck", SOURCE, "--journal", "journal"])["clean"], true);
