@@ -288,7 +288,7 @@ fn a_lost_header_is_read_by_its_copy() {
     }
     let lost: [&dyn Fn(&MemoryDevice); 2] =
         [&|device| device.write_zeroes(1024, 512).unwrap(), &|device| {
-            device.write_at(&[0x4e; 512], 1024).unwrap()
+            device.write_at(&[0x4e; 512], 1024).unwrap();
         }];
     let check = |what: &str, damage: &dyn Fn(&MemoryDevice)| {
         let device = Arc::new(MemoryDevice::from_image(snapshot.clone()));

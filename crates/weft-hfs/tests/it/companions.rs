@@ -253,9 +253,9 @@ fn a_draft_is_durable_when_it_is_synced() {
         let content = format!("notes {sync}");
         fs.write(&ROOT, ino, opened.handle, 0, content.as_bytes()).unwrap();
         if n == 0 {
-            fs.fsync(&ROOT, ino, false).unwrap()
+            fs.fsync(&ROOT, ino, false).unwrap();
         } else {
-            fs.sync().unwrap()
+            fs.sync().unwrap();
         }
         // The power fails here.
         let after = mount(&Arc::new(MemoryDevice::from_image(device.snapshot())));
@@ -312,7 +312,7 @@ fn a_file_with_a_long_name_gets_companions() {
         put(&*fs, companion.as_bytes(), &whole);
         put(&*fs, name.as_bytes(), b"data");
         assert_eq!(resource(&volume, name.as_bytes()), fork(900), "{len}");
-        assert_eq!(names(&*volume), [name.clone()]);
+        assert_eq!(names(&*volume), std::slice::from_ref(&name));
         volume.unlink(&ROOT, volume.root(), name.as_bytes()).unwrap();
     }
 }

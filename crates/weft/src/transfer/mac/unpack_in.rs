@@ -182,7 +182,7 @@ impl<'a> UnpackIn<'a> {
             // `dir/.`: only the content of the directory.
             None => (None, shown.to_vec()),
             Some(name) => {
-                let (entry, name) = self.directory(host, parent, name, shown)?;
+                let (entry, name) = self.directory(host, parent, &name, shown)?;
                 let shown = crate::transfer::below(shown, &name);
                 self.tally.directories += 1;
                 let failed = |e| Error::file("write", &shown, e);
@@ -256,11 +256,11 @@ impl<'a> UnpackIn<'a> {
         &mut self,
         host: &Path,
         parent: Ino,
-        name: Vec<u8>,
+        name: &[u8],
         shown: &[u8],
     ) -> Result<(Entry, Vec<u8>)> {
         for turn in 0..u32::MAX {
-            let own = if turn == 0 { name.clone() } else { another_name(&name, turn - 1) };
+            let own = if turn == 0 { name.to_vec() } else { another_name(name, turn - 1) };
             let made = self.volume.mkdir(&Caller::ROOT, parent, &own, 0o755);
             let entry = match made {
                 Err(FsError::Exists) => self.volume.lookup(parent, &own),
@@ -280,12 +280,12 @@ impl<'a> UnpackIn<'a> {
                 return Err(failed(FsError::NotADirectory));
             }
             if turn > 0 {
-                self.note_renamed(host, &name, &own);
+                self.note_renamed(host, name, &own);
             }
             self.directories.insert(ino);
             return Ok((entry, own));
         }
-        Err(Error::file("make directory", &crate::transfer::below(shown, &name), FsError::Exists))
+        Err(Error::file("make directory", &crate::transfer::below(shown, name), FsError::Exists))
     }
 
     /// Sets what the AppleDouble of a folder says.
