@@ -203,7 +203,7 @@ pub struct Serve {
     /// full permissions [default without TLS: only root and this user, on this machine]
     #[arg(long, conflicts_with = "tls_certificates")]
     pub insecure: bool,
-    /// Owner of the root of a new cell: USER[:GROUP], as numbers or as names of this machine
+    /// Owner of the root of a new cell: USER or USER:GROUP, as numbers or as names of this machine
     /// [default: this process's user and group]
     #[arg(long, value_name = "USER[:GROUP]")]
     pub owner: Option<String>,
@@ -257,7 +257,7 @@ pub struct Etcd {
 pub struct Own {
     /// The mount point of the cell
     pub mountpoint: PathBuf,
-    /// The new owner: USER[:GROUP], as numbers or as names of this machine
+    /// The new owner: USER or USER:GROUP, as numbers or as names of this machine
     #[arg(long, value_name = "USER[:GROUP]", required_unless_present = "mode")]
     pub owner: Option<String>,
     /// The new mode, such as 1777
