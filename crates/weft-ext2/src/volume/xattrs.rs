@@ -67,17 +67,17 @@ impl Attributes for Volume {
         }
         let room = self.inode_tail_room_bytes(&raw(node));
         let (inode, block) = divide(room, attrs);
+        let mut befores = Patches::new();
+        self.mark_attributes(op, &mut befores)?;
+        node.born_after.extend(befores);
         if !inode.is_empty() {
             node.own.new_tail = encode_xattr_inode(room, &inode).unwrap_or_default();
         }
         if !block.is_empty() {
-            let mut befores = Patches::new();
-            self.mark_attributes(op, &mut befores)?;
             let Some((nr, patches)) = self.new_xattr_block(op, node, &block)? else {
                 return Err(FsError::NoSpace.into());
             };
             node.own.file_acl = nr;
-            node.born_after.extend(befores);
             node.born_after.extend(patches);
             self.count_blocks(node, 1)?;
         }
@@ -170,8 +170,10 @@ impl Volume {
     ) -> Result<PatchId> {
         let mut befores = Patches::new();
         let mut freed = 0;
-        if block != old.block {
+        if !(inode.is_empty() && block.is_empty()) {
             self.mark_attributes(op, &mut befores)?;
+        }
+        if block != old.block {
             let new = if block.is_empty() {
                 0
             } else {
@@ -200,7 +202,7 @@ impl Volume {
         Ok(patch)
     }
 
-    /// Sets the feature of attribute blocks in the superblock.
+    /// Sets the feature of attributes in the superblock, without which others need not look for them.
     fn mark_attributes(&mut self, op: &mut Op<'_>, befores: &mut Patches) -> Result<()> {
         if self.sb.revision == 0 {
             // Without features no implementation would look for the block.
@@ -208,6 +210,7 @@ impl Volume {
         }
         if !self.sb.features.compat.contains(Compat::EXT_ATTR) {
             self.sb.features.compat |= Compat::EXT_ATTR;
+            self.geometry.features = self.sb.features;
             push_patch(befores, self.write_sb(op, &[])?);
         }
         Ok(())

@@ -3,6 +3,7 @@ mod cold;
 mod cold_reads;
 mod damage;
 mod external_journal;
+mod features;
 mod flags;
 mod forgotten;
 mod fs;
