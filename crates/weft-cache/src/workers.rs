@@ -5,6 +5,7 @@ use crate::cache::Cache;
 use crate::format::superblock::STATE_CLEAN;
 use crate::jobs::{Job, Queue};
 use crate::regions::Intent;
+use crate::state::CacheState;
 use crate::{Error, Result};
 use crate::{prefetch, readahead};
 use std::sync::atomic::Ordering;
@@ -70,49 +71,69 @@ impl Cache {
     /// Those of the cache device, or of an origin. Work that failed is due again.
     pub fn tick(&self, now_ms: u64) -> Result<()> {
         let maintained = self.maintain(now_ms);
+        let flushed = self.flush_idle_origins();
         let mut written = Ok(true);
         while matches!(written, Ok(true)) {
             written = self.write_back_due();
         }
-        maintained.and(written.map(drop))
+        maintained.and(flushed).and(written.map(drop))
     }
 
+    /// Does what is due on the cache device. No origin can put it off: one that is away may let a
+    /// request wait for minutes.
     fn maintain(&self, now_ms: u64) -> Result<()> {
         {
             let mut st = self.lock();
             st.now_ms = st.now_ms.max(now_ms);
             st.recycle_staged();
-            if st.health.closed || st.health.failed.is_some() || self.options.read_only {
+            if !self.is_maintained(&st) {
                 return Ok(());
             }
         }
-        self.load_some()?;
-        self.forget_some()?;
-        self.flush_idle_origins()?;
-        let unlogged;
-        let (due, half) = {
+        // Each is done whatever becomes of the others, and the commit, which is promised, first.
+        let done = [
+            self.commit_if_due(),
+            self.load_some().map(drop),
+            self.forget_some().map(drop),
+            self.checkpoint_if_due(),
+        ];
+        done.into_iter().collect()
+    }
+
+    fn is_maintained(&self, st: &CacheState) -> bool {
+        !(st.health.closed || st.health.failed.is_some() || self.options.read_only)
+    }
+
+    fn commit_if_due(&self) -> Result<()> {
+        let due = {
             let st = self.lock();
-            let due = st.log.is_due(st.now_ms, self.options.commit_interval_ms);
             let any = !st.log.pending().is_empty()
                 || !st.dirty.regions.pending.is_empty()
                 || st.dirty.regions.durable > 0;
-            let half = st.log.at.used_blocks() >= st.log.sb.log_blocks / 2;
-            unlogged = st.log.unlogged_drops() > 0 && st.residency.loading.is_none();
-            (due && any, half)
+            any && st.log.is_due(st.now_ms, self.options.commit_interval_ms)
         };
-        if due {
-            self.commit()?;
+        if due { self.commit() } else { Ok(()) }
+    }
+
+    fn checkpoint_if_due(&self) -> Result<()> {
+        let (unlogged, half) = {
+            let st = self.lock();
+            let unlogged = st.log.unlogged_drops() > 0 && st.residency.loading.is_none();
+            (unlogged, st.log.at.used_blocks() >= st.log.sb.log_blocks / 2)
+        };
+        match (unlogged, half) {
+            (true, _) => self.checkpoint_always(),
+            (false, true) => self.checkpoint(),
+            (false, false) => Ok(()),
         }
-        if unlogged {
-            self.checkpoint_always()?;
-        } else if half {
-            self.checkpoint()?;
-        }
-        Ok(())
     }
 
     /// Flushes origins that were written to and then left alone, so that intents can be cleared.
     fn flush_idle_origins(&self) -> Result<()> {
+        if !self.is_maintained(&self.lock()) {
+            return Ok(());
+        }
+        let mut done = Ok(());
         for origin in self.attached_origins().iter().filter(|origin| origin.flush_needed()) {
             let idle = {
                 let st = self.lock();
@@ -126,10 +147,10 @@ impl Cache {
                 })
             };
             if idle {
-                origin.flush(self)?;
+                done = done.and(origin.flush(self));
             }
         }
-        Ok(())
+        done
     }
 
     /// Makes everything durable, in a consistent state, and closes the cache: requests fail from
@@ -262,6 +283,9 @@ fn write_back_loop(cache: &Weak<Cache>, wake: &(Mutex<bool>, Condvar)) {
         let Some(cache) = cache.upgrade() else { return };
         if !cache.workers.running.load(Ordering::Acquire) {
             return;
+        }
+        if let Err(error) = cache.flush_idle_origins() {
+            tracing::warn!(%error, "an origin could not be flushed");
         }
         loop {
             match cache.write_back_due() {

@@ -1,6 +1,7 @@
 //! The cache from outside: under power cuts, faults, damage and races.
 
 mod admission;
+mod ages;
 mod bad_sectors;
 mod conformance;
 mod damage;
