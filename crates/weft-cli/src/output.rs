@@ -4,6 +4,7 @@ use crate::cli::Cli;
 use crate::failure::Failure;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -310,6 +311,21 @@ impl From<&[u8]> for NameReport {
     }
 }
 
+/// A time as a JSON number, the seconds since 1970 with all nine digits of the nanoseconds: a double has
+/// no room for them.
+#[derive(Debug)]
+pub struct TimeReport(Time);
+
+impl Serialize for TimeReport {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const PER_SECOND: u128 = 1_000_000_000;
+        let nanos = i128::from(self.0.secs) * PER_SECOND as i128 + i128::from(self.0.nanos);
+        let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
+        let number = format!("{sign}{}.{:09}", nanos / PER_SECOND, nanos % PER_SECOND);
+        RawValue::from_string(number).map_err(serde::ser::Error::custom)?.serialize(serializer)
+    }
+}
+
 /// Attributes as JSON.
 #[derive(Debug, Serialize)]
 pub struct AttrReport {
@@ -323,16 +339,15 @@ pub struct AttrReport {
     pub allocated_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<(u32, u32)>,
-    pub accessed: f64,
-    pub modified: f64,
-    pub changed: f64,
+    pub accessed: TimeReport,
+    pub modified: TimeReport,
+    pub changed: TimeReport,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub born: Option<f64>,
+    pub born: Option<TimeReport>,
 }
 
 impl From<&Attr> for AttrReport {
     fn from(attr: &Attr) -> Self {
-        let seconds = |t: Time| t.secs as f64 + f64::from(t.nanos) / 1e9;
         let is_device = matches!(attr.kind, FileKind::BlockDevice | FileKind::CharDevice);
         Self {
             inode: attr.ino.0,
@@ -344,10 +359,10 @@ impl From<&Attr> for AttrReport {
             size_bytes: attr.size_bytes,
             allocated_bytes: attr.blocks_512.saturating_mul(512),
             device: is_device.then(|| device_numbers(attr.rdev)),
-            accessed: seconds(attr.atime),
-            modified: seconds(attr.mtime),
-            changed: seconds(attr.ctime),
-            born: attr.btime.map(seconds),
+            accessed: TimeReport(attr.atime),
+            modified: TimeReport(attr.mtime),
+            changed: TimeReport(attr.ctime),
+            born: attr.btime.map(TimeReport),
         }
     }
 }
@@ -371,6 +386,15 @@ mod tests {
         assert_eq!(at(4_102_444_800), "2100-01-01 00:00:00");
         assert_eq!(at(253_402_300_799), "9999-12-31 23:59:59");
         assert_eq!(at(253_402_300_800), "@253402300800");
+    }
+
+    #[test]
+    fn times_in_json_are_exact() {
+        let json = |secs, nanos| serde_json::to_string(&TimeReport(Time { secs, nanos })).unwrap();
+        assert_eq!(json(1_767_323_045, 123_456_789), "1767323045.123456789");
+        assert_eq!(json(0, 1), "0.000000001");
+        assert_eq!(json(-1, 999_999_999), "-0.000000001");
+        assert_eq!(json(-2, 500_000_000), "-1.500000000");
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod hfs;
 mod house;
 mod in_use;
 mod iscsi;
+mod json;
 mod kept;
 mod kills;
 mod layers;
