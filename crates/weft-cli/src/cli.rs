@@ -457,6 +457,9 @@ pub struct Cp {
     /// The sources, then the destination: paths of the host or IMAGE:/path
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
     pub paths: Vec<OsString>,
+    /// Directories too: they are always copied whole
+    #[arg(long, short, short_alias = 'R')]
+    pub recursive: bool,
     #[command(flatten)]
     pub keeping: Keeping,
     #[command(flatten)]
@@ -480,7 +483,7 @@ pub struct Get {
     #[arg(long = "as", value_name = "FORMAT", value_parser = known::<hfs::As>(hfs::FORMATS))]
     pub format: Option<hfs::As>,
     /// Directories too: they are always copied whole
-    #[arg(long, short)]
+    #[arg(long, short, short_alias = 'R')]
     pub recursive: bool,
     /// Stop at the first unreadable item [default: skip it, report it, exit with 1]
     #[arg(long)]
@@ -504,7 +507,7 @@ pub struct Put {
     #[arg(long, value_name = "CREATOR")]
     pub creator: Option<hfs::Code>,
     /// Directories too: they are always copied whole
-    #[arg(long, short)]
+    #[arg(long, short, short_alias = 'R')]
     pub recursive: bool,
     /// The destination: IMAGE:/path of an existing directory, or the name of the copy
     #[arg(value_name = "VOLUME_PATH")]

@@ -155,12 +155,8 @@ fn by_volume<P: AsRef<OsStr>>(
     Ok(DONE)
 }
 
-/// Parses a volume path from the command line.
+/// Parses a volume path from the command line; an image alone is the root of its volume.
 fn volume_path(text: &OsStr) -> Result<VolumePath, Failure> {
-    if !weft::volume::looks_like_one(text) {
-        let text = text.to_string_lossy();
-        return Err(Failure::usage(format!("invalid volume path '{text}': write IMAGE:/path")));
-    }
     weft::volume::parse(text).map_err(|e| Failure::usage(e.to_string()))
 }
 

@@ -123,6 +123,22 @@ fn cp_goes_every_way() {
     bench.e2fsck_clean("w.img");
 }
 
+/// As `ls` has it, and as users of cp(1) type it.
+#[test]
+fn an_image_alone_is_the_root_of_its_volume() {
+    let bench = Bench::with_volume("ext2");
+    tree(&bench);
+    bench.write("a", b"content");
+    bench.ok(&["put", "-R", "a", "tree", "v.img"]);
+    assert_eq!(bench.ok(&["cat", "v.img:/a"]), "content");
+    bench.ok(&["cp", "-r", "v.img:/tree", "v.img:/copy"]);
+    bench.ok(&["export", "v.img", "out"]);
+    assert_same(&bench, "tree", "out/copy");
+    bench.ok(&["import", "tree", "v.img"]);
+    assert_eq!(bench.ok(&["cat", "v.img:/readme"]), "read me");
+    assert!(bench.fails(1, &["cat", "v.img"]).contains("directory"));
+}
+
 #[test]
 fn extended_attributes_are_carried() {
     let bench = Bench::with_volume("ext2");
