@@ -5,6 +5,7 @@
 //! file gets the name stored in the packed one. Directories are walked. No item of a transfer
 //! replaces another one of the same transfer: it gets another name, which is said.
 
+mod beside;
 mod pack_out;
 mod unpack_in;
 

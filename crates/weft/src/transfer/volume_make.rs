@@ -16,8 +16,12 @@ use weft_vfs::{Caller, Entry, Error as FsError, Handle, Ino, RenameFlags};
 /// The reason to refuse an item that would replace another one of the same transfer.
 const SAME_NAME: &str = "another name of the source is the same on this volume";
 
+/// What is said of a file that was removed before the one that replaces it was complete.
+pub(super) const REMOVED_FIRST: &str =
+    "the old file was removed first, as the volume has no room for both";
+
 /// The beginning of the names of items that are not complete.
-const INCOMPLETE: &str = ".weft-incomplete-";
+pub(super) const INCOMPLETE: &str = ".weft-incomplete-";
 
 /// A new item.
 pub(super) struct Made<'a> {
@@ -164,7 +168,7 @@ impl<'a> VolumeSink<'a> {
             .unlink(&Caller::ROOT, parent, &replaced.name)
             .map_err(|e| self.error("replace", full, e))?;
         replaced.frees_bytes = None;
-        self.remark(full, "the old file was removed first, as the volume has no room for both");
+        self.remark(full, REMOVED_FIRST);
         Ok(true)
     }
 

@@ -108,7 +108,7 @@ pub fn put(out: Output, from: &[std::path::PathBuf], to: &VolumePath, args: &cli
             }
         }
         add(&mut total, &unpack.tally());
-        unpack.renamed().iter().for_each(|what| out.note(what));
+        unpack.remarks().iter().for_each(|what| out.note(what));
         unpack.refused().iter().for_each(|what| out.error(what));
         refused = unpack.refused().len();
         Ok(())

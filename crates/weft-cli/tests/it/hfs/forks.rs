@@ -326,3 +326,54 @@ fn locked_files_keep_all_they_have() {
         }
     }
 }
+
+/// Damage of a packed file shows at its end, by a checksum.
+#[test]
+fn a_packed_file_that_is_damaged_replaces_nothing() {
+    let (bench, ..) = filled();
+    bench.ok(&["get", "v.img:/Game ƒ", "Game.hqx", "--as", "binhex", "--quiet"]);
+    let mut packed = read(&bench.path("Game.hqx"));
+    let at = packed.len() * 9 / 10;
+    packed[at] = if packed[at] == b'!' { b'"' } else { b'!' };
+    bench.write("damaged.hqx", &packed);
+    for image in ["v.img", "m.img"] {
+        if image == "m.img" {
+            bench.ok(&["mkfs", "mfs", image, "--size", "400K", "--quiet"]);
+        }
+        let to = format!("{image}:/Game ƒ");
+        bench.ok(&["put", "--as", "binhex", "Game.hqx", &to, "--quiet"]);
+        let before = state(&bench, image);
+        bench.fails(1, &["put", "--as", "binhex", "damaged.hqx", &to]);
+        assert_eq!(state(&bench, image), before, "{image}");
+        bench.ok(&["put", "--as", "binhex", "Game.hqx", &to, "--quiet"]);
+        assert_eq!(state(&bench, image), before, "{image}");
+        assert_eq!(bench.run(&["fsck", image]).code, 0, "{image}");
+    }
+}
+
+#[test]
+fn a_packed_file_replaces_one_where_there_is_no_room_for_both() {
+    let bench = Bench::new();
+    for (format, size) in [("hfs", "800K"), ("mfs", "400K")] {
+        bench.ok(&["mkfs", format, "v.img", "--size", size, "--force", "--quiet"]);
+        let free = bench.json(&["df", "v.img"])[0].clone();
+        let number = |key: &str| free[key].as_u64().expect("a number") as usize;
+        let free = number("blocks_available") * number("block_bytes");
+        for seed in [7, 8] {
+            let (data, resource) = (noise(free / 3, seed), noise(free / 3, seed + 10));
+            bench.write("Game.bin", &macbinary(b"Game", b"APPLWeFt", &data, &resource));
+            let ran = bench.run(&["put", "--as", "macbinary", "Game.bin", "v.img:/"]);
+            assert_eq!(ran.code, 0, "{format}: {ran:#?}");
+            let said = ran.err.contains("/Game: the old file was removed first");
+            assert_eq!(said, seed == 8, "{format}: {ran:#?}");
+            bench.ok(&["get", "--as", "data", "v.img:/Game", "data", "--quiet"]);
+            assert!(read(&bench.path("data")) == data, "{format}");
+        }
+        let big = noise(free, 9);
+        bench.write("Game.bin", &macbinary(b"Game", b"APPLWeFt", &big, &big));
+        bench.fails(1, &["put", "--as", "macbinary", "Game.bin", "v.img:/"]);
+        bench.ok(&["get", "--as", "data", "v.img:/Game", "data", "--quiet"]);
+        assert!(read(&bench.path("data")) == noise(free / 3, 8), "{format}: the old file is gone");
+        assert_eq!(bench.run(&["fsck", "v.img"]).code, 0, "{format}");
+    }
+}

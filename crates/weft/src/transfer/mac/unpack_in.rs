@@ -1,5 +1,6 @@
 //! Unpacking files of the host into a volume.
 
+use super::beside::Beside;
 use super::{Packing, packing_failed};
 use crate::transfer::mac_names::{another_name, double_elsewhere, is_double, is_elsewhere};
 use crate::transfer::{Tally, basilisk};
@@ -71,7 +72,7 @@ pub struct UnpackIn<'a> {
     directories: HashSet<Ino>,
     /// The host's files that went into another file, by device and inode number.
     joined: HashSet<(u64, u64)>,
-    renamed: Vec<String>,
+    remarks: Vec<String>,
     refused: Vec<String>,
     top: PathBuf,
     /// Whether a directory of the host has companions in directories.
@@ -97,17 +98,18 @@ impl<'a> UnpackIn<'a> {
             made: HashSet::new(),
             directories: HashSet::new(),
             joined: HashSet::new(),
-            renamed: Vec::new(),
+            remarks: Vec::new(),
             refused: Vec::new(),
             top: PathBuf::new(),
             layouts: RefCell::default(),
         }
     }
 
-    /// The items that got another name, as theirs was taken by an earlier one.
+    /// What became of items whose name was taken: by an earlier one of the source, so that they got
+    /// another name, or by a file that had to be removed first.
     #[must_use]
-    pub fn renamed(&self) -> &[String] {
-        &self.renamed
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
     }
 
     /// The files that were left out, with the reasons.
@@ -143,7 +145,7 @@ impl<'a> UnpackIn<'a> {
 
     /// Notes that an item of the source got another name.
     fn note_renamed(&mut self, host: &Path, name: &[u8], another: &[u8]) {
-        self.renamed.push(format!(
+        self.remarks.push(format!(
             "{}: {} was made of another item; this one is {}",
             host.display(),
             String::from_utf8_lossy(name),
@@ -410,8 +412,8 @@ impl<'a> UnpackIn<'a> {
         }
     }
 
-    /// Makes the file, replacing an existing one of its name that is not from the same source. An
-    /// incomplete file is removed again.
+    /// Makes the file, replacing an existing one of its name that is not from the same source once it is
+    /// complete. An incomplete file is removed again.
     fn make<R: Read + Seek>(
         &mut self,
         host: &Path,
@@ -440,25 +442,28 @@ impl<'a> UnpackIn<'a> {
             self.note_renamed(host, wanted, name);
         }
         let full = crate::transfer::below(shown, name);
-        let make = || volume.mknod(&Caller::ROOT, parent, name, FileKind::Regular, 0o644, 0);
-        let entry = match make() {
-            Err(FsError::Exists) => {
-                volume
-                    .unlink(&Caller::ROOT, parent, name)
-                    .map_err(|e| Error::file("replace", &full, e))?;
-                make()
-            }
-            other => other,
-        };
-        let entry = entry.map_err(|e| Error::file("make", &full, e))?;
-        let node = Node::from_entry(volume, entry);
-        let filled = self.fill(host, node.ino(), &full, content, format);
-        if filled.is_err() {
-            // Report the first error, not one from the removal.
-            let _ = volume.unlink(&Caller::ROOT, parent, name);
+        let failed = |e| Error::file("make", &full, e);
+        let metas = [&content.0, &content.1].map(|reader| reader.as_ref().map(Reader::meta));
+        let need_bytes =
+            metas.iter().flatten().map(|meta| meta.data_bytes.saturating_add(meta.resource_bytes));
+        let need_bytes = need_bytes.fold(0, u64::saturating_add);
+        let file = Beside::make(volume, parent, name, need_bytes).map_err(failed)?;
+        if file.removed_first {
+            let shown = String::from_utf8_lossy(&full);
+            self.remarks.push(format!("{shown}: {}", crate::transfer::volume_make::REMOVED_FIRST));
         }
-        let bytes = filled?;
-        self.made.insert(node.ino());
+        let ino = file.node.ino();
+        let filled = self.fill(host, ino, &full, content, format).and_then(|bytes| {
+            file.settle(name).map_err(|e| Error::file("replace", &full, e)).map(|()| bytes)
+        });
+        let bytes = match filled {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                file.discard();
+                return Err(e);
+            }
+        };
+        self.made.insert(ino);
         self.tally.files += 1;
         self.tally.bytes += bytes;
         Ok(())
