@@ -4,7 +4,7 @@ use crate::tools::{have_e2fsprogs, run};
 use crate::volumes::{Kind, Mounted, POLICIES, empty, store};
 use std::process::Command;
 use weft_patch::Options;
-use weft_vfs::{Caller, FileKind, XattrSet};
+use weft_vfs::{Caller, FileKind, FileSystem, XattrSet};
 
 /// Features as `dumpe2fs` shows them.
 fn features(mounted: Mounted, what: &str) -> String {
