@@ -449,8 +449,9 @@ impl<'a> UnpackIn<'a> {
         let need_bytes = need_bytes.fold(0, u64::saturating_add);
         let file = Beside::make(volume, parent, name, need_bytes).map_err(failed)?;
         if file.removed_first {
-            let shown = String::from_utf8_lossy(&full);
-            self.remarks.push(format!("{shown}: {}", crate::transfer::volume_make::REMOVED_FIRST));
+            let shown = full.strip_prefix(b"/").unwrap_or(&full);
+            let shown = String::from_utf8_lossy(shown);
+            self.remarks.push(format!("/{shown}: {}", crate::transfer::volume_make::REMOVED_FIRST));
         }
         let ino = file.node.ino();
         let filled = self.fill(host, ino, &full, content, format).and_then(|bytes| {
