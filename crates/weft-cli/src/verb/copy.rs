@@ -97,7 +97,7 @@ fn double_of(name: &[u8]) -> Vec<u8> {
     [b"._", name].concat()
 }
 
-/// What a volume refused.
+/// What a destination refused.
 #[derive(Debug, Default)]
 pub struct Refused {
     items: u64,
@@ -120,7 +120,7 @@ impl Refused {
     }
 }
 
-/// Calls `send` with `sink`, with names fitted if `fit`, and skips items that the volume refuses:
+/// Calls `send` with `sink`, with names fitted if `fit`, and skips items that the destination refuses:
 /// their number, with that of the items left out with them, is added to `refused`.
 pub fn fitted(
     out: Output,
@@ -372,6 +372,7 @@ fn copy_out(
     let began = Instant::now();
     let mut total = Tally::default();
     let mut damage = Damage::new(out, strict);
+    let mut refused = Refused::default();
     let into_directory = to.is_dir();
     if from.len() > 1 && !into_directory {
         let to = to.display();
@@ -400,13 +401,19 @@ fn copy_out(
                 let mut spelled = NoteSpelled::new(out, doubles);
                 let one = from.len() == 1 && !node.is_dir();
                 let how = ("copying", one.then(|| node.attr().size_bytes));
+                let mut left_out = false;
+                let several = (false, from.len() > 1);
                 let sent = counted(out, how, &mut total, &mut sink, |sink| {
-                    VolumeSource::new(stack.fs(), &place.path)
-                        .with_xattrs(with_xattrs)
-                        .past_damage(|e| damage.pass_error(told_of_forks(e)))
-                        .send(node, &mut spelled.over(sink))
+                    let sent = fitted_of(out, several, &mut refused, sink, |sink| {
+                        VolumeSource::new(stack.fs(), &place.path)
+                            .with_xattrs(with_xattrs)
+                            .past_damage(|e| damage.pass_error(told_of_forks(e)))
+                            .send(node, &mut spelled.over(sink))
+                    });
+                    left_out = sent?;
+                    Ok(())
                 });
-                let is_refused = !sink.refused().is_empty();
+                let is_refused = left_out || !sink.refused().is_empty();
                 landed(out, &sink, mac && forks == Forks::Xattr, &mut damage)?;
                 sent?;
                 damage.look(stack)?;
@@ -428,7 +435,7 @@ fn copy_out(
         })?;
     }
     report(out, &total, began)?;
-    damage.outcome()
+    Ok(damage.outcome()?.max(refused.outcome(out)?))
 }
 
 /// Reports the items that a sink on the host left out. Those whose names were taken are counted;

@@ -154,6 +154,7 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
     }
     let options = Options { forks: Forks::AppleDouble, ..read_options() };
     let mut damage = Damage::new(out, args.strict);
+    let mut refused = Refused::default();
     let mut tally = Tally::default();
     with_volume(&from.image, &options, |stack| {
         let walker = Walker::new(stack.fs());
@@ -183,7 +184,7 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
         }
         let mut sink = HostSink::new(&args.to);
         let sent = counted(out, how, &mut tally, &mut sink, |sink| {
-            source.send(top, &mut spelled.over(sink))
+            fitted(out, false, &mut refused, sink, |sink| source.send(top, &mut spelled.over(sink)))
         });
         landed(out, &sink, false, &mut damage)?;
         sent?;
@@ -193,7 +194,7 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
         let report = TallyReport::new(&tally, began.elapsed());
         out.confirm(&report, &format!("exported {}", report.sentence()))?;
     }
-    damage.outcome()
+    Ok(damage.outcome()?.max(refused.outcome(out)?))
 }
 
 fn last_name(path: &[u8]) -> &[u8] {

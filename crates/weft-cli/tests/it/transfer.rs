@@ -139,6 +139,59 @@ fn an_image_alone_is_the_root_of_its_volume() {
     assert!(bench.fails(1, &["cat", "v.img"]).contains("directory"));
 }
 
+/// What has no place there costs itself alone: it is said, counted, and the rest is copied.
+#[test]
+fn one_item_without_a_place_does_not_end_a_copy() {
+    let bench = Bench::with_volume("ext2");
+    for name in ["s/d/x", "s/e/y", "s/zz"] {
+        bench.write(name, name.as_bytes());
+    }
+    bench.ok(&["put", "s", "v.img:/"]);
+    for verb in [&["get", "-r"][..], &["export"]] {
+        for what in ["file", "dangling", "linked directory", "directory"] {
+            let _ = std::fs::remove_dir_all(bench.path("out"));
+            let _ = std::fs::remove_dir_all(bench.path("other"));
+            std::fs::create_dir(bench.path("other")).unwrap();
+            let link = |to: &str| {
+                std::fs::create_dir_all(bench.path("out/s")).unwrap();
+                std::os::unix::fs::symlink(to, bench.path("out/s/d")).unwrap();
+            };
+            match what {
+                "file" => bench.write("out/s/d", b"old"),
+                "dangling" => link("nowhere"),
+                "linked directory" => link("../../other"),
+                _ => bench.write("out/s/zz/old", b"old"),
+            }
+            let to = if verb == ["export"] { "out/s" } else { "out" };
+            let err = bench.fails(1, &[verb, &["v.img:/s", to]].concat());
+            assert!(err.contains("left out, for the reasons above"), "{what}: {err}");
+            let read = |name: &str| std::fs::read(bench.path(name)).ok();
+            assert_eq!(read("out/s/e/y"), Some(b"s/e/y".to_vec()), "{what}: {err}");
+            let refused = if what == "directory" { "out/s/zz" } else { "out/s/d/x" };
+            assert_eq!(read(refused), None, "{what}");
+            let other = if what == "directory" { "out/s/d/x" } else { "out/s/zz" };
+            assert!(read(other).is_some(), "{what}: {err}");
+            let empty = std::fs::read_dir(bench.path("other")).unwrap().next().is_none();
+            assert!(empty, "{what}: written through a link");
+        }
+    }
+    // A file that is longer than any of the volume may be, in a directory and in a stream.
+    let big = std::fs::File::create(bench.path("s/big")).unwrap();
+    big.set_len(1 << 40).unwrap();
+    bench.ok(&["mkfs", "ext2", "w.img", "--size", "16M", "--block-size", "1024", "--quiet"]);
+    let err = bench.fails(1, &["import", "s", "w.img:/"]);
+    assert!(err.contains("/big in the volume: file too large"), "{err}");
+    assert_eq!(bench.ok(&["cat", "w.img:/zz"]), "s/zz");
+    let args = ["-cSf", "s.tar", "s"].map(OsStr::new);
+    let tar = std::process::Command::new("tar").args(args).current_dir(bench.dir()).status();
+    if tar.is_ok_and(|status| status.success()) {
+        let err = bench.fails(1, &["import", "s.tar", "w.img:/t"]);
+        assert!(err.contains("big in the volume: file too large"), "{err}");
+        assert_eq!(bench.ok(&["cat", "w.img:/t/s/zz"]), "s/zz");
+    }
+    bench.e2fsck_clean("w.img");
+}
+
 #[test]
 fn extended_attributes_are_carried() {
     let bench = Bench::with_volume("ext2");

@@ -2,11 +2,12 @@
 //!
 //! A name that is too long, has letters that the volume lacks, or differs from another one only in
 //! case costs its own file, or the directory with its content; the rest of the tree is transferred.
-//! So does a file in place of a directory that is not empty, an item below a file, and a hard link to
-//! a file that is not there.
+//! So does a file in place of a directory that is not empty, an item below a file, a hard link to a
+//! file that is not there, and a file that is longer than the destination allows.
 
 use super::{Content, Item, ItemKind, Sink, split_last};
 use crate::{Error, Result};
+use rustix::io::Errno;
 use std::collections::HashSet;
 use weft_vfs::Error as FsError;
 
@@ -50,7 +51,7 @@ impl<'a> PastNames<'a> {
         self.refused.contains(&b""[..])
     }
 
-    /// Whether an item was refused because of its name: then another name may help.
+    /// Whether a volume refused an item because of its name: then another name may help.
     #[must_use]
     pub fn refused_for_names(&self) -> bool {
         self.for_names
@@ -93,15 +94,55 @@ impl<'a> PastNames<'a> {
 
 /// Returns true if an error concerns only the name.
 fn is_about_the_name(e: &Error) -> bool {
-    let Error::File { action, source, .. } = e else { return false };
-    matches!(*action, "make" | "make directory")
-        && matches!(source, FsError::NameTooLong | FsError::Invalid(_))
+    match e {
+        Error::File { action: "make" | "make directory", source, .. } => {
+            matches!(source, FsError::NameTooLong | FsError::Invalid(_))
+        }
+        Error::Host { action: "make", source, .. } => {
+            matches!(errno(source), Some(Errno::NAMETOOLONG | Errno::ILSEQ | Errno::INVAL))
+        }
+        _ => false,
+    }
 }
 
-/// Returns true if an error concerns only the place of one item: what is there, or is not.
-fn is_about_the_place(e: &Error) -> bool {
-    let Error::File { action, source, .. } = e else { return false };
+fn errno(e: &std::io::Error) -> Option<Errno> {
+    Errno::from_io_error(e)
+}
+
+/// Returns true if an error of the host concerns only the place of one item, or its kind: many file
+/// systems have no links and no device nodes.
+fn is_about_the_place_on_the_host(action: &str, source: &std::io::Error, is_file: bool) -> bool {
+    match (action, errno(source)) {
+        (
+            "make" | "replace",
+            Some(
+                Errno::NOTDIR
+                | Errno::ISDIR
+                | Errno::EXIST
+                | Errno::NOTEMPTY
+                | Errno::LOOP
+                | Errno::MLINK,
+            ),
+        ) => true,
+        ("make", Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV)) => !is_file,
+        ("write", Some(Errno::FBIG)) => true,
+        _ => false,
+    }
+}
+
+/// Returns true if an error concerns only the place of one item: what is there, or is not, or how
+/// much may be there.
+fn is_about_the_place(e: &Error, item: &Item<'_>) -> bool {
+    let (action, source) = match e {
+        Error::File { action, source, .. } => (action, source),
+        Error::Host { action, source, .. } => {
+            let is_file = matches!(item.kind, ItemKind::File { .. } | ItemKind::Directory);
+            return is_about_the_place_on_the_host(action, source, is_file);
+        }
+        _ => return false,
+    };
     match *action {
+        "write" => matches!(source, FsError::TooLarge),
         "make" | "make directory" | "replace" => matches!(
             source,
             FsError::NotADirectory
@@ -129,9 +170,9 @@ impl Sink for PastNames<'_> {
             // The top was requested explicitly, so its error is returned.
             Err(e)
                 if (self.several || !item.path.is_empty())
-                    && (is_about_the_name(&e) || is_about_the_place(&e)) =>
+                    && (is_about_the_name(&e) || is_about_the_place(&e, item)) =>
             {
-                self.for_names |= is_about_the_name(&e);
+                self.for_names |= matches!(e, Error::File { .. }) && is_about_the_name(&e);
                 self.refused.insert(item.path.to_vec());
                 self.told.push(e.to_string());
                 Ok(())

@@ -291,7 +291,8 @@ impl<'a> VolumeSink<'a> {
             // Some file systems store content only when the file is closed.
             self.fs.flush(attr.ino, Handle::NONE).map_err(|e| self.error("write", full, e))?;
             if end < len_bytes {
-                set.size_bytes = Some(len_bytes);
+                let set = SetAttr { size_bytes: Some(len_bytes), ..SetAttr::default() };
+                self.set_attr(attr.ino, &set).map_err(|e| self.error("write", full, e))?;
             }
         }
         // An item in a setgid directory has the group of the directory.
