@@ -13,6 +13,7 @@ mod attribute_replies;
 mod commands;
 mod content;
 mod locks;
+mod open_file_locks;
 mod overtaken;
 mod privileges;
 mod ranges;
@@ -31,6 +32,7 @@ use weft_vfs::{
 
 use self::attribute_replies::AttributeReplies;
 use self::content::keeps_access_time;
+use self::open_file_locks::OpenFileLocks;
 use self::waits::Waits;
 use crate::handshake::Agreed;
 use crate::passthrough::{Mixed, Passthrough};
@@ -122,6 +124,7 @@ pub(crate) struct Front {
     notifier: OnceLock<Notifier>,
     /// The file system has locks of its own.
     pub(crate) locks: bool,
+    open_file_locks: OpenFileLocks,
     pub(crate) waits: Waits,
     pub(crate) attribute_replies: AttributeReplies,
     /// Requests by opcode.
@@ -146,6 +149,7 @@ impl Front {
             agreed: Agreed::default(),
             notifier: OnceLock::new(),
             locks,
+            open_file_locks: OpenFileLocks::default(),
             waits: Waits::default(),
             attribute_replies: AttributeReplies::default(),
             lifetimes,

@@ -73,6 +73,69 @@ fn a_counter_behind_a_lock_counts() {
     }
 }
 
+/// Python has these locks, and calls that wait for them.
+const OPEN_FILE_LOCKS: &str = r#"
+import fcntl, os, struct, sys
+SET, SET_WAIT = 37, 38
+def open_file(path): return os.open(path, os.O_RDWR | os.O_CREAT)
+def lock(fd, kind=fcntl.F_WRLCK, start=0, length=0, command=SET):
+    try:
+        fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, 0, start, length, 0))
+        return True
+    except BlockingIOError:
+        return False
+one, other = sys.argv[1:]
+a, b = open_file(one), open_file(other)
+assert lock(a) and not lock(b), "they exclude each other"
+again = os.dup(a)
+os.close(a)
+assert not lock(b), "another descriptor of the open file is there"
+os.close(again)
+assert lock(b, command=SET_WAIT), "the lock ends with the open file"
+os.close(b)
+# A process that dies.
+for path in (one, other):
+    if os.fork() == 0:
+        os._exit(0 if lock(open_file(path), command=SET_WAIT) else 1)
+    assert os.wait()[1] == 0
+    fd = open_file(other)
+    assert lock(fd, command=SET_WAIT)
+    os.close(fd)
+# A child that inherits an open file: its parent has it yet.
+a, b = open_file(one), open_file(other)
+if os.fork() == 0:
+    os._exit(0 if lock(a, start=5, length=5, command=SET_WAIT) else 1)
+assert os.wait()[1] == 0
+assert not lock(b), "this process has the open file"
+os.close(a)
+assert lock(b, command=SET_WAIT)
+# A process' own lock lives as long as no descriptor of the file is closed, whatever open files end.
+c, d = open_file(one), open_file(other)
+os.close(b)
+fcntl.fcntl(c, fcntl.F_SETLKW, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+if os.fork() == 0:
+    e = open_file(other)
+    os._exit(1 if lock(e) else 0)
+assert os.wait()[1] == 0
+os.close(c)
+assert lock(d, command=SET_WAIT)
+"#;
+
+#[test]
+fn locks_of_open_files_end_with_them() {
+    if !can_mount() {
+        return;
+    }
+    let cell = Cell::new();
+    let (a, b) = (cell.mount("a").join("file"), cell.mount("b").join("file"));
+    for (one, other) in [(&a, &a), (&a, &b)] {
+        let mut python = Command::new("python3");
+        let ran =
+            python.args(["-c", OPEN_FILE_LOCKS]).args([one, other]).output().expect("python3");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
+}
+
 #[test]
 fn locks_end_with_their_process_and_with_their_client_and_outlive_the_server() {
     if !can_mount() {

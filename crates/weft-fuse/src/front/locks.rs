@@ -38,12 +38,17 @@ impl Front {
             return Ok(());
         }
         if opcode == Opcode::SetLk {
-            return Ok(self.fs.lock(ino, handle, &lock, None)?);
+            self.fs.lock(ino, handle, &lock, None)?;
+        } else {
+            let interrupt = self.waits.begin(head.unique);
+            let locked = self.fs.lock(ino, handle, &lock, Some(&interrupt));
+            self.waits.end(head.unique);
+            locked?;
         }
-        let interrupt = self.waits.begin(head.unique);
-        let locked = self.fs.lock(ino, handle, &lock, Some(&interrupt));
-        self.waits.end(head.unique);
-        Ok(locked?)
+        if lock.style == LockStyle::Posix {
+            self.open_file_locks.taken(ino, lock.owner, handle);
+        }
+        Ok(())
     }
 
     pub(super) fn get_lock(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
@@ -73,6 +78,7 @@ impl Front {
             body.skip(8)?;
             let owner = body.u64()?;
             self.fs.unlock(ino, handle, LockStyle::Posix, owner, 0, u64::MAX);
+            self.open_file_locks.dropped(ino, owner);
         }
         Ok(flushed?)
     }
@@ -85,6 +91,9 @@ impl Front {
             let (flags, owner) = (body.u32()?, body.u64()?);
             if flags & crate::wire::RELEASE_FLOCK_UNLOCK != 0 {
                 self.fs.unlock(ino, handle, LockStyle::Flock, owner, 0, u64::MAX);
+            }
+            for owner in self.open_file_locks.end_with(ino, handle) {
+                self.fs.unlock(ino, handle, LockStyle::Posix, owner, 0, u64::MAX);
             }
         }
         self.release_handle(ino, handle)
