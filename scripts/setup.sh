@@ -37,6 +37,7 @@ tests=(
   "rsync                           rsync       optional"
   "script                          bsdutils    optional"
   "setpriv                         util-linux  optional"
+  "openssl                         openssl     optional"
   "bsdtar                          libarchive-tools    optional"
   "sqlite3                         sqlite3     optional"
   "bzip2                           bzip2       optional"

@@ -30,7 +30,7 @@ pub fn join(token: &Token, directory: &Path, name: &str) -> Result<()> {
     }
     let key = NewKey::generate()?;
     // The key is durable before there is a certificate for it: a token is good once.
-    write_new(&directory.join(files[0]), &key.pem(), true)?;
+    write_new(&directory.join(files[0]), &key.pem()?, true)?;
     let joined = enroll(token, name, &key).and_then(|(chain, authority)| {
         write_new(&directory.join(files[2]), &authority, false)?;
         // The certificate is checked against the token, though TLS has authenticated the server.

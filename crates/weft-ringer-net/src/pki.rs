@@ -22,7 +22,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::str::FromStr;
 
-use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use data_encoding::{BASE64, HEXLOWER, HEXLOWER_PERMISSIVE};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519, PublicKeyData, SignatureAlgorithm,
@@ -109,8 +109,8 @@ fn leaf_params(common_name: &str, names: Vec<String>) -> Result<CertificateParam
 pub fn create(directory: &Path, hosts: &[String]) -> Result<()> {
     let io = |e| Error::io(directory.display().to_string(), e);
     fs::create_dir_all(directory).map_err(io)?;
-    let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|e| failed(&e))?;
-    let (secret, params) = (key.serialize_pem(), authority_params()?);
+    let key = new_key()?;
+    let (secret, params) = (secret_pem(&key)?, authority_params()?);
     let issuer = CertifiedIssuer::self_signed(params, key).map_err(|e| failed(&e))?;
     let authority = issuer.pem();
     write_new(&directory.join("ca-key.pem"), &secret, true)?;
@@ -119,15 +119,39 @@ pub fn create(directory: &Path, hosts: &[String]) -> Result<()> {
     for (role, name, names) in
         [("server", "metadata server", hosts.to_vec()), ("client", ADMIN_NAME, member)]
     {
-        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|e| failed(&e))?;
+        let key = new_key()?;
         let params = leaf_params(name, names)?;
         let certificate = params.signed_by(&key, &issuer).map_err(|e| failed(&e))?;
         // The chain shows a new member the authority's certificate too.
         let chain = format!("{}{authority}", certificate.pem());
-        write_new(&directory.join(format!("{role}-key.pem")), &key.serialize_pem(), true)?;
+        write_new(&directory.join(format!("{role}-key.pem")), &secret_pem(&key)?, true)?;
         write_new(&directory.join(format!("{role}-cert.pem")), &chain, false)?;
     }
     fs::File::open(directory).and_then(|dir| dir.sync_all()).map_err(io)
+}
+
+fn new_key() -> Result<KeyPair> {
+    KeyPair::generate_for(&PKCS_ED25519).map_err(|e| failed(&e))
+}
+
+/// The secret half of a key pair as PEM, in the first version of PKCS #8. The second version, which has
+/// the public half as well, is what `rcgen` writes, and OpenSSL 3.0 and GnuTLS cannot read it: the files
+/// are also for other programs (libnbd, QEMU, nbdkit).
+///
+/// Source: RFC 8410, "Private Key Format"; RFC 5958.
+fn secret_pem(key: &KeyPair) -> Result<String> {
+    /// A sequence, its version, the algorithm, and the secret as a string in a string.
+    const SECOND: [u8; 16] =
+        [0x30, 0x51, 2, 1, 1, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, SECRET_KEY_BYTES as u8];
+    const SECRET_KEY_BYTES: usize = 32;
+    let der = key.serialized_der();
+    let secret = der.strip_prefix(&SECOND).and_then(|rest| rest.get(..SECRET_KEY_BYTES));
+    let secret =
+        secret.ok_or_else(|| weft_net::Error::Tls("a new key is in an unknown form".into()))?;
+    let mut first = SECOND;
+    (first[1], first[4]) = (0x2e, 0);
+    let text = BASE64.encode(&[&first, secret].concat());
+    Ok(format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"))
 }
 
 /// The public key of a new member that asks for a certificate.
@@ -207,7 +231,7 @@ impl NewKey {
     /// # Errors
     /// [`weft_net::Error::Tls`] if there is no randomness.
     pub fn generate() -> Result<Self> {
-        KeyPair::generate_for(&PKCS_ED25519).map(Self).map_err(|e| failed(&e))
+        new_key().map(Self)
     }
 
     /// The public half.
@@ -216,10 +240,12 @@ impl NewKey {
         self.0.public_key_raw()
     }
 
-    /// All of it, as PEM.
-    #[must_use]
-    pub fn pem(&self) -> String {
-        self.0.serialize_pem()
+    /// The secret half, as PEM.
+    ///
+    /// # Errors
+    /// [`weft_net::Error::Tls`] if the key cannot be written in that form.
+    pub fn pem(&self) -> Result<String> {
+        secret_pem(&self.0)
     }
 }
 
@@ -310,6 +336,15 @@ mod tests {
         let path = dir.path().join("laptop.pem");
         write_new(&path, &pem, false).expect("written");
         assert_eq!(fingerprint_in(&path).expect("a certificate"), print);
+        // Other programs read the keys.
+        for file in ["ca-key.pem", "server-key.pem", "client-key.pem"] {
+            let file = dir.path().join(file);
+            let args = ["pkey", "-noout", "-in"];
+            match std::process::Command::new("openssl").args(args).arg(&file).output() {
+                Ok(ran) => assert!(ran.status.success(), "{ran:?}"),
+                Err(_) => println!("skipped: openssl is missing"),
+            }
+        }
         use std::os::unix::fs::PermissionsExt;
         let secret = fs::metadata(dir.path().join("ca-key.pem")).expect("there");
         assert_eq!(secret.permissions().mode() & 0o777, 0o600);

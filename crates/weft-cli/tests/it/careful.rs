@@ -386,7 +386,7 @@ fn usage_errors_are_2() {
         &["info", "v.img?frobnicate=1"],
         &["ls", "nbd://?x:/"],
         &["get", "v.img:/lost+found", "v.img:/lost+found", "file"],
-        &["put", "file", "second", "v.img"],
+        &["cp", "file", "second", "v.img"],
         &["mount", "v.img", "m", "-o", "threads=none"],
         &["cache", "create", "c.img", "--size", "none"],
     ] {
