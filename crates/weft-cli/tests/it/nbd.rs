@@ -7,7 +7,6 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use weft_net::testing::make_certificates;
 
 const LEN: usize = 32 << 20;
 
