@@ -16,6 +16,7 @@
 //!   with modes.
 //! - [`memfs`] is a complete file system in memory: the model.
 //! - [`hostdir`] is a directory of the host.
+//! - [`Synchronous`] is a layer under which changes are durable when their calls return.
 //! - [`conformance`] is the suite that every implementation goes through.
 //!
 //! ```
@@ -48,6 +49,7 @@ mod mutex;
 mod name;
 pub mod path;
 mod quiet;
+mod synchronous;
 mod types;
 
 pub use defaults::{copy_by_reading, seek_without_holes};
@@ -68,3 +70,4 @@ pub use hostdir::{HostDir, HostDirOptions};
 pub use memfs::{MemFs, MemLimits};
 pub use path::{Node, Walker};
 pub use quiet::{keeping_access_times, keeps_access_times};
+pub use synchronous::Synchronous;

@@ -82,6 +82,12 @@ const AS_ALWAYS: &[&str] = &[
     "nocheck",
     "check=none",
     "noquota",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+    "silent",
+    "loud",
 ];
 
 /// Options of the kernel's drivers and of libfuse that weft does not have, and why. Some have a value.
@@ -106,6 +112,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("resgid", "blocks are reserved for root; leave it out"),
     ("grpid", "chmod g+s on the directories does the same"),
     ("bsdgroups", "chmod g+s on the directories does the same"),
+    ("strictatime", "weft changes times of access as relatime does, or with noatime not at all"),
+    ("norelatime", "weft changes times of access as relatime does, or with noatime not at all"),
     ("minixdf", "df does not count the volume's own structures; leave it out"),
 ];
 
@@ -130,29 +138,24 @@ const IGNORED: &[&str] = &[
 
 /// Options that the kernel interprets.
 const KERNEL: &[&str] = &[
-    "dev",
-    "nodev",
-    "suid",
-    "nosuid",
-    "exec",
-    "noexec",
-    "atime",
-    "noatime",
-    "relatime",
-    "norelatime",
-    "strictatime",
-    "nodiratime",
-    "diratime",
-    "sync",
-    "async",
-    "dirsync",
-    "lazytime",
-    "nolazytime",
-    "silent",
-    "loud",
+    "dev", "nodev", "suid", "nosuid", "exec", "noexec", "atime", "noatime", "relatime", "sync",
+    "async", "dirsync",
 ];
 
 impl MountOptions {
+    /// Returns one of the options that say who owns files and what everybody may do with them, if there is
+    /// one: only a volume that stores neither can take it.
+    #[must_use]
+    pub fn ownership(&self) -> Option<&'static str> {
+        let given = [
+            ("uid", self.uid.is_some()),
+            ("gid", self.gid.is_some()),
+            ("fmask", self.fmask.is_some()),
+            ("dmask", self.dmask.is_some()),
+        ];
+        given.iter().find(|(_, given)| *given).map(|(name, _)| *name)
+    }
+
     /// Adds the options of one comma-separated list; later ones win.
     ///
     /// # Errors
@@ -224,9 +227,11 @@ impl MountOptions {
                 // weft sets the source and type that the mount table shows itself.
                 ("fsname" | "subtype" | "comment", Some(_)) => {}
                 (name, None) if KERNEL.contains(&name) => {
-                    let opposite = match name.strip_prefix("no") {
-                        Some(rest) => rest.to_owned(),
-                        None => format!("no{name}"),
+                    let opposite = match (name, name.strip_prefix("no")) {
+                        ("sync", _) => "async".to_owned(),
+                        ("async", _) => "sync".to_owned(),
+                        (_, Some(rest)) => rest.to_owned(),
+                        (_, None) => format!("no{name}"),
                     };
                     self.kernel.retain(|o| o != name && *o != opposite);
                     self.kernel.push(name.to_owned());

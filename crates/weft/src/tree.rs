@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weft_transform::TransformFs;
-use weft_vfs::{FileSystem, HostDir};
+use weft_vfs::{FileSystem, HostDir, Synchronous};
 
 /// The time for which the kernel may cache names and attributes of a directory that other programs
 /// change too.
@@ -176,9 +176,9 @@ impl Tree {
         let read_only = options.read_only || self.read_only;
         let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());
         let mut fuse = fuse_options(options, source, read_only);
+        let asked = |name: &str| options.kernel.iter().any(|o| o == name);
         if self.has_foreign_owners {
             // A setuid program or a device node of another member would get root on this machine.
-            let asked = |name: &str| options.kernel.iter().any(|o| o == name);
             fuse.suid &= asked("suid");
             fuse.dev &= asked("dev");
         }
@@ -203,7 +203,17 @@ impl Tree {
         if let Some(networks) = self.networks.as_ref().filter(|_| !options.allow_other) {
             networks.serve_one_user();
         }
-        let mount = weft_fuse::mount(self.fs, mountpoint, &fuse).map_err(failed)?;
+        let mut top = self.fs;
+        if asked("sync") || asked("dirsync") {
+            top = if asked("sync") {
+                // What the kernel writes to files of the host, or collects, would not be durable.
+                (fuse.passthrough, fuse.writeback_cache) = (false, false);
+                Arc::new(Synchronous::all(top))
+            } else {
+                Arc::new(Synchronous::names(top))
+            };
+        }
+        let mount = weft_fuse::mount(top, mountpoint, &fuse).map_err(failed)?;
         if !options.leave_signals {
             mount.unmount_on_signals().map_err(failed)?;
         }

@@ -84,6 +84,10 @@ fn open(
         if args.caching.cache.is_some() || options.cache.is_some() {
             return Err(Failure::usage("a directory of the host has no cache; the host has one"));
         }
+        if let Some(option) = options.ownership() {
+            let why = "a directory of the host has owners and modes";
+            return Err(Failure::usage(format!("mount option '{option}': {why}")));
+        }
         return Ok((directory?, None, false));
     }
     let image = options.source(&args.image)?;
@@ -108,6 +112,12 @@ fn open(
     let caching = caching(args, options)?;
     let cached = super::cache::open_source(&image, &caching, meters, opening.read_only)?;
     let stack = Stack::open_device(&image, cached.device(), &opening)?;
+    if let (None, Some(option)) = (stack.mac(), options.ownership()) {
+        return Err(Failure::usage(format!(
+            "mount option '{option}': {image} stores the owners and modes of its files; chown and chmod \
+             change them"
+        )));
+    }
     if stack.is_read_only() && !options.read_only {
         let why = stack
             .why_read_only()

@@ -414,6 +414,49 @@ fn a_truncated_image_is_told_by_fsync_and_by_umount() {
     }
 }
 
+/// As mount(8) has them: a kill just after a call takes nothing of its change.
+#[test]
+fn sync_and_dirsync_wait_for_the_disk() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["sync", "async,sync", "dirsync"] {
+        let bench = Bench::with_volume("ext3");
+        bench.write("old", b"old");
+        bench.ok(&["put", "old", "v.img:/file"]);
+        {
+            let mount = Mounted::new(&bench, &["-o", options]);
+            fs::write(mount.dir.join("file"), "new").unwrap();
+            fs::create_dir(mount.dir.join("dir")).unwrap();
+            fs::write(mount.dir.join("dir/name"), "x").unwrap();
+            fs::hard_link(mount.dir.join("dir/name"), mount.dir.join("linked")).unwrap();
+            fs::rename(mount.dir.join("dir/name"), mount.dir.join("dir/renamed")).unwrap();
+            fs::remove_file(mount.dir.join("linked")).unwrap();
+            mount.kill(rustix::process::Signal::KILL);
+        }
+        bench.run(&["umount", "m"]);
+        if options.ends_with("dirsync") {
+            bench.ok(&["stat", "v.img:/dir/renamed"]);
+        } else {
+            assert_eq!(bench.ok(&["cat", "v.img:/file", "v.img:/dir/renamed"]), "newx");
+        }
+        let names = bench.ok(&["ls", "v.img:/", "v.img:/dir"]);
+        assert!(!names.contains("linked") && !names.contains("name\n"), "{options}: {names}");
+    }
+}
+
+#[test]
+fn options_for_volumes_without_owners_are_refused_by_others() {
+    let bench = Bench::with_volume("ext2");
+    fs::create_dir(bench.path("m")).unwrap();
+    for option in ["uid=1000", "gid=1000", "umask=077", "fmask=111", "strictatime"] {
+        let (name, _) = option.split_once('=').unwrap_or((option, ""));
+        let name = name.replace("umask", "fmask");
+        let err = bench.fails(2, &["mount", "v.img", "m", "-o", option]);
+        assert!(err.contains(&name), "{option}: {err}");
+    }
+}
+
 /// A killed process cannot have written all; unmounting what it left says so.
 #[test]
 fn unmounting_a_dead_mount_is_no_success() {
