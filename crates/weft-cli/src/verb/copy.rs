@@ -507,6 +507,10 @@ impl Sink for Spelled<'_> {
         self.sink.put(item, content)
     }
 
+    fn unreadable(&mut self, path: &[u8], e: weft::Error) -> weft::Result<()> {
+        self.sink.unreadable(path, e)
+    }
+
     fn finish(&mut self) -> weft::Result<()> {
         self.sink.finish()
     }

@@ -213,3 +213,32 @@ fn extended_attributes_are_carried() {
     assert_eq!(bench.json(&["stat", "v.img:/bare"])[0]["attributes"], serde_json::json!([]));
     bench.e2fsck_clean("v.img");
 }
+
+/// What cannot be read costs itself alone, as with cp(1) and tar(1).
+#[test]
+fn an_unreadable_item_does_not_end_a_copy() {
+    let Some(user) = weft_testing::as_user(weft_testing::ORDINARY_USERS[0]) else { return };
+    let weft = env!("CARGO_BIN_EXE_weft");
+    let said = user.shell(
+        "mkdir -p s/closed s/open && echo a >s/a && echo b >s/b && echo x >s/closed/x && echo z >s/open/z
+         chmod 0 s/a s/closed",
+    );
+    assert_eq!(said.code, Some(0), "{said:?}");
+    for format in ["ext2", "hfs"] {
+        for verb in ["import s v.img:/s", "put s v.img", "mkfs"] {
+            let line = match verb {
+                "mkfs" => format!("{weft} mkfs {format} v.img --size 4M --force --import s"),
+                verb => {
+                    format!("{weft} mkfs {format} v.img --size 4M --force --quiet && {weft} {verb}")
+                }
+            };
+            let said = user.shell(&line);
+            assert_eq!(said.code, Some(1), "{line}: {said:?}");
+            assert!(said.err.contains("s/a: ") && said.err.contains("s/closed: "), "{said:?}");
+            let top = if verb == "mkfs" { "" } else { "/s" };
+            let read = user.shell(&format!("{weft} cat v.img:{top}/b v.img:{top}/open/z"));
+            assert_eq!((read.code, read.text()), (Some(0), "b\nz\n"), "{line}: {read:?}");
+        }
+    }
+    user.shell("chmod 700 s/closed");
+}

@@ -6,7 +6,7 @@
 //! different digits; case does not distinguish names on the volume.
 
 use super::{Content, Item, ItemKind, Sink, join, split_last};
-use crate::Result;
+use crate::{Error, Result};
 use std::collections::{HashMap, HashSet};
 use weft_hfs::macroman;
 
@@ -157,6 +157,11 @@ impl Sink for FitNames<'_> {
             kind => kind,
         };
         self.sink.put(&Item { path: &path, kind, ..item.clone() }, content)
+    }
+
+    fn unreadable(&mut self, path: &[u8], e: Error) -> Result<()> {
+        let path = self.fit_path(path);
+        self.sink.unreadable(&path, e)
     }
 
     fn finish(&mut self) -> Result<()> {

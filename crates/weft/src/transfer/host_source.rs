@@ -107,7 +107,8 @@ impl HostSource {
         Ok(self)
     }
 
-    /// Sends all items to `sink`, and finishes it.
+    /// Sends all items to `sink`, and finishes it. Errors of the host are given to
+    /// [`Sink::unreadable`], which may go on without the item.
     ///
     /// # Errors
     /// Those of the host and of the sink.
@@ -119,8 +120,8 @@ impl HostSource {
     fn send_all(&mut self, sink: &mut dyn Sink) -> Result<()> {
         let top = self.top.clone();
         let mut levels = Vec::new();
-        if self.send_one(&top, &[], sink)? {
-            levels.push(open(top, Vec::new())?);
+        if self.send_or_pass(&top, &[], sink)? {
+            levels.extend(self.open_or_pass(top, Vec::new(), sink)?);
         }
         while let Some(level) = levels.last_mut() {
             let Some(name) = level.rest.next() else {
@@ -133,17 +134,42 @@ impl HostSource {
             }
             let path = join(&level.path, name.as_bytes());
             let double = join(&level.path, &[b"._", name.as_bytes()].concat());
-            let is_dir = self.send_one(&host, &path, sink)?;
+            let is_dir = self.send_or_pass(&host, &path, sink)?;
             if self.joins_doubles
                 && let Some(found) = double_elsewhere(&host, &self.top)
             {
-                self.send_one(&found, &double, sink)?;
+                self.send_or_pass(&found, &double, sink)?;
             }
             if is_dir {
-                levels.push(open(host, path)?);
+                levels.extend(self.open_or_pass(host, path, sink)?);
             }
         }
         Ok(())
+    }
+
+    /// Sends one file; returns true if it is a directory that is to be walked.
+    fn send_or_pass(&mut self, host: &Path, path: &[u8], sink: &mut dyn Sink) -> Result<bool> {
+        self.send_one(host, path, sink).or_else(|e| self.pass(path, e, sink).map(|()| false))
+    }
+
+    fn open_or_pass(
+        &self,
+        dir: PathBuf,
+        path: Vec<u8>,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Level>> {
+        let at = path.clone();
+        open(dir, path).map(Some).or_else(|e| self.pass(&at, e, sink).map(|()| None))
+    }
+
+    /// Gives an error about one item here to the sink, and returns any other.
+    fn pass(&self, path: &[u8], e: Error, sink: &mut dyn Sink) -> Result<()> {
+        match &e {
+            Error::Host { path: host, .. } if host.starts_with(&self.top) => {
+                sink.unreadable(path, e)
+            }
+            _ => Err(e),
+        }
     }
 
     /// Sends one file; returns true if it is a directory.
@@ -265,6 +291,8 @@ fn xattrs(host: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
 struct HostContent<'a> {
     file: File,
     host: &'a Path,
+    /// The length that was given with the item.
+    len_bytes: u64,
     at: u64,
     /// Whether the file has fewer blocks than bytes, and so holes.
     sparse: bool,
@@ -279,7 +307,17 @@ impl<'a> HostContent<'a> {
             .map_err(|e| Error::host("open", host, e))?;
         let sparse = meta.blocks().saturating_mul(512) < meta.len();
         let data_end = if sparse { 0 } else { u64::MAX };
-        Ok(Self { file: fd.into(), host, at: 0, sparse, data_end })
+        Ok(Self { file: fd.into(), host, len_bytes: meta.len(), at: 0, sparse, data_end })
+    }
+
+    /// Checks at the end of the file that it is where it was: what is missing is no hole.
+    fn check_end(&self) -> Result<()> {
+        let failed = |e: std::io::Error| Error::host("read", self.host, e);
+        if self.file.metadata().map_err(failed)?.len() < self.len_bytes {
+            let why = "it became shorter while it was copied";
+            return Err(failed(std::io::Error::other(why)));
+        }
+        Ok(())
     }
 }
 
@@ -289,7 +327,7 @@ impl Content for HostContent<'_> {
         if self.sparse && self.at >= self.data_end {
             self.at = match rustix::fs::seek(&self.file, SeekFrom::Data(self.at)) {
                 Ok(at) => at,
-                Err(Errno::NXIO) => return Ok(None),
+                Err(Errno::NXIO) => return self.check_end().map(|()| None),
                 Err(e) => return Err(failed(e.into())),
             };
             self.data_end = rustix::fs::seek(&self.file, SeekFrom::Hole(self.at))
@@ -303,10 +341,35 @@ impl Content for HostContent<'_> {
             }
         };
         if got == 0 {
-            return Ok(None);
+            return self.check_end().map(|()| None);
         }
         let start = self.at;
         self.at += got as u64;
         Ok(Some((start, got)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_becomes_shorter_is_not_filled_up_with_zeroes() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = dir.path().join("file");
+        for is_sparse in [false, true] {
+            let file = File::create(&host).unwrap();
+            file.write_all_at(&[7; 8192], 0).unwrap();
+            if is_sparse {
+                file.set_len(1 << 20).unwrap();
+            }
+            let meta = file.metadata().unwrap();
+            let mut content = HostContent::open(&host, &meta).unwrap();
+            let mut buf = [0; 4096];
+            assert_eq!(content.next_run(&mut buf).unwrap(), Some((0, 4096)));
+            file.set_len(4096).unwrap();
+            let error = content.next_run(&mut buf).unwrap_err().to_string();
+            assert!(error.contains("became shorter"), "{error}");
+        }
     }
 }

@@ -114,6 +114,16 @@ pub trait Sink {
     /// Those of the destination, and of the content's source.
     fn put(&mut self, item: &Item<'_>, content: &mut dyn Content) -> Result<()>;
 
+    /// Takes note of an item that the source cannot read, or not to its end. A sink that goes on without
+    /// it returns `Ok`.
+    ///
+    /// # Errors
+    /// `e`, by default.
+    fn unreadable(&mut self, path: &[u8], e: Error) -> Result<()> {
+        let _ = path;
+        Err(e)
+    }
+
     /// Ends the transfer: sets lists, modes and times of directories, writes the end of a stream.
     ///
     /// # Errors
@@ -261,6 +271,10 @@ impl Sink for Counted<'_> {
         self.tally.count(item);
         (self.each)(&self.tally);
         Ok(())
+    }
+
+    fn unreadable(&mut self, path: &[u8], e: Error) -> Result<()> {
+        self.sink.unreadable(path, e)
     }
 
     fn finish(&mut self) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Skips items that the destination refuses.
+//! Skips items that the destination refuses, or that cannot be read.
 //!
 //! A name that is too long, has letters that the volume lacks, or differs from another one only in
 //! case costs its own file, or the directory with its content; the rest of the tree is transferred.
@@ -130,13 +130,17 @@ fn is_about_the_place_on_the_host(action: &str, source: &std::io::Error, is_file
     }
 }
 
+/// Returns true if an error of a sink concerns only one item, its name or its place.
+pub(super) fn is_about_one_item(e: &Error, is_file: bool) -> bool {
+    is_about_the_name(e) || is_about_the_place(e, is_file)
+}
+
 /// Returns true if an error concerns only the place of one item: what is there, or is not, or how
 /// much may be there.
-fn is_about_the_place(e: &Error, item: &Item<'_>) -> bool {
+fn is_about_the_place(e: &Error, is_file: bool) -> bool {
     let (action, source) = match e {
         Error::File { action, source, .. } => (action, source),
         Error::Host { action, source, .. } => {
-            let is_file = matches!(item.kind, ItemKind::File { .. } | ItemKind::Directory);
             return is_about_the_place_on_the_host(action, source, is_file);
         }
         _ => return false,
@@ -166,12 +170,10 @@ impl Sink for PastNames<'_> {
             self.refused.insert(item.path.to_vec());
             return Ok(());
         }
+        let is_file = matches!(item.kind, ItemKind::File { .. } | ItemKind::Directory);
         match self.sink.put(item, content) {
             // The top was requested explicitly, so its error is returned.
-            Err(e)
-                if (self.several || !item.path.is_empty())
-                    && (is_about_the_name(&e) || is_about_the_place(&e, item)) =>
-            {
+            Err(e) if (self.several || !item.path.is_empty()) && is_about_one_item(&e, is_file) => {
                 self.for_names |= matches!(e, Error::File { .. }) && is_about_the_name(&e);
                 self.refused.insert(item.path.to_vec());
                 self.told.push(e.to_string());
@@ -179,6 +181,15 @@ impl Sink for PastNames<'_> {
             }
             other => other,
         }
+    }
+
+    fn unreadable(&mut self, path: &[u8], e: Error) -> Result<()> {
+        if path.is_empty() && !self.several {
+            return Err(e);
+        }
+        self.refused.insert(path.to_vec());
+        self.told.push(e.to_string());
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {

@@ -3,6 +3,7 @@
 use super::beside::Beside;
 use super::{Packing, packing_failed};
 use crate::transfer::mac_names::{another_name, double_elsewhere, is_double, is_elsewhere};
+use crate::transfer::past_names::is_about_one_item;
 use crate::transfer::{Tally, basilisk};
 use crate::{Error, Result};
 use std::cell::RefCell;
@@ -234,7 +235,13 @@ impl<'a> UnpackIn<'a> {
                 self.refused.extend(basilisk::without_files(&path, &names)?);
                 continue;
             }
-            self.put(&path, parent, None, shown)?;
+            match self.put(&path, parent, None, shown) {
+                // The rest of the directory is not to suffer from it.
+                Err(e) if matches!(e, Error::Host { .. }) || is_about_one_item(&e, true) => {
+                    self.refused.push(e.to_string());
+                }
+                other => other?,
+            }
         }
         if is_top {
             self.top = PathBuf::new();
