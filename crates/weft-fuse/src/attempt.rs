@@ -69,7 +69,6 @@ pub(crate) fn only_reads(request: &[u8]) -> bool {
                 | Opcode::StatFs
                 | Opcode::GetXattr
                 | Opcode::ListXattr
-                | Opcode::LSeek
         )
     )
 }
@@ -95,7 +94,9 @@ pub(crate) fn is_for_disk(request: &[u8]) -> bool {
             | Opcode::SyncFs
             | Opcode::FAllocate
             | Opcode::Ioctl
-            | Opcode::CopyFileRange,
+            | Opcode::CopyFileRange
+            // Before a hole is reported the kernel writes its pages of it, by requests to this mount.
+            | Opcode::LSeek,
         ) => true,
         // The flags with which the file was opened.
         Some(Opcode::Write) => argument(request, 32).is_some_and(|flags| flags & O_DSYNC != 0),

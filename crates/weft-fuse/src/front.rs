@@ -12,6 +12,7 @@
 mod attribute_replies;
 mod commands;
 mod content;
+mod holes;
 mod locks;
 mod open_file_locks;
 mod overtaken;

@@ -49,10 +49,9 @@ pub struct MountOptions {
     /// The kernel collects writes in its page cache, and `write(2)` returns before the file system
     /// receives them. Default: no. It saves requests if a program writes one file in small pieces,
     /// but then a full volume, a file too long for the format and an exhausted quota are no longer
-    /// errors of `write(2)` (they come with `fsync(2)` or `close(2)`, or not at all); `st_blocks`,
-    /// `SEEK_DATA` and `SEEK_HOLE` do not reflect data that was just written (`cp` and `tar -S`
-    /// take it for a hole, and the copy has zeroes in its place); and mtime is not that of the
-    /// write.
+    /// errors of `write(2)` (they come with `fsync(2)` or `close(2)`, or not at all); `st_blocks`
+    /// does not reflect data that was just written (`tar -S` takes a file with none for a hole as a
+    /// whole, and the copy has zeroes in its place); and mtime is not that of the write.
     pub writeback_cache: bool,
     /// An fsync of the mount's root makes the whole file system durable (`sync MOUNTPOINT`). Default:
     /// yes, as the kernel forwards neither `sync(2)` nor `syncfs(2)` to a FUSE mount. Otherwise it

@@ -1,9 +1,9 @@
-//! Operations on ranges of files: allocate, punch, seek, copy.
+//! Operations on ranges of files: allocate, punch, copy.
 
-use weft_vfs::{FallocateMode, Handle, Ino, SeekFrom};
+use weft_vfs::{FallocateMode, Handle, Ino};
 
 use super::{Answered, Front, Refusal};
-use crate::wire::{Body, Header, Reply, errno, falloc, whence};
+use crate::wire::{Body, Header, Reply, errno, falloc};
 
 /// The most bytes that one `copy_file_range` copies before it answers, so that it does not occupy a
 /// thread for long; the caller continues from there.
@@ -23,18 +23,6 @@ impl Front {
         self.fs.fallocate(&Self::caller_by(head, handle), ino, mode, offset, len)?;
         // For these calls the kernel sends only the user, and no request to drop privileges.
         if head.uid == 0 { Ok(()) } else { self.drop_privileges(head, ino) }
-    }
-
-    pub(super) fn lseek(&self, ino: Ino, mut body: Body<'_>, reply: &mut Reply) -> Answered {
-        body.skip(8)?;
-        let (offset, from) = (body.u64()?, body.u32()?);
-        let from = match from {
-            whence::DATA => SeekFrom::Data(offset),
-            whence::HOLE => SeekFrom::Hole(offset),
-            _ => return Err(Refusal::Protocol(errno::EINVAL)),
-        };
-        reply.u64(self.fs.seek(ino, from)?);
-        Ok(())
     }
 
     pub(super) fn copy_file_range(

@@ -40,6 +40,42 @@ os.close(fd)
     });
 }
 
+/// `cp` and `tar -S` copy nothing of a hole.
+#[test]
+fn what_is_stored_through_a_mapping_is_no_hole() {
+    let script = r#"
+import errno, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+size = os.fstat(fd).st_size
+def data(at):
+    try: return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as e: return e.errno == errno.ENXIO and 'none'
+def hole(at): return os.lseek(fd, at, os.SEEK_HOLE)
+assert (data(0), hole(0)) == ('none', 0), (data(0), hole(0))
+m = mmap.mmap(fd, 0)
+m[300000:300004] = b'data'
+assert data(0) // 4096 == 300000 // 4096, data(0)
+assert hole(300000) == (300000 // 4096 + 1) * 4096, hole(300000)
+m[:] = b'D' * size
+assert (data(0), hole(0)) == (0, size), (data(0), hole(0))
+assert os.pread(fd, size, 0) == b'D' * size
+m[0:1] = b'E'
+os.ftruncate(fd, size + 65536)
+assert (data(size - 1), hole(0)) == (size - 1, size)
+"#;
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no python3 here");
+        return;
+    }
+    both_caches(|m| {
+        let path = m.at("file");
+        fs::File::create(&path).expect("a file").set_len(1 << 20).expect("a hole");
+        let ran =
+            Command::new("python3").args(["-c", script]).arg(&path).output().expect("python3");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    });
+}
+
 #[test]
 fn programs_run() {
     both_caches(|m| {
