@@ -6,7 +6,7 @@
 //! and systemd through it, return when everything is durable, and fail if it is not.
 
 use crate::cli::{Caching, Mount, Opening, Transforming, Umount};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::output::{Output, complain};
 use crate::verb;
 use std::ffi::OsString;
@@ -16,6 +16,10 @@ use std::process::ExitCode;
 /// Exit codes of mount(8): wrong usage, and a failed mount.
 const USAGE: u8 = 1;
 const MOUNT_FAILED: u8 = 32;
+
+fn code_of(failure: &Failure) -> u8 {
+    if failure.code == failure::USAGE { USAGE } else { MOUNT_FAILED }
+}
 
 /// Returns the arguments if weft was called as a mount helper: by its name, or by `mount.fuse3`,
 /// which runs `weft IMAGE DIR -o OPTIONS`.
@@ -48,7 +52,7 @@ pub fn run_umount(args: &[OsString]) -> ExitCode {
         Ok(_) => ExitCode::SUCCESS,
         Err(failure) => {
             complain(&format!("umount.weft: {failure}"));
-            ExitCode::from(MOUNT_FAILED)
+            ExitCode::from(code_of(&failure))
         }
     }
 }
@@ -121,7 +125,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(failure) => {
                     complain(&format!("mount.weft: {failure}"));
-                    ExitCode::from(MOUNT_FAILED)
+                    ExitCode::from(code_of(&failure))
                 }
             }
         }

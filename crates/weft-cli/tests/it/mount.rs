@@ -203,7 +203,9 @@ fn the_mount_helper_speaks_the_language_of_mount() {
         command.args(args).current_dir(bench.dir());
         command.output().expect("the helper runs")
     };
-    let failed = run(&["v.img", "m", "-o", "frobnicate"]);
+    let wrong = run(&["v.img", "m", "-o", "frobnicate"]);
+    assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
+    let failed = run(&["none.img", "m"]);
     assert_eq!(failed.status.code(), Some(32), "{failed:?}");
     assert_eq!(run(&["v.img"]).status.code(), Some(1));
     let done = run(&["v.img", "m", "-o", "rw,noatime,order=soft"]);
