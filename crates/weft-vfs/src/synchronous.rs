@@ -1,5 +1,6 @@
 //! A file system on which changes are durable when their calls return.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::{
@@ -15,6 +16,12 @@ pub struct Synchronous {
     below: Arc<dyn FileSystem>,
     /// Not those of names alone.
     all: bool,
+}
+
+impl fmt::Debug for Synchronous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Synchronous").field("all", &self.all).finish_non_exhaustive()
+    }
 }
 
 impl Synchronous {

@@ -407,7 +407,7 @@ fn a_file_is_made_without_a_name_and_gets_one() {
         let bench = Bench::with_volume("ext3");
         let mount = Mounted::by_weft(&bench, &["--order", order]);
         let make = || {
-            let flags = OFlags::TMPFILE | OFlags::RDWR;
+            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
             let made = rustix::fs::open(mount.dir(), flags, Mode::from_raw_mode(0o640));
             fs::File::from(made.expect("O_TMPFILE"))
         };

@@ -36,7 +36,7 @@ pub use tar_source::TarSource;
 pub use volume_sink::{Ownership, VolumeSink};
 pub use volume_source::VolumeSource;
 
-use crate::Result;
+use crate::{Error, Result};
 use std::ops::Range;
 use weft_vfs::{FileKind, Time};
 
