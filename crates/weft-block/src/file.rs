@@ -5,11 +5,13 @@
 //! - A device opened for writing holds an exclusive `flock(2)`, one opened for reading a shared
 //!   one, on a descriptor that is not inherited, so the lock ends with the process whatever ends
 //!   it. A block special is opened with `O_EXCL` for writing as well, which the kernel refuses
-//!   while it is mounted or part of another device. A file that the kernel uses behind a loop device or
+//!   while it is mounted or part of another device. Both take the locks of QEMU's users of images, too
+//!   ([`image_locks`](crate::image_locks)). A file that the kernel uses behind a loop device or
 //!   as swap is not opened for writing ([`kernel_use`](crate::kernel_use)).
 //! - Nothing is read or written past the length seen at opening (or given to [`FileDevice::grow`]).
 
 use crate::change::vectored_len;
+use crate::image_locks;
 use crate::{BlockDevice, Error, Extent, ExtentKind, Geometry, Result, SECTOR_BYTES, check_range};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -139,8 +141,12 @@ impl FileDevice {
         };
         if mode.lock {
             lock(&fd, path, mode.read_only)?;
+            image_locks::take(&fd, path, !mode.read_only)?;
             if !mode.read_only {
                 crate::kernel_use::check(path, &stat)?;
+                if block_special {
+                    crate::kernel_use::check_backing(path, &stat)?;
+                }
             }
         }
         // A block special's st_size is 0; its end can be sought on both kinds.

@@ -12,7 +12,7 @@
 //! The file has unsafe code for that ioctl(2), which rustix does not have.
 
 use crate::{Error, Result};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -69,6 +69,35 @@ pub(crate) fn check(path: &Path, stat: &Stat) -> Result<()> {
         tries += 1;
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Refuses a loop device, or a partition of one, whose backing file another process has locked: as a
+/// volume that is mounted, for example. The kernel's driver takes no notice of locks.
+///
+/// # Errors
+/// [`Error::InUse`].
+pub(crate) fn check_backing(path: &Path, stat: &Stat) -> Result<()> {
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let sys = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let found = ["loop/backing_file", "../loop/backing_file"]
+        .iter()
+        .find_map(|name| std::fs::read(sys.join(name)).ok());
+    let Some(found) = found else { return Ok(()) };
+    let file =
+        PathBuf::from(OsString::from_vec(found.strip_suffix(b"\n").unwrap_or(&found).into()));
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let Ok(fd) = rustix::fs::open(&file, flags, Mode::empty()) else { return Ok(()) };
+    for _ in 0..TRIES {
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
+            _ => return Ok(()),
+        }
+    }
+    Err(Error::InUse {
+        path: path.to_owned(),
+        by: format!("another process has its backing file {}", file.display()),
+        remedy: "end that first".into(),
+    })
 }
 
 fn identity_of(path: &Path) -> Option<Identity> {

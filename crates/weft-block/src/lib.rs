@@ -64,6 +64,7 @@ mod error;
 mod fault;
 mod file;
 mod filter;
+mod image_locks;
 mod kernel_use;
 mod log_writes;
 mod memory;

@@ -126,6 +126,10 @@ fn a_loop_device_is_an_obstacle_if_something_uses_it() {
     let Some(device) = root_tool("losetup", &["--find", "--show", &image]) else { return };
     let mut end = End(vec![("losetup", vec!["-d".into(), device.clone()])]);
     bench.ok(&["put", "file", "v.img:/"]);
+    if !std::path::Path::new("/sys/class/misc/device-mapper").exists() {
+        println!("not here: the kernel has no device-mapper");
+        return;
+    }
     let name = format!("weft-test-{}", std::process::id());
     let sectors = (64 << 20) / 512;
     let table = format!("0 {sectors} linear {device} 0");
@@ -147,4 +151,56 @@ fn a_swap_file_is_only_read() {
     let _end = End(vec![("swapoff", vec![image.clone()])]);
     let err = bench.fails(1, &["mkfs", "ext2", "v.img", "--force"]);
     assert!(err.contains("swaps to it") && err.contains("swapoff"), "{err}");
+}
+
+/// The kernel's driver takes no notice of locks.
+#[test]
+fn a_loop_device_of_an_image_that_weft_has_mounted_is_not_written() {
+    if !crate::run::can_mount() {
+        return;
+    }
+    let bench = bench();
+    let image = bench.path("v.img").to_str().unwrap().to_owned();
+    bench.ok(&["mount", "v.img", "m", "--background"]);
+    let device = root_tool("losetup", &["--find", "--show", &image]);
+    if let Some(device) = &device {
+        let _end = End(vec![("losetup", vec!["-d".into(), device.clone()])]);
+        let err = bench.fails(1, &["put", "file", &format!("{device}:/")]);
+        assert!(err.contains("its backing file") && err.contains("v.img"), "{err}");
+    }
+    bench.ok(&["umount", "m"]);
+}
+
+/// QEMU's own tools, in place of a virtual machine.
+#[test]
+fn an_image_that_qemu_has_is_refused_and_qemu_refuses_one_that_weft_has() {
+    if !crate::run::can_mount() {
+        return;
+    }
+    let bench = bench();
+    let image = bench.path("v.img").to_str().unwrap().to_owned();
+    let qemu_io =
+        |command: &str| tool("qemu-io", ["-f", "raw", "-c", command, &image].map(OsStr::new));
+    let Some(ran) = qemu_io("write 0 512") else { return };
+    assert_eq!(ran.code, 0, "{ran:#?}");
+    bench.ok(&["mkfs", "ext2", "v.img", "--force"]);
+    bench.ok(&["mount", "v.img", "m", "--background"]);
+    let ran = qemu_io("write 0 512").expect("it ran");
+    assert_ne!(ran.code, 0, "{ran:#?}");
+    assert!(ran.err.contains("lock"), "{ran:#?}");
+    bench.ok(&["umount", "m"]);
+
+    let mut machine = std::process::Command::new("qemu-io")
+        .args(["-f", "raw", &image])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("qemu-io");
+    // Its prompt comes when it has the image.
+    let mut prompt = [0; 8];
+    std::io::Read::read_exact(machine.stdout.as_mut().unwrap(), &mut prompt).unwrap();
+    writers_are_refused(&bench, "v.img", &["virtual machines"]);
+    drop(machine.stdin.take());
+    machine.wait().unwrap();
+    bench.ok(&["put", "file", "v.img:/"]);
 }
