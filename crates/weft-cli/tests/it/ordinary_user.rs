@@ -186,3 +186,41 @@ def test_careless(weft_crash):
         assert!(ran.text().contains("2 passed"), "{ran:?}");
     }
 }
+
+/// As git makes its objects: of mode 0444, and written by the descriptor that made them.
+#[test]
+fn a_file_is_written_by_who_made_it_whatever_its_mode() {
+    const MAKE: &str = r#"
+import os, sys
+for mode in (0o444, 0o400, 0o200, 0o000):
+    name = "f%o" % mode
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+    assert os.write(fd, b"x" * 100000) == 100000
+    os.ftruncate(fd, 5)
+    assert os.pread(fd, 9, 0) == b"xxxxx"
+    os.fsync(fd)
+    os.close(fd)
+    assert os.stat(name).st_mode & 0o7777 == mode, name
+    for flags in (os.O_WRONLY, os.O_RDONLY):
+        allowed = mode & (0o200 if flags else 0o400)
+        try: os.close(os.open(name, flags))
+        except PermissionError: assert not allowed, name
+        else: assert allowed, name
+    os.chmod(name, 0o600)
+    assert open(name).read() == "xxxxx"
+"#;
+    let Some(user) = as_user(ORDINARY_USERS[0]).filter(User::can_mount) else { return };
+    user.write("make.py", MAKE.as_bytes());
+    user.write("key", &[b'k'; 32]);
+    user.write("rules", b"/aead/ aead key=k\n/zstd/ zstd\n/rot13/ rot13\n");
+    let said = user.shell(&format!(
+        "chmod 600 key; mkdir -p data m
+         {WEFT} mount hostdir:data m --transform rules --key k=$PWD/key --background || exit 9
+         for d in plain aead zstd rot13; do
+             mkdir m/$d && (cd m/$d && python3 ../../make.py) || echo fails in $d
+         done
+         {WEFT} umount m"
+    ));
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(!said.out.contains("fails in"), "{said:?}");
+}

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags as HostRename, XattrFlags, fdatasync,
@@ -155,7 +155,7 @@ impl FileSystem for HostDir {
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         let inode = self.inode(ino)?;
-        Ok(attributes::attr(ino, &stat(self.fd(&inode)?)?))
+        Ok(attributes::attr(ino, &self.shown(self.fd(&inode)?)?))
     }
 
     fn setattr(&self, _: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
@@ -167,6 +167,7 @@ impl FileSystem for HostDir {
             }
             attributes::set_size(self.own_content(&inode, true)?, size)?;
         }
+        let _own = self.modes.read().unwrap_or_else(PoisonError::into_inner);
         attributes::set(&fd, inode.kind, set)?;
         Ok(attributes::attr(ino, &stat(&fd)?))
     }
@@ -403,7 +404,8 @@ impl FileSystem for HostDir {
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let (_inode, path) = self.path(ino)?;
-        match attributes::extended(&path, name) {
+        let inode = self.inode(ino)?;
+        match self.as_owner(&inode, || attributes::extended(&path, name)) {
             // On an error, a kernel that asks in order to check permissions would refuse the file.
             Err(Error::Unsupported(_)) if acls::is_acl(name) => Err(Error::NoAttribute),
             found => found,
@@ -441,13 +443,15 @@ impl FileSystem for HostDir {
             XattrSet::Replace => XattrFlags::REPLACE,
         };
         acls::check(&path, name, Some((value, how)))?;
-        setxattr(path, name, value, flags).map_err(os)
+        let inode = self.inode(ino)?;
+        self.as_owner(&inode, || setxattr(&*path, name, value, flags).map_err(os))
     }
 
     fn removexattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         let (_inode, path) = self.path(ino)?;
         acls::check(&path, name, None)?;
-        removexattr(path, name).map_err(os)
+        let inode = self.inode(ino)?;
+        self.as_owner(&inode, || removexattr(&*path, name).map_err(os))
     }
 
     fn fallocate(

@@ -27,11 +27,12 @@ mod errno;
 mod handle;
 mod inodes;
 mod numbers;
+mod own_files;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::fs::{CWD, Mode, OFlags, Statx, openat};
 use rustix::io::Errno;
@@ -64,6 +65,8 @@ pub struct HostDir {
     descriptors: Descriptors,
     inodes: Mutex<Inodes>,
     handles: Mutex<HandleTable<Opened>>,
+    /// Held for writing while the mode of a file is not the one to be shown (`own_files`).
+    modes: RwLock<()>,
 }
 
 /// Options for a directory of the host.
@@ -152,6 +155,7 @@ impl HostDir {
             descriptors,
             inodes: Mutex::new(inodes),
             handles: Mutex::default(),
+            modes: RwLock::default(),
         })
     }
 
@@ -212,7 +216,13 @@ impl HostDir {
         let named = self.fd(inode)?;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
         let path = magic(named.as_fd());
-        self.opening(|| openat(CWD, &*path, flags, Mode::empty()))
+        self.as_owner(inode, || self.opening(|| openat(CWD, &*path, flags, Mode::empty())))
+    }
+
+    /// The attributes of an inode of the host, with its own mode.
+    fn shown(&self, fd: impl AsFd) -> Result<Statx> {
+        let _own = self.modes.read().unwrap_or_else(PoisonError::into_inner);
+        stat(fd)
     }
 
     fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
@@ -258,7 +268,7 @@ impl HostDir {
                 return Err(Error::NotFound);
             }
         }
-        let attributes = stat(&above)?;
+        let attributes = self.shown(&above)?;
         // A caller that came here by names mostly holds a reference on it.
         let known = locked(&self.inodes).of_host(&key(&attributes));
         if let Some(known) = known.filter(|known| known.is(&above, &attributes)) {
@@ -282,7 +292,7 @@ impl HostDir {
 
     /// Adds the inode of a name to the table, given a descriptor of it, with one use.
     fn keep(&self, fd: OwnedFd, parent: &Arc<Inode>, name: &[u8]) -> Result<(Arc<Inode>, Statx)> {
-        let attributes = stat(&fd)?;
+        let attributes = self.shown(&fd)?;
         let by_name = || Way::Name(parent.clone(), name.into());
         let (inode, attributes) = self.keep_by(fd, attributes, by_name)?;
         if name != b"." {
