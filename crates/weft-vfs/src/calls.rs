@@ -47,6 +47,7 @@ macro_rules! with_calls {
                 &self, caller: &Caller, parent: Ino, name: &[u8], new_parent: Ino, new_name: &[u8],
                 flags: RenameFlags
             ) -> Result<()>;
+            fn has_whiteouts(&self) -> bool;
             fn create_unnamed(&self, caller: &Caller, parent: Ino, perm: u16) -> Result<Entry>;
             fn restore_name(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<()>;
             fn is_stateful(&self) -> bool;
@@ -74,7 +75,6 @@ macro_rules! with_calls {
             fn setxattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrSet) -> Result<()>;
             fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()>;
             fn has_acls(&self) -> bool;
-            fn has_whiteouts(&self) -> bool;
             fn is_for_owner(&self, user: u32, ino: Ino, name: &[u8], value: Option<&[u8]>) -> bool;
             fn is_owners_to_set(&self, ino: Ino, name: &[u8]) -> bool;
             fn file_flags(&self, ino: Ino) -> Result<FileFlags>;

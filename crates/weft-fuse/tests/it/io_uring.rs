@@ -21,6 +21,7 @@ fn mounted(fs: Arc<dyn FileSystem>, dir: &Path) -> Option<Mount> {
         eprintln!("skipped: there is no /dev/fuse here");
         return None;
     }
+    crate::give_root_away(&*fs);
     let options = MountOptions { io_uring: IoUring::On, ..options() };
     match weft_fuse::mount(fs, dir, &options) {
         Ok(mount) => Some(mount),

@@ -68,10 +68,15 @@ fn options() -> MountOptions {
 /// A file system in memory that belongs to the user of the test, as a mount checks permissions.
 fn memory() -> MemFs {
     let fs = MemFs::new();
+    give_root_away(&fs);
+    fs
+}
+
+/// Makes the root directory that of whoever runs the test.
+fn give_root_away(fs: &dyn FileSystem) {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
     fs.setattr(&Caller::ROOT, fs.root(), &owner).expect("an owner");
-    fs
 }
 
 fn mounted_with(options: &MountOptions) -> Option<Mounted> {

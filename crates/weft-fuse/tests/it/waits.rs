@@ -18,6 +18,7 @@ fn mounted(fs: Arc<dyn FileSystem>, dir: &Path) -> Option<Mount> {
         eprintln!("skipped: there is no /dev/fuse here");
         return None;
     }
+    crate::give_root_away(&*fs);
     let options = MountOptions { io_uring: IoUring::Off, threads: 1, ..options() };
     Some(weft_fuse::mount(fs, dir, &options).expect("mount"))
 }

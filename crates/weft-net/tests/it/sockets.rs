@@ -64,6 +64,7 @@ fn makes_sockets() {
     let there = dir.join("file");
     std::fs::write(&there, "x").expect("written");
     bind_unix(&there, 0o600).expect_err("a file is there");
+    std::fs::set_permissions(&there, PermissionsExt::from_mode(0o600)).expect("its owner's");
     assert_eq!(std::fs::read(&there).expect("still there"), b"x");
     std::fs::remove_file(&there).expect("it is there");
 }

@@ -219,6 +219,7 @@ calls! {
     unlink(fs, on) { fs.unlink(&CALLER, on.root, b"to remove") }
     rmdir(fs, on) { fs.rmdir(&CALLER, on.root, b"dir to remove") }
     rename(fs, on) { fs.rename(&CALLER, on.root, b"node", on.root, b"renamed", RenameFlags::empty()) }
+    has_whiteouts(fs, on) { fs.has_whiteouts() }
     create_unnamed(fs, on) { fs.create_unnamed(&CALLER, on.root, 0o644) }
     restore_name(fs, on) { fs.restore_name(&CALLER, on.file, on.root, b"restored") }
     is_stateful(fs, on) { fs.is_stateful() }
@@ -242,7 +243,6 @@ calls! {
     setxattr(fs, on) { fs.setxattr(&CALLER, on.file, XATTR, b"value", XattrSet::Any) }
     removexattr(fs, on) { fs.removexattr(&CALLER, on.file, XATTR) }
     has_acls(fs, on) { fs.has_acls() }
-    has_whiteouts(fs, on) { fs.has_whiteouts() }
     is_for_owner(fs, on) { fs.is_for_owner(0, on.file, XATTR, None) }
     is_owners_to_set(fs, on) { fs.is_owners_to_set(on.file, XATTR) }
     file_flags(fs, on) { fs.file_flags(on.file) }

@@ -355,7 +355,8 @@ fn a_packed_file_that_is_damaged_replaces_nothing() {
 fn a_packed_file_replaces_one_where_there_is_no_room_for_both() {
     let bench = Bench::new();
     for (format, size) in [("hfs", "800K"), ("mfs", "400K")] {
-        bench.ok(&["mkfs", format, "v.img", "--size", size, "--force", "--quiet"]);
+        let _ = std::fs::remove_file(bench.path("v.img"));
+        bench.ok(&["mkfs", format, "v.img", "--size", size, "--quiet"]);
         let free = bench.json(&["df", "v.img"])[0].clone();
         let number = |key: &str| free[key].as_u64().expect("a number") as usize;
         let free = number("blocks_available") * number("block_bytes");
