@@ -107,6 +107,40 @@ impl ForkView {
         }
     }
 
+    /// Returns true if `name`, which leads to the file `ino` on the volume, has leaders in place of dots,
+    /// and the file is not one that is shown by it: one that waits for its file as `._NAME`.
+    pub(super) fn is_of_waiting(&self, parent: Ino, name: &[u8], ino: Ino) -> Result<bool> {
+        let Some(dots) = with_dots(name) else { return Ok(false) };
+        if base_of(self.forks, &dots).is_none() || self.own().contains(&ino) {
+            return Ok(false);
+        }
+        self.has_companion(parent, &dots).map(|is_shown| !is_shown)
+    }
+
+    /// Gives a waiting file another name if a new one is to have the other spelling of its name, which is
+    /// the same to the volume: the one under which [`stored_name`](Self::stored_name) finds it then.
+    pub(super) fn make_way(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        let there = match (with_dots(name), self.inner.lookup(parent, name)) {
+            (Some(dots), Ok(entry)) => (dots, entry.attr.ino),
+            (None, Ok(entry)) => {
+                self.inner.forget(entry.attr.ino, 1);
+                return Ok(());
+            }
+            (_, Err(_)) => return Ok(()),
+        };
+        let (dots, ino) = there;
+        let moved = self.is_of_waiting(parent, name, ino).and_then(|waits| {
+            if !waits {
+                return Ok(());
+            }
+            let other = shortened(&dots, 1);
+            let flags = RenameFlags::NO_REPLACE;
+            self.inner.rename(caller, parent, &dots, parent, &other, flags)
+        });
+        self.inner.forget(ino, 1);
+        moved
+    }
+
     /// Runs `f` with the file that `name` would be a companion of, if that is there.
     pub(super) fn with_base<R>(
         &self,

@@ -37,6 +37,10 @@ impl Layer for ForkView {
             return Ok(entry);
         }
         match self.lookup_own(parent, name) {
+            Ok(entry) if self.is_of_waiting(parent, name, entry.attr.ino)? => {
+                self.inner.forget(entry.attr.ino, 1);
+                Err(Error::NotFound)
+            }
             // The companion could be made, however long its name is.
             Err(e @ (Error::NameTooLong | Error::Invalid(_))) => {
                 Err(self.with_base(parent, name, |_, _, _| Ok(Error::NotFound))?.unwrap_or(e))
@@ -104,6 +108,7 @@ impl Layer for ForkView {
         {
             return Ok(entry);
         }
+        self.make_way(caller, parent, name)?;
         let stored = self.stored_name(parent, name)?;
         let entry = self.inner.mknod(caller, parent, &stored, kind, perm, rdev)?;
         self.made(caller, parent, name, entry)
@@ -113,6 +118,7 @@ impl Layer for ForkView {
         if self.has_companion(parent, name)? {
             return Err(Error::Exists);
         }
+        self.make_way(caller, parent, name)?;
         let entry = self.inner.mkdir(caller, parent, name, perm)?;
         self.made(caller, parent, name, entry)
     }
@@ -176,6 +182,7 @@ impl Layer for ForkView {
         if self.rename_companion(caller, names, flags)?.is_some() {
             return Ok(());
         }
+        self.make_way(caller, new_parent, new_name)?;
         let (from, to) = (self.lookup_own(parent, name), self.lookup_own(new_parent, new_name));
         let carried = match (&from, &to) {
             (Ok(from), Ok(to)) if flags.is_empty() => {
@@ -239,6 +246,7 @@ impl Layer for ForkView {
             let opened = self.open(caller, entry.attr.ino, flags)?;
             return Ok((Entry { attr: self.getattr(entry.attr.ino)?, ..entry }, opened));
         }
+        self.make_way(caller, parent, name)?;
         let stored = self.stored_name(parent, name)?;
         let (entry, opened) = self.inner.create(caller, parent, &stored, perm, flags)?;
         let ino = entry.attr.ino;
