@@ -53,6 +53,7 @@ mod ringer_encryption;
 mod ringer_etcd;
 mod ringer_locks;
 mod ringer_members;
+mod ringer_owners;
 mod ringer_permissions;
 mod ringer_proxy;
 #[cfg(feature = "quic")]

@@ -52,6 +52,7 @@ use self::stop::Stop;
 pub use self::sweep::{ADD_AT_ONCE, DELETE_LIMIT, SweepError};
 use crate::error::Refusal;
 use crate::op::Logged;
+use crate::owner_names::OWNERS_XATTR;
 use crate::rnode::Rnode;
 use crate::store::{
     IndexChange, IndexSource, Revision, Store, StoreError, StoreResult, Transaction,
@@ -168,8 +169,12 @@ impl Mds {
             None => Numbers { slot: 0, epoch: Epoch(0) },
         };
         if old.is_none() {
-            let RootOwner { uid, gid, perm } = options.root;
-            let root = Rnode { uid, gid, perm, ..Rnode::root(wall) };
+            let RootOwner { uid, gid, perm, names } = &options.root;
+            let mut root = Rnode { uid: *uid, gid: *gid, perm: *perm, ..Rnode::root(wall) };
+            if !names.is_empty() {
+                let text = crate::Bytes(names.to_string().into_bytes());
+                root.xattrs.insert(crate::Bytes(OWNERS_XATTR.to_vec()), text);
+            }
             transaction.put(records::rnode_key(root.id), encode(&root));
         }
         let cell = store.commit(&transaction)?;
