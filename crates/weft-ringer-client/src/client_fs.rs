@@ -13,6 +13,7 @@ use super::arguments::{self, changeable, new_name};
 use super::encryption::Encrypted;
 use super::engine::Engine;
 use super::folder_table::Folders;
+use super::listing::Listings;
 use super::lost_leases::Sink;
 use super::mutex::locked;
 use super::owners::Owners;
@@ -76,6 +77,8 @@ pub(super) struct ClientFs {
     pub(super) scrubbing: Scrubbing,
     /// Files named like a database's shared-memory file.
     pub(super) shared_memory: Mutex<BTreeSet<RnodeId>>,
+    /// The names of directories that are being read.
+    pub(super) listings: Mutex<Listings>,
     pub(super) owners: Owners,
     pub(super) sink: Sink,
 }

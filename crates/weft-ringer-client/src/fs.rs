@@ -98,6 +98,7 @@ impl RingerFs {
             skipped_texts: Mutex::default(),
             scrubbing: Scrubbing::default(),
             shared_memory: Mutex::default(),
+            listings: Mutex::default(),
             owners: Owners::default(),
             sink: Sink::default(),
         });

@@ -187,7 +187,7 @@ fn strangers(cell: &Cell) {
     let (chain, _) = authority.admit("mallory", key.public()).expect("a certificate");
     let dir = cell.path("m");
     std::fs::create_dir(&dir).expect("a directory");
-    std::fs::write(dir.join("client-key.pem"), key.pem()).expect("a file");
+    std::fs::write(dir.join("client-key.pem"), key.pem().expect("PEM")).expect("a file");
     std::fs::write(dir.join("client-cert.pem"), chain).expect("a file");
     std::fs::copy(cell.path("pki/ca-cert.pem"), dir.join("ca-cert.pem")).expect("a file");
     assert_eq!(denial(cell.ask("m", &Ask::Status {})), Denial::Stranger);
