@@ -77,3 +77,4 @@ mod transform;
 mod transformed;
 mod trust;
 mod usage;
+mod whole_files;
