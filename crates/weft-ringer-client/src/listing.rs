@@ -37,7 +37,7 @@ impl Listings {
         self.0.push_back((dir, Arc::clone(names)));
     }
 
-    fn remove(&mut self, dir: RnodeId) {
+    pub(super) fn remove(&mut self, dir: RnodeId) {
         self.0.retain(|(id, _)| *id != dir);
     }
 }
@@ -93,7 +93,7 @@ impl ClientFs {
                 return Ok(());
             }
         }
-        locked(&self.listings).remove(dir);
+        // They stay: the kernel asks once more behind the last name.
         Ok(())
     }
 }

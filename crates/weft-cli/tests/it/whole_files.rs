@@ -42,6 +42,7 @@ fn an_exported_archive_replaces_the_old_one_as_a_whole() {
     let bench = Bench::with_volume("ext2");
     bench.write("file", b"content");
     bench.ok(&["put", "file", "v.img:/", "--quiet"]);
-    let check = "grep -qx old x.tar || tar tf x.tar | grep -qx ./file || tar tf x.tar | grep -qx file";
+    let check =
+        "grep -qx old x.tar || tar tf x.tar | grep -qx ./file || tar tf x.tar | grep -qx file";
     survives(&bench, "echo old >x.tar", "export \"$WEFT_CWD/v.img:/\" x.tar --quiet", check);
 }
