@@ -2,20 +2,23 @@
 //!
 //! Invariants:
 //! - Every transfer is complete or fails: short ones are continued, interrupted ones repeated.
-//! - A device opened for writing holds an exclusive `flock(2)`, one opened for reading a shared
-//!   one, on a descriptor that is not inherited, so the lock ends with the process whatever ends
-//!   it. A block special is opened with `O_EXCL` for writing as well, which the kernel refuses
-//!   while it is mounted or part of another device. Both take the locks of QEMU's users of images, too
-//!   ([`image_locks`](crate::image_locks)). A file that the kernel uses behind a loop device or
+//! - A device opened for writing holds an exclusive `flock(2)`, one opened for reading, or for a part
+//!   of it, a shared one, and a lock of its range, on a descriptor that is not inherited, so the lock
+//!   ends with the process whatever ends it. A block special is opened with `O_EXCL` for writing as
+//!   well, which the kernel refuses while it is mounted or part of another device. Each takes the locks
+//!   of QEMU's users of images, too ([`image_locks`](crate::image_locks)). A file that the kernel uses
+//!   behind a loop device or
 //!   as swap is not opened for writing ([`kernel_use`](crate::kernel_use)).
 //! - Nothing is read or written past the length seen at opening (or given to [`FileDevice::grow`]).
 
 use crate::change::vectored_len;
 use crate::image_locks;
+use crate::range_lock;
 use crate::{BlockDevice, Error, Extent, ExtentKind, Geometry, Result, SECTOR_BYTES, check_range};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,7 +81,20 @@ impl FileDevice {
     /// [`Error::Open`], [`Error::Locked`], [`Error::InUse`], and [`Error::Invalid`] if `path` is
     /// neither.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self> {
-        let path = path.as_ref();
+        Self::open_with(path.as_ref(), mode, None)
+    }
+
+    /// As [`open`](Self::open), by a caller that uses only these bytes of it: the lock is of them, so
+    /// that others may use the rest. (Where the file system has no locks of ranges, and of a block
+    /// special, it is of all.)
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_part(path: impl AsRef<Path>, mode: OpenMode, part: Range<u64>) -> Result<Self> {
+        Self::open_with(path.as_ref(), mode, Some(part))
+    }
+
+    fn open_with(path: &Path, mode: OpenMode, part: Option<Range<u64>>) -> Result<Self> {
         let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
         // O_NONBLOCK: opening a FIFO by mistake must not hang.
         let access = if mode.read_only { OFlags::RDONLY } else { OFlags::RDWR };
@@ -90,7 +106,7 @@ impl FileDevice {
             Err(Errno::BUSY) => return Err(locked(path)),
             other => other.map_err(open_error)?,
         };
-        Self::from_fd(fd, path, mode)
+        Self::from_fd(fd, path, mode, part)
     }
 
     /// Makes a sparse image file of `len_bytes`, which must not exist yet, and opens it for
@@ -117,7 +133,7 @@ impl FileDevice {
         let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(mode)).map_err(open_error)?;
         let made = rustix::fs::ftruncate(&fd, len_bytes)
             .map_err(open_error)
-            .and_then(|()| Self::from_fd(fd, path, OpenMode::READ_WRITE));
+            .and_then(|()| Self::from_fd(fd, path, OpenMode::READ_WRITE, None));
         if made.is_err() {
             // It was made here a moment ago, and nothing is in it.
             let _ = rustix::fs::unlink(path);
@@ -127,7 +143,7 @@ impl FileDevice {
         Ok(device)
     }
 
-    fn from_fd(fd: OwnedFd, path: &Path, mode: OpenMode) -> Result<Self> {
+    fn from_fd(fd: OwnedFd, path: &Path, mode: OpenMode, part: Option<Range<u64>>) -> Result<Self> {
         let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
         let stat = rustix::fs::fstat(&fd).map_err(open_error)?;
         let block_special = match FileType::from_raw_mode(stat.st_mode) {
@@ -140,8 +156,8 @@ impl FileDevice {
             }
         };
         if mode.lock {
-            lock(&fd, path, mode.read_only)?;
-            image_locks::take(&fd, path, !mode.read_only)?;
+            lock(&fd, path, mode.read_only, part.clone())?;
+            image_locks::take(&fd, path, !mode.read_only, part.is_some())?;
             if !mode.read_only {
                 crate::kernel_use::check(path, &stat)?;
                 if block_special {
@@ -429,23 +445,45 @@ impl BlockDevice for FileDevice {
     }
 }
 
-fn lock(fd: impl AsFd, path: &Path, shared: bool) -> Result<()> {
-    let how = if shared {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
-    for attempt in 0.. {
-        match retry(|| rustix::fs::flock(&fd, how)) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if attempt < LOCK_TRIES => {
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            Err(Errno::WOULDBLOCK) => break,
-            Err(e) => return Err(Error::Open { path: path.to_owned(), source: e.into() }),
+/// Locks a file, or a part of it. A writer of all has it alone by flock(2); all others share that, and
+/// have ranges.
+fn lock(fd: impl AsFd, path: &Path, read_only: bool, part: Option<Range<u64>>) -> Result<()> {
+    let fd = fd.as_fd();
+    let all = |how| retry(|| rustix::fs::flock(fd, how));
+    if !read_only && part.is_none() {
+        let alone = attempt(|| all(FlockOperation::NonBlockingLockExclusive));
+        return alone.map_err(|e| refused(e, path));
+    }
+    attempt(|| all(FlockOperation::NonBlockingLockShared)).map_err(|e| refused(e, path))?;
+    let range = part.unwrap_or(0..u64::MAX);
+    match attempt(|| range_lock::lock(fd, &range, !read_only)) {
+        Ok(()) => Ok(()),
+        Err(Errno::AGAIN) if read_only => Err(locked(path)),
+        // The file system has no such locks.
+        Err(_) if read_only => Ok(()),
+        // Or makes flock(2) of them.
+        Err(_) => {
+            attempt(|| all(FlockOperation::NonBlockingLockExclusive)).map_err(|e| refused(e, path))
         }
     }
-    Err(locked(path))
+}
+
+fn refused(e: Errno, path: &Path) -> Error {
+    match e {
+        Errno::WOULDBLOCK => locked(path),
+        e => Error::Open { path: path.to_owned(), source: e.into() },
+    }
+}
+
+/// Tries to take a lock for a moment.
+fn attempt(take: impl Fn() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+    for _ in 0..LOCK_TRIES {
+        match take() {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            other => return other,
+        }
+    }
+    take()
 }
 
 /// The error of a file that is locked: by this process, or by another.
@@ -506,6 +544,34 @@ mod tests {
         let _b = FileDevice::open(&path, OpenMode::READ_ONLY).unwrap();
         assert!(FileDevice::open(&path, OpenMode::READ_WRITE).is_err());
         assert!(matches!(a.write_at(&[0; 512], 0), Err(Error::ReadOnly)));
+    }
+
+    #[test]
+    fn parts_that_do_not_overlap_have_writers_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.img");
+        drop(FileDevice::create(&path, 1 << 20).unwrap());
+        let part = |mode, range| FileDevice::open_part(&path, mode, range);
+        let (one, two) = (0..4096, 4096..1 << 20);
+        let first = part(OpenMode::READ_WRITE, one.clone()).unwrap();
+        let second = part(OpenMode::READ_WRITE, two.clone()).unwrap();
+        for mode in [OpenMode::READ_WRITE, OpenMode::READ_ONLY] {
+            let refused = part(mode, 4000..5000).expect_err("it overlaps");
+            assert!(matches!(refused, Error::LockedHere { .. }), "{refused}");
+            assert!(FileDevice::open(&path, mode).is_err(), "all of it");
+        }
+        drop(first);
+        let reader = part(OpenMode::READ_ONLY, one.clone()).unwrap();
+        assert!(part(OpenMode::READ_ONLY, one.clone()).is_ok());
+        assert!(part(OpenMode::READ_WRITE, one.clone()).is_err());
+        drop((reader, second));
+        let whole = FileDevice::open(&path, OpenMode::READ_ONLY).unwrap();
+        assert!(part(OpenMode::READ_ONLY, two.clone()).is_ok());
+        assert!(part(OpenMode::READ_WRITE, two.clone()).is_err(), "all of it is read");
+        drop(whole);
+        let whole = FileDevice::open(&path, OpenMode::READ_WRITE).unwrap();
+        assert!(part(OpenMode::READ_ONLY, two).is_err());
+        drop(whole);
     }
 
     #[test]

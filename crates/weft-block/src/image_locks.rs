@@ -20,8 +20,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, flock};
+use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK};
 
+use crate::range_lock::lock_of;
 use crate::{Error, Result};
 
 const USED: i64 = 100;
@@ -31,34 +32,29 @@ const CONSISTENT_READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// What no user of an image shares, as its content would change under it.
+/// What no user of a whole image shares, as its content would change under it.
 const NOT_SHARED: [i64; 2] = [WRITE, RESIZE];
 
 /// The attempts, and the pause between two: a program that was killed releases its locks in a moment.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// A lock of the byte `at` from the beginning of the file.
-fn byte(kind: i32, at: i64) -> flock {
-    let l_type = i16::try_from(kind).expect("a kind of lock is a small number");
-    flock { l_type, l_whence: 0, l_start: at, l_len: 1, l_pid: 0 }
-}
-
-/// Takes the locks of a user of an image, which `writes` to it or only reads. They end with its open
-/// file.
+/// Takes the locks of a user of an image, which `writes` to it or only reads; one who uses only a part
+/// `shares` the image with other writers. They end with its open file.
 ///
 /// # Errors
 /// [`Error::InUse`] if another user excludes this one. File systems without such locks exclude nobody.
-pub(crate) fn take(fd: impl AsFd, path: &Path, writes: bool) -> Result<()> {
+pub(crate) fn take(fd: impl AsFd, path: &Path, writes: bool, shares: bool) -> Result<()> {
     let fd = fd.as_fd();
+    let not_shared: &[i64] = if shares { &[] } else { &NOT_SHARED };
     let used: &[i64] = if writes { &[CONSISTENT_READ, WRITE] } else { &[CONSISTENT_READ] };
-    for at in used.iter().map(|n| USED + n).chain(NOT_SHARED.map(|n| UNSHARED + n)) {
-        if let Err(e) = fcntl(fd, FcntlArg::F_OFD_SETLK(&byte(F_RDLCK, at))) {
+    for at in used.iter().map(|n| USED + n).chain(not_shared.iter().map(|n| UNSHARED + n)) {
+        if let Err(e) = fcntl(fd, FcntlArg::F_OFD_SETLK(&lock_of(F_RDLCK, at, 1))) {
             tracing::debug!("no locks as QEMU's on {}: {e}", path.display());
             return Ok(());
         }
     }
-    for at in used.iter().map(|n| UNSHARED + n).chain(NOT_SHARED.map(|n| USED + n)) {
+    for at in used.iter().map(|n| UNSHARED + n).chain(not_shared.iter().map(|n| USED + n)) {
         let mut tries = 0;
         while is_locked_by_another(fd, at) {
             if tries == TRIES {
@@ -78,7 +74,7 @@ pub(crate) fn take(fd: impl AsFd, path: &Path, writes: bool) -> Result<()> {
 /// Returns true if another open file has a lock of the byte.
 fn is_locked_by_another(fd: impl AsFd, at: i64) -> bool {
     // A lock that no other one allows: what keeps it from being taken is returned in its place.
-    let mut lock = byte(F_WRLCK, at);
+    let mut lock = lock_of(F_WRLCK, at, 1);
     fcntl(fd, FcntlArg::F_OFD_GETLK(&mut lock)).is_ok() && i32::from(lock.l_type) != F_UNLCK
 }
 
@@ -96,17 +92,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         let (one, two) = (open(&path), open(&path));
-        take(&one, &path, false).unwrap();
-        take(&two, &path, false).unwrap();
-        let error = take(open(&path), &path, true).unwrap_err().to_string();
+        take(&one, &path, false, false).unwrap();
+        take(&two, &path, false, false).unwrap();
+        let error = take(open(&path), &path, true, false).unwrap_err().to_string();
         assert!(error.contains("image is in use: another program"), "{error}");
         drop(one);
         drop(two);
         let writer = open(&path);
-        take(&writer, &path, true).unwrap();
-        take(&writer, &path, true).expect("its own locks do not exclude it");
-        take(open(&path), &path, true).unwrap_err();
-        take(open(&path), &path, false).unwrap_err();
+        take(&writer, &path, true, false).unwrap();
+        take(&writer, &path, true, false).expect("its own locks do not exclude it");
+        take(open(&path), &path, true, false).unwrap_err();
+        take(open(&path), &path, false, false).unwrap_err();
+    }
+
+    #[test]
+    fn writers_of_parts_share_with_each_other_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let (one, two) = (open(&path), open(&path));
+        take(&one, &path, true, true).unwrap();
+        take(&two, &path, true, true).unwrap();
+        take(open(&path), &path, false, false).unwrap_err();
+        take(open(&path), &path, true, false).unwrap_err();
     }
 
     /// The bytes that a virtual machine with a raw disk locks.
@@ -116,12 +123,13 @@ mod tests {
         let path = dir.path().join("image");
         let machine = open(&path);
         for at in [100, 101, 201, 203] {
-            fcntl(&machine, FcntlArg::F_OFD_SETLK(&byte(F_RDLCK, at))).unwrap();
+            fcntl(&machine, FcntlArg::F_OFD_SETLK(&lock_of(F_RDLCK, at, 1))).unwrap();
         }
         for writes in [false, true] {
-            take(open(&path), &path, writes).unwrap_err();
+            take(open(&path), &path, writes, false).unwrap_err();
+            take(open(&path), &path, writes, true).unwrap_err();
         }
         drop(machine);
-        take(open(&path), &path, true).unwrap();
+        take(open(&path), &path, true, false).unwrap();
     }
 }

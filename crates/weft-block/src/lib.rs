@@ -71,6 +71,7 @@ mod memory;
 mod overlay;
 mod partition;
 mod process;
+mod range_lock;
 mod read_only;
 mod recorder;
 mod rng;

@@ -28,6 +28,7 @@ use crate::{
 };
 use std::fmt;
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -303,7 +304,7 @@ impl Source {
     /// Those of [`SourceDevice::open`], [`Window::of`], [`Partition::open`] and
     /// [`add_filters`](Self::add_filters).
     pub fn open(&self, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
-        let device = self.device.open(mode)?;
+        let device = self.open_device(mode)?;
         let device = match self.window {
             Some(window) => window.of(device)?,
             None => device,
@@ -313,6 +314,52 @@ impl Source {
             None => device,
         };
         self.add_filters(device, mode)
+    }
+
+    /// Opens the whole device. If the source is a partition or another part of a file, the rest of the
+    /// file is not locked.
+    ///
+    /// # Errors
+    /// Those of [`SourceDevice::open`]; [`Error::Invalid`] if the partition table changes meanwhile.
+    pub fn open_device(&self, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
+        let part = self.part_of_file().filter(|_| mode.lock);
+        let (SourceDevice::File(path), Some(part)) = (&self.device, part) else {
+            return self.device.open(mode);
+        };
+        let device = FileDevice::open_part(path, mode, part.clone())?;
+        if self.part_of_file() == Some(part) {
+            Ok(Arc::new(device))
+        } else {
+            let path = path.display();
+            Err(Error::Invalid(format!("the partition table of {path} was changed meanwhile")))
+        }
+    }
+
+    /// The bytes of a file that the source is. `None` if it is all of it, or not there, or has a
+    /// partition table within a container.
+    fn part_of_file(&self) -> Option<Range<u64>> {
+        let SourceDevice::File(path) = &self.device else { return None };
+        if self.window.is_none() && self.partition.is_none() {
+            return None;
+        }
+        let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(path, OpenMode::PEEK).ok()?);
+        let mut range = 0..device.geometry().len_bytes;
+        let window = match self.window {
+            Some(window) => {
+                range.start = window.offset_bytes;
+                let device = window.of(device).ok()?;
+                range.end = range.start + device.geometry().len_bytes;
+                device
+            }
+            None => device,
+        };
+        if let Some(number) = self.partition {
+            let table = crate::list_partitions(&window).ok()?;
+            let found = table.partitions.into_iter().find(|info| info.number == number)?;
+            range.start = range.start.checked_add(found.start_bytes)?;
+            range.end = range.start.checked_add(found.len_bytes)?;
+        }
+        Some(range)
     }
 
     /// Puts the filters of the description on top of a device that was opened in `mode`.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use weft_block::Image;
+use weft_vfs::host_file::NewFile;
 use weft_vfs::memfs::{Snapshot, SnapshotAttr, SnapshotNode};
 use weft_vfs::{FileKind, Time};
 
@@ -151,8 +152,11 @@ impl Recording {
     /// [`Error::Io`].
     pub fn save(&self, path: &Path) -> Result<()> {
         let failed = |source| Error::Io { what: format!("writing {}", path.display()), source };
-        let mut to = BufWriter::new(File::create(path).map_err(failed)?);
-        self.write(&mut to).and_then(|()| to.flush()).map_err(failed)
+        let mut file = NewFile::create(path, 0o666).map_err(failed)?;
+        let mut to = BufWriter::new(&mut file);
+        self.write(&mut to).and_then(|()| to.flush()).map_err(failed)?;
+        drop(to);
+        file.replace().map_err(failed)
     }
 
     /// Reads a recording.

@@ -54,7 +54,7 @@ pub use address::Address;
 pub use channel::{Channel, Secured, SendHalf, Socket, is_pause, read_full, write_all_vectored};
 pub use error::{Error, Result};
 pub use inherited::{inherited_count, inherited_listeners};
-pub use listen::{Listener, Listening, bind_unix};
+pub use listen::{Listener, Listening, Seat, bind_unix};
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, Role, ServerTls, certificate_in};
 

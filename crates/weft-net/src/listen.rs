@@ -9,14 +9,15 @@ use crate::{Address, Error, Result, Socket};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{FileType, Mode, OFlags, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -218,8 +219,9 @@ impl Listener {
         Ok(Listening { thread, wake, file: self.file, address: self.address })
     }
 
-    /// Serves each connection in a thread of its own called `name`, `max` at once; further
-    /// connections are closed at once.
+    /// Serves each connection in a thread of its own called `name`, `max` at once. A further one takes
+    /// the place of the oldest that has not [settled](Seat::settle), so that peers who stay silent in
+    /// their handshake keep no others out; if all have, it is closed at once.
     ///
     /// # Errors
     /// [`Error::Io`] if the thread cannot be started.
@@ -227,22 +229,20 @@ impl Listener {
         self,
         name: &'static str,
         max: usize,
-        serve: impl Fn(Socket) + Send + Sync + 'static,
+        serve: impl Fn(Socket, &Seat) + Send + Sync + 'static,
     ) -> Result<Listening> {
         let serve = Arc::new(serve);
-        let served = Arc::new(AtomicUsize::new(0));
+        let seats = Arc::new(Seats { max, taken: Mutex::default() });
+        let next = AtomicU64::new(0);
         self.start(name, move |socket| {
-            let seat = Seat::take(&served);
-            if seat.number >= max {
-                tracing::warn!("{name}: refused a connection: the limit is reached");
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(seat) = Seats::take(&seats, number, &socket) else {
+                tracing::warn!("{name}: refused a connection: the limit of {max} is reached");
                 socket.shutdown(Shutdown::Both);
                 return;
-            }
-            let serve = Arc::clone(&serve);
-            let work = move || {
-                let _seat = seat;
-                serve(socket);
             };
+            let serve = Arc::clone(&serve);
+            let work = move || serve(socket, &seat);
             if let Err(e) = std::thread::Builder::new().name(name.into()).spawn(work) {
                 tracing::warn!(error = %e, "{name}: a connection was closed");
             }
@@ -250,23 +250,54 @@ impl Listener {
     }
 }
 
-/// One of the `max` connections that are served; dropping it makes room for another.
-struct Seat {
-    served: Arc<AtomicUsize>,
-    /// The number of connections served before this one.
-    number: usize,
+/// The connections that are served, by their numbers, which grow.
+#[derive(Debug)]
+struct Seats {
+    max: usize,
+    /// With the socket of each that has not settled.
+    taken: Mutex<BTreeMap<u64, Option<OwnedFd>>>,
+}
+
+impl Seats {
+    fn take(this: &Arc<Self>, number: u64, socket: &Socket) -> Option<Seat> {
+        let mut taken = this.lock();
+        if taken.len() >= this.max {
+            let oldest = taken.iter().find(|(_, waiting)| waiting.is_some());
+            let oldest = oldest.map(|(number, _)| *number)?;
+            // Its thread ends when it reads next.
+            if let Some(Some(waiting)) = taken.remove(&oldest) {
+                let _ = rustix::net::shutdown(&waiting, rustix::net::Shutdown::Both);
+            }
+            tracing::info!("a connection without a handshake was closed for a new one");
+        }
+        taken.insert(number, socket.as_fd().try_clone_to_owned().ok());
+        Some(Seat { seats: Arc::clone(this), number })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Option<OwnedFd>>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of a connection among those that are served at once.
+#[derive(Debug)]
+pub struct Seat {
+    seats: Arc<Seats>,
+    number: u64,
 }
 
 impl Seat {
-    fn take(served: &Arc<AtomicUsize>) -> Self {
-        let number = served.fetch_add(1, Ordering::AcqRel);
-        Self { served: Arc::clone(served), number }
+    /// Keeps the place until the connection ends: the peer has shown who it is.
+    pub fn settle(&self) {
+        if let Some(waiting) = self.seats.lock().get_mut(&self.number) {
+            *waiting = None;
+        }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.served.fetch_sub(1, Ordering::AcqRel);
+        self.seats.lock().remove(&self.number);
     }
 }
 
@@ -401,7 +432,8 @@ mod tests {
         for address in [address, Address::Tcp("localhost".into(), 0)] {
             let listener = Listener::bind(&address, 0o600).expect("it listens");
             let at = listener.address().clone();
-            let echo = |socket: Socket| {
+            let echo = |socket: Socket, seat: &Seat| {
+                seat.settle();
                 let mut byte = [0];
                 while (&socket).read_exact(&mut byte).is_ok() {
                     (&socket).write_all(&byte).expect("an answer");
@@ -420,5 +452,37 @@ mod tests {
             assert!(at.connect(Duration::from_secs(1)).is_err(), "{at} is gone");
         }
         assert!(std::fs::read_dir(dir.path()).expect("a directory").next().is_none());
+    }
+
+    #[test]
+    fn a_silent_peer_gives_its_place_to_the_next() {
+        let address = Address::Tcp("localhost".into(), 0);
+        let listener = Listener::bind(&address, 0o600).expect("it listens");
+        let at = listener.address().clone();
+        let echo = |socket: Socket, seat: &Seat| {
+            let mut byte = [0];
+            while (&socket).read_exact(&mut byte).is_ok() {
+                seat.settle();
+                (&socket).write_all(&byte).expect("an answer");
+            }
+        };
+        let _listening = listener.start_threads("echo", 2, echo).expect("a thread");
+        let connect = || at.connect(Duration::from_secs(5)).expect("a connection");
+        let mut byte = [7];
+        let served = connect();
+        (&served).write_all(&byte).expect("sent");
+        (&served).read_exact(&mut byte).expect("an answer");
+        let silent: Vec<Socket> = (0..5).map(|_| connect()).collect();
+        let last = connect();
+        (&last).write_all(&byte).expect("sent");
+        (&last).read_exact(&mut byte).expect("an answer: a silent one has gone");
+        for gone in &silent {
+            let mut gone = gone;
+            assert_eq!(gone.read(&mut byte).expect("its end"), 0);
+        }
+        // Those that are served stay.
+        (&served).write_all(&byte).expect("sent");
+        (&served).read_exact(&mut byte).expect("an answer");
+        assert_eq!((&connect()).read(&mut byte).expect("its end"), 0);
     }
 }

@@ -4,7 +4,9 @@
 use weft_ringer::client::{Call, Outcome};
 use weft_ringer::mds::ORIGIN_XATTR;
 use weft_ringer::op::Op;
-use weft_ringer::{Bytes, ENCRYPTION_XATTR, POLICY_XATTR, Policy, Refusal, RnodeId, SHARES_XATTR};
+use weft_ringer::{
+    Bytes, ENCRYPTION_XATTR, OWNERS_XATTR, POLICY_XATTR, Policy, Refusal, RnodeId, SHARES_XATTR,
+};
 use weft_vfs::{Error, FileSystem, Ino, Result, XattrSet};
 
 use super::client_fs::ClientFs;
@@ -37,7 +39,8 @@ impl ClientFs {
     pub(super) fn list_attributes(&self, id: RnodeId) -> Result<Vec<Vec<u8>>> {
         let names = self.get(id)?.xattrs.into_keys().map(|name| name.0);
         // They would be copied with a file.
-        let is_ours = |name: &[u8]| [ORIGIN_XATTR, ENCRYPTION_XATTR, SHARES_XATTR].contains(&name);
+        let hidden = [ORIGIN_XATTR, ENCRYPTION_XATTR, SHARES_XATTR, OWNERS_XATTR];
+        let is_ours = |name: &[u8]| hidden.contains(&name);
         Ok(names.filter(|name| !is_ours(name)).collect())
     }
 
@@ -81,6 +84,9 @@ impl ClientFs {
     pub(super) fn remove_attribute(&self, id: RnodeId, name: &[u8]) -> Result<()> {
         if name == PIN_XATTR {
             return self.pin(id, false);
+        }
+        if name == OWNERS_XATTR && id == RnodeId::ROOT {
+            return Err(Error::NotPermitted);
         }
         self.get(id)?;
         self.apply(Op::RemoveXattr { id, name: Bytes(name.to_vec()) }, id)?;
@@ -146,6 +152,8 @@ impl RingerFs {
             SHARES_XATTR => self.client.change_shares(id, value),
             ENCRYPTION_XATTR if value == ENCRYPT => self.client.encrypt(id),
             ENCRYPTION_XATTR => Err(Error::NotPermitted),
+            // Who owns the root would decide who owns all files.
+            OWNERS_XATTR if ino == self.root() => Err(Error::NotPermitted),
             STORE_XATTR | HOLDERS_XATTR | HISTORY_XATTR | MEMBER_XATTR | SHARED_KEYS_XATTR
             | TRUSTED_XATTR => Err(Error::NotPermitted),
             POLICY_XATTR => match self.check_policy(id, value) {

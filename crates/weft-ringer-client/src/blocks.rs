@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_ringer::{Block, BlockHash, ENCRYPTED_OVERHEAD_BYTES, RnodeId, STORED_MAX_BYTES};
 use weft_ringer_net::{private, private_dir};
+use weft_vfs::host_file;
 
 use super::durable::sync_all;
 use super::fetched::{Fetched, Key};
@@ -386,7 +387,10 @@ impl Blocks {
             let was = file.metadata().map_or(0, |found| found.len());
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let new = self.dir.join("new").join(number.to_string());
-            let healed = self.write_new(&new, bytes).and_then(|()| fs::rename(&new, &path));
+            let healed = self
+                .write_new(&new, bytes)
+                .and_then(|()| File::open(&new)?.sync_all())
+                .and_then(|()| host_file::rename(&new, &path));
             if let Err(e) = healed {
                 let _ = fs::remove_file(&new);
                 return Err(e);
@@ -545,10 +549,13 @@ impl Blocks {
     pub(super) fn keep(&self, rnode: RnodeId, hash: &BlockHash) -> io::Result<()> {
         private_dir(&self.rnode_dir("kept", rnode))?;
         let (from, to) = (self.path("own", rnode, hash), self.path("kept", rnode, hash));
-        match fs::hard_link(from, to) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            done => done,
+        match fs::hard_link(from, &to) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            done => done?,
         }
+        // The name in `own` may go, durably, before the kernel writes this one by itself.
+        host_file::sync_parent(&to)?;
+        host_file::sync_dir(&self.dir.join("kept"))
     }
 
     /// Keeps the former content of an open block, until it is [sealed](Self::drop_base). `false` if

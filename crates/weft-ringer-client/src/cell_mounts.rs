@@ -56,7 +56,7 @@ impl RingerFs {
             engine.call_now(root).ok().flatten()
         };
         match found?.0 {
-            Outcome::Rnode(rnode) => Some(rnode.attr()),
+            Outcome::Rnode(rnode) => Some(self.client.attr_of_root(&rnode)),
             _ => None,
         }
     }

@@ -6,15 +6,17 @@ use std::time::Instant;
 
 use weft_ringer::client::{Call, Outcome};
 use weft_ringer::op::{Make, Op};
-use weft_ringer::{Body, Epoch, Refusal, Rnode, RnodeId, Seq, Version};
+use weft_ringer::{Body, Epoch, OwnerKind, Refusal, Rnode, RnodeId, Seq, Version};
 use weft_vfs::{Caller, Entry, Error, HandleTable, Ino, OpenFlags, Result};
 
 use super::arguments::{self, changeable, new_name};
 use super::encryption::Encrypted;
 use super::engine::Engine;
 use super::folder_table::Folders;
+use super::listing::Listings;
 use super::lost_leases::Sink;
 use super::mutex::locked;
+use super::owners::Owners;
 use super::skipped_texts::SkippedTexts;
 
 /// The number of locks of writers. A file belongs to one of them, which one writer holds at a time.
@@ -75,6 +77,9 @@ pub(super) struct ClientFs {
     pub(super) scrubbing: Scrubbing,
     /// Files named like a database's shared-memory file.
     pub(super) shared_memory: Mutex<BTreeSet<RnodeId>>,
+    /// The names of directories that are being read.
+    pub(super) listings: Mutex<Listings>,
+    pub(super) owners: Owners,
     pub(super) sink: Sink,
 }
 
@@ -148,6 +153,8 @@ impl ClientFs {
         self.check_new_name(parent, name)?;
         let name = new_name(parent, name)?;
         let block_bytes = self.engine.options.block_bytes;
+        let uid = self.stored(OwnerKind::User, caller.uid)?;
+        let gid = self.stored(OwnerKind::Group, caller.gid)?;
         let mut tried = None;
         loop {
             let make = match make {
@@ -156,7 +163,6 @@ impl ClientFs {
             };
             // The client chooses the number.
             let (id, name) = (RnodeId::ROOT, name.clone());
-            let (uid, gid) = (caller.uid, caller.gid);
             let is_encrypted = Some(matches!(make, Make::EncryptedFile { .. }));
             let op = Op::Create { parent, name, id, make, perm, uid, gid };
             match self.engine.call(Call::Apply { op, if_version: None })?.0 {

@@ -8,7 +8,7 @@
 
 use weft_ringer::op::{Change, Op};
 use weft_ringer::wire::{wire_enum, wire_struct};
-use weft_ringer::{Bytes, POLICY_XATTR, RnodeId};
+use weft_ringer::{Bytes, OwnerKind, POLICY_XATTR, RnodeId};
 use weft_ringer_net::{Answer, Ask, ask};
 use weft_vfs::{Caller, Error, FileSystem, Ino, Result, XattrSet};
 
@@ -167,6 +167,10 @@ impl RingerFs {
             return Err(Error::Invalid("not a mode of a directory"));
         }
         let perm = perm.and_then(|perm| u16::try_from(perm).ok());
+        let stored = |kind, number: Option<u32>| {
+            number.map(|number| self.client.stored(kind, number)).transpose()
+        };
+        let (uid, gid) = (stored(OwnerKind::User, uid)?, stored(OwnerKind::Group, gid)?);
         let change = Change { uid, gid, perm, ..Change::default() };
         self.client.apply(Op::SetAttr { id: RnodeId::ROOT, change }, RnodeId::ROOT)?;
         self.client.engine.sync()

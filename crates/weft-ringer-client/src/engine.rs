@@ -184,6 +184,7 @@ impl Engine {
     pub(super) fn start(self: &Arc<Self>, make_copy: Arc<MakeCopy>) -> Result<()> {
         self.spawn("ringer-link", move |engine| engine.keep_connected(&make_copy))?;
         self.spawn("ringer-clock", Self::keep_time)?;
+        self.spawn("ringer-known", |engine| engine.save_known())?;
         self.spawn("ringer-sealer", Self::keep_sealing)?;
         let deadline = Instant::now() + self.options.patience;
         let refused = loop {
@@ -445,7 +446,9 @@ impl Engine {
         locked(&self.notes).push(text);
     }
 
-    fn keep_time(self: &Arc<Self>) {
+    /// Saves the last state seen of the cell, at intervals: in a thread of its own, because a slow
+    /// disk must not hold up the renewal of the epoch.
+    fn save_known(&self) {
         let mut saved = Instant::now();
         while !self.is_stopped() {
             std::thread::sleep(TICK);
@@ -453,6 +456,12 @@ impl Engine {
                 self.known.save();
                 saved = Instant::now();
             }
+        }
+    }
+
+    fn keep_time(self: &Arc<Self>) {
+        while !self.is_stopped() {
+            std::thread::sleep(TICK);
             let mut inner = locked(&self.inner);
             if let Err(e) = inner.journal.catch_up() {
                 tracing::debug!("the journal: {e}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use weft_ringer::query::Query;
-use weft_ringer::{Bytes, CellId, Rnode, RnodeId};
+use weft_ringer::{Bytes, CellId, RnodeId};
 use weft_ringer_net::{Hit, wall};
 use weft_vfs::{Attr, Entry, FileKind, Ino, Time};
 
@@ -199,7 +199,7 @@ pub(super) fn attr(number: u64, node: Option<&Node>) -> Attr {
 }
 
 /// Gives a folder of snapshots the permissions of its directory.
-pub(super) fn like_directory(attr: Attr, dir: &Rnode) -> Attr {
+pub(super) fn like_directory(attr: Attr, dir: &Attr) -> Attr {
     Attr { perm: dir.perm & 0o555, uid: dir.uid, gid: dir.gid, ..attr }
 }
 

@@ -73,8 +73,9 @@ impl ClientFs {
         if !rnode.is_dir() {
             return Err(Error::NotADirectory);
         }
+        let dir_attr = self.attr(&rnode)?;
         let entry = locked(&self.folders.table).enter(Place::Snapshots(dir));
-        Ok(Entry { attr: like_directory(entry.attr, &rnode), ..entry })
+        Ok(Entry { attr: like_directory(entry.attr, &dir_attr), ..entry })
     }
 
     /// The directory whose snapshots are in a folder, if it is a folder of snapshots.
@@ -114,7 +115,7 @@ impl ClientFs {
         };
         match self.directory_of_snapshots(ino) {
             Some(dir) => {
-                let dir = self.get(dir)?;
+                let dir = self.get(dir).and_then(|rnode| self.attr(&rnode))?;
                 Ok(like_directory(attr, &dir))
             }
             None => Ok(attr),

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use weft_ringer::op::{Change, Make, Op};
-use weft_ringer::{Body, Bytes, Refusal, RnodeId};
+use weft_ringer::{Body, Bytes, OwnerKind, Refusal, RnodeId};
 use weft_ringer_net::{Denial, wall};
 use weft_vfs::{
     Attr, Caller, DirCursor, DirEntry, Entry, Error, FallocateMode, FileKind, FileLock, FileSystem,
@@ -25,6 +25,7 @@ use super::invalidation;
 use super::lost_leases::Sink;
 use super::mutex::locked;
 use super::options::RingerFsOptions;
+use super::owners::Owners;
 use super::peers::Held;
 
 /// A cell, as this client has it: a file system that other clients use at the same time.
@@ -97,6 +98,8 @@ impl RingerFs {
             skipped_texts: Mutex::default(),
             scrubbing: Scrubbing::default(),
             shared_memory: Mutex::default(),
+            listings: Mutex::default(),
+            owners: Owners::default(),
             sink: Sink::default(),
         });
         let collector = Arc::downgrade(&client);
@@ -181,7 +184,7 @@ impl FileSystem for RingerFs {
         let id = changeable(ino)?;
         let before = self.client.get(id)?;
         if *set == SetAttr::default() {
-            return Ok(before.attr());
+            return self.client.attr(&before);
         }
         let now = wall();
         let time = |t: SetTime| match t {
@@ -190,8 +193,8 @@ impl FileSystem for RingerFs {
         };
         let change = Change {
             perm: set.perm,
-            uid: set.uid,
-            gid: set.gid,
+            uid: self.client.chosen(OwnerKind::User, set.uid)?,
+            gid: self.client.chosen(OwnerKind::Group, set.gid)?,
             size_bytes: set.size_bytes,
             atime: set.atime.map(time),
             mtime: set.mtime.map(time),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use weft_ringer::client::{Call, Outcome};
 use weft_ringer::op::{Change, Op};
 use weft_ringer::wire::{Kept, KeptOwner, Reply, RequestBody};
-use weft_ringer::{Block, BlockHash, Body, Name, Refusal, RnodeId, Seq};
+use weft_ringer::{Block, BlockHash, Body, Name, OwnerKind, Refusal, RnodeId, Seq};
 use weft_vfs::{Error, FileSystem, Ino, Result};
 
 use super::client_fs::ClientFs;
@@ -125,7 +125,10 @@ impl ClientFs {
     fn is_open_to(&self, user: u32, id: RnodeId, number: u64) -> Result<bool> {
         const READ_BY_ALL: u16 = 0o044;
         let (old, owner) = self.old_version(id, number)?;
-        let was_owner = owner.is_some_and(|owner| owner.uid == user);
+        let was_owner = match owner {
+            Some(owner) => self.shown(OwnerKind::User, owner.uid)? == user,
+            None => false,
+        };
         Ok(was_owner || old.perm & READ_BY_ALL == READ_BY_ALL)
     }
 

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use weft_ringer::wire::{Wire, decode, encode};
 use weft_ringer_net::private;
+use weft_vfs::host_file;
 
 use super::room::{allocate, is_full};
 
@@ -117,6 +118,7 @@ impl Journal {
         };
         file.set_len(end as u64)?;
         file.sync_all()?;
+        host_file::sync_parent(path)?;
         Ok((Self { damage, ..Self::of(path, file, end as u64) }, records))
     }
 
@@ -213,14 +215,11 @@ impl Journal {
             // once.
             new.make_room(0, records.len())?;
             new.file.sync_all()?;
-            std::fs::rename(&path, &self.path)?;
+            host_file::rename(&path, &self.path)?;
             Ok(new)
         };
         let new = made().inspect_err(|_| drop(std::fs::remove_file(&path)))?;
         *self = new;
-        if let Some(parent) = self.path.parent() {
-            File::open(parent)?.sync_all()?;
-        }
         Ok(())
     }
 }
@@ -242,9 +241,7 @@ fn whole_record_in<R: Wire>(bytes: &[u8]) -> Option<usize> {
 /// Stores a copy of a journal that is damaged in its middle. Returns what is to be said of it.
 fn keep_damaged(path: &Path, bytes: &[u8], end: usize, at: usize) -> io::Result<String> {
     let aside = path.with_extension("damaged");
-    let mut file = private().write(true).create(true).truncate(true).open(&aside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    weft_ringer_net::replace(&aside, bytes)?;
     let text = format!(
         "{} is damaged at byte {end}, and intact again {at} bytes later: changes recorded from \
         there on that the server does not have are lost. The damaged file is kept as {}",

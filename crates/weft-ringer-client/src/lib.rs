@@ -47,6 +47,7 @@
 //! | `archive`, `archives` | an object store and its sweep; the copies of files there (feature `archive`) |
 //! | `encryption` | keys, blocks encrypted and opened, sharing of keys |
 //! | `cells`, `cell_mounts` | [`CellTree`]: several clients, each of one cell, as one tree; search across them |
+//! | `owners`, `accounts` | owners and groups as a mount shows them; the users and groups of this machine |
 //! | `snapshots`, `history`, `folders`, `conflicts` | earlier states; query folders; changes that came too late |
 //! | `invalidation`, `shared_memory` | the kernel's pages of mapped files; refusal of files that processes share memory in |
 //! | `set_aside`, `verdict` | an older cell; a server's final refusals |
@@ -76,6 +77,7 @@
 
 #![warn(missing_docs)]
 
+pub mod accounts;
 #[cfg(feature = "archive")]
 pub mod archive;
 #[cfg(feature = "archive")]
@@ -116,6 +118,7 @@ mod open;
 #[cfg(feature = "archive")]
 mod opened_archives;
 mod options;
+mod owners;
 mod peers;
 mod pins;
 mod pool;
@@ -146,4 +149,5 @@ pub use folder_table::CELLS_XATTR;
 pub use folders::COMPLETE_XATTR;
 pub use fs::RingerFs;
 pub use options::RingerFsOptions;
+pub use owners::OwnerOptions;
 pub use scrubbing::SCRUB_XATTR;

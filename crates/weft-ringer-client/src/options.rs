@@ -7,6 +7,8 @@ use weft_net::{Address, ClientTls, ServerTls};
 use weft_ringer::CellId;
 use weft_ringer::client::ClientOptions;
 
+use super::owners::OwnerOptions;
+
 /// The options of a client.
 #[derive(Debug, Clone)]
 pub struct RingerFsOptions {
@@ -44,6 +46,8 @@ pub struct RingerFsOptions {
     pub scan_every: Duration,
     /// The time limit of a call to the server, and of a read from the other clients.
     pub patience: Duration,
+    /// How owners and groups are shown.
+    pub owners: OwnerOptions,
     /// Whether SQLite's shared-memory file may be used: correct if one machine alone opens the
     /// database.
     pub allow_shared_memory: bool,
@@ -85,6 +89,7 @@ impl RingerFsOptions {
             settle: Duration::from_secs(1),
             scan_every: Duration::from_secs(600),
             patience: Duration::from_secs(30),
+            owners: OwnerOptions::default(),
             allow_shared_memory: false,
             accept_older_cell: false,
             adopt_store: false,

@@ -323,12 +323,16 @@ impl PeerServer {
             stop: AtomicBool::new(false),
         });
         let ours = Arc::clone(&serving);
-        let listening = listener.start_threads("ringer-peer", SERVED_MAX, move |socket| {
-            let peer = Conversation::accept(socket, ours.tls.as_ref());
-            if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
-                tracing::debug!("connection of a peer: {e}");
-            }
-        })?;
+        let listening =
+            listener.start_threads("ringer-peer", SERVED_MAX, move |socket, seat| {
+                let peer = Conversation::accept(socket, ours.tls.as_ref());
+                if peer.is_ok() {
+                    seat.settle();
+                }
+                if let Err(e) = peer.and_then(|peer| ours.serve(peer)) {
+                    tracing::debug!("connection of a peer: {e}");
+                }
+            })?;
         Ok(Self { serving, listening })
     }
 

@@ -32,6 +32,7 @@ impl ClientFs {
             locked(&self.above).remove(&id);
             locked(&self.changing).remove(&id);
             locked(&self.seen).remove(&id);
+            locked(&self.listings).remove(id);
             locked(&self.shared_memory).remove(&id);
             self.encrypted.forget(id);
             self.is_perhaps_dead(id);

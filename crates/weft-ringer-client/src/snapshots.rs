@@ -73,7 +73,7 @@ impl ClientFs {
                 Err(e) => return Err(e),
             }
         }
-        Ok(attr)
+        self.with_shown_owner(attr)
     }
 
     fn snapshots(&self, dir: RnodeId) -> Result<Vec<SnapshotEntry>> {

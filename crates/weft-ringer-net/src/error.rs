@@ -37,6 +37,9 @@ pub enum Error {
     /// The cell lacks changes that this client has seen.
     #[error("{0}")]
     OlderCell(String),
+    /// The store of a cell has no room; nothing was changed.
+    #[error("the server's disk is full")]
+    Full,
     /// The store of a cell or of a client failed.
     #[error("{0}")]
     Store(String),
@@ -68,7 +71,10 @@ impl Error {
 
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
-        Self::Store(error.to_string())
+        match error {
+            StoreError::Full => Self::Full,
+            error => Self::Store(error.to_string()),
+        }
     }
 }
 

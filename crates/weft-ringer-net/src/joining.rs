@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use weft_net::ClientTls;
 use weft_ringer::Bytes;
+use weft_vfs::host_file;
 
 use super::pki::{NewKey, Token, fingerprint, fingerprint_in, write_new};
 use super::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Result};
@@ -20,7 +21,7 @@ use super::{Answer, Ask, Conversation, Error, HANDSHAKE_LIMIT, Result};
 pub fn join(token: &Token, directory: &Path, name: &str) -> Result<()> {
     let files = ["client-key.pem", "client-cert.pem", "ca-cert.pem"];
     let io = |e| Error::io(directory.display().to_string(), e);
-    fs::create_dir_all(directory).map_err(io)?;
+    host_file::create_dir_all(directory, 0o777).map_err(io)?;
     // Before the token is used up.
     for file in files {
         if directory.join(file).exists() {
@@ -40,8 +41,7 @@ pub fn join(token: &Token, directory: &Path, name: &str) -> Result<()> {
                     .into(),
             ));
         }
-        write_new(&directory.join(files[1]), &chain, false)?;
-        fs::File::open(directory).and_then(|dir| dir.sync_all()).map_err(io)
+        write_new(&directory.join(files[1]), &chain, false)
     });
     if joined.is_err() {
         for file in files {

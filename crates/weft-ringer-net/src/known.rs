@@ -8,14 +8,13 @@
 //! instance, and must have reached at least that revision. Otherwise what the client has seen never
 //! happened in this cell.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_ringer::Generation;
 
 use crate::ServerGeneration;
-use crate::files::private;
+use crate::files::replace;
 
 /// The last server generation seen, and how far it had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,8 +143,8 @@ impl KnownCell {
         self.lock().seen
     }
 
-    /// Writes the state to its file if it has changed. Not durably: a state that a power cut leaves
-    /// is older, but still true.
+    /// Writes the state to its file if it has changed, durably: this may take the time of a flush of
+    /// the disk.
     pub fn save(&self) {
         let seen = {
             let mut state = self.lock();
@@ -154,11 +153,7 @@ impl KnownCell {
         };
         let Some(Seen { generation, instance, revision }) = seen else { return };
         let text = format!("{} {instance:032x} {revision}\n", generation.0);
-        let new = self.path.with_extension("new");
-        let made = private().write(true).create(true).truncate(true).open(&new);
-        let written = made.and_then(|mut file| file.write_all(text.as_bytes()));
-        let written = written.and_then(|()| std::fs::rename(&new, &self.path));
-        if let Err(e) = written {
+        if let Err(e) = replace(&self.path, text.as_bytes()) {
             tracing::debug!("{}: {e}", self.path.display());
             self.lock().is_unsaved = true;
         }

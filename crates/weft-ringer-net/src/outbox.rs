@@ -21,6 +21,8 @@ struct Queue {
     frames: VecDeque<Vec<u8>>,
     bytes: usize,
     closed: bool,
+    /// Nothing more is taken; what is queued is sent.
+    ending: bool,
     /// A frame that was taken out is being sent.
     busy: bool,
 }
@@ -64,7 +66,7 @@ impl Outbox {
             }
         };
         let mut queue = self.lock();
-        if queue.closed {
+        if queue.closed || queue.ending {
             return false;
         }
         if queue.bytes + bytes.len() > OUTBOX_MAX_BYTES {
@@ -91,7 +93,18 @@ impl Outbox {
         self.lock().closed
     }
 
-    /// Ends the connection in both directions.
+    /// Ends the connection once the messages posted so far are sent.
+    pub fn end(&self) {
+        let mut queue = self.lock();
+        queue.ending = true;
+        let is_sent = queue.frames.is_empty() && !queue.busy;
+        drop(queue);
+        if is_sent {
+            self.close();
+        }
+    }
+
+    /// Ends the connection in both directions, and drops the messages that are not sent yet.
     pub fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
@@ -132,6 +145,57 @@ impl Outbox {
             queue.bytes = queue.bytes.saturating_sub(bytes.len());
             queue.busy = false;
             self.changed.notify_all();
+            if queue.ending && queue.frames.is_empty() {
+                drop(queue);
+                return self.close();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use weft_ringer::Bytes;
+
+    /// A writer as that of TLS: messages go through the sending thread.
+    struct Secured(UnixStream);
+
+    impl Write for Secured {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.0.flush()
+        }
+    }
+
+    impl SendHalf for Secured {}
+
+    #[test]
+    fn a_connection_ends_behind_its_last_message() {
+        let message = Bytes(b"revoked".to_vec());
+        let sent = frame(&message).expect("it is short");
+        for (is_ended, wanted) in [(true, sent), (false, Vec::new())] {
+            let (near, mut far) = UnixStream::pair().expect("sockets");
+            let writer = Box::new(Secured(near.try_clone().expect("a socket")));
+            let outbox = Outbox::new(Arc::new(Socket::Unix(near)), &*writer);
+            assert!(outbox.post(&message));
+            if is_ended {
+                outbox.end();
+            } else {
+                outbox.close();
+            }
+            assert!(!outbox.post(&message), "nothing more is taken");
+            // The sending thread comes to it late.
+            outbox.run(writer);
+            assert!(outbox.is_closed());
+            let mut got = Vec::new();
+            far.read_to_end(&mut got).expect("its end");
+            assert_eq!(got, wanted);
         }
     }
 }

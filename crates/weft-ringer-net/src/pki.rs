@@ -16,9 +16,8 @@
 //! show a certificate of that very authority.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -29,6 +28,7 @@ use rcgen::{
 };
 use weft_net::Address;
 use weft_ringer::BlockHash;
+use weft_vfs::host_file::{self, NewFile};
 
 use super::{Error, MEMBER_NAME, PORT, Result};
 
@@ -73,13 +73,26 @@ pub fn is_member_name(name: &str) -> bool {
     (1..=MEMBER_MAX_BYTES).contains(&name.len()) && name.bytes().all(is_plain)
 }
 
-/// Writes a file that must not be there, for its owner alone if it is secret.
+/// Writes a file that must not be there, whole and durably, for its owner alone if it is secret.
 pub fn write_new(path: &Path, text: &str, secret: bool) -> Result<()> {
     let failed = |e| Error::io(path.display().to_string(), e);
     let mode = if secret { 0o600 } else { 0o644 };
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
+    let mut file = NewFile::create(path, mode).map_err(failed)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.persist_new()).map_err(failed)
+}
+
+/// An Ed25519 key in PKCS#8 version 1 (RFC 8410, section 7). The version 2 that `ring` makes has the
+/// public key too, and OpenSSL 3.0 cannot read it.
+fn pem_of(key: &KeyPair) -> Result<String> {
+    // Version, algorithm and the head of the secret, in both versions.
+    const BODY: [u8; 14] = [2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
+    let whole = key.serialize_der();
+    // The first two bytes are the head of it all, and the fifth is the version.
+    let is_expected = whole.get(5..16) == Some(&BODY[3..]);
+    let secret = whole.get(16..48).filter(|_| is_expected);
+    let secret = secret.ok_or_else(|| failed(&rcgen::Error::CouldNotParseKeyPair))?;
+    let text = BASE64.encode(&[&[48, 46][..], &BODY[..], secret].concat());
+    Ok(format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"))
 }
 
 fn authority_params() -> Result<CertificateParams> {
@@ -108,9 +121,9 @@ fn leaf_params(common_name: &str, names: Vec<String>) -> Result<CertificateParam
 /// [`weft_net::Error::Io`], also if one of the files is there.
 pub fn create(directory: &Path, hosts: &[String]) -> Result<()> {
     let io = |e| Error::io(directory.display().to_string(), e);
-    fs::create_dir_all(directory).map_err(io)?;
-    let key = new_key()?;
-    let (secret, params) = (secret_pem(&key)?, authority_params()?);
+    host_file::create_dir_all(directory, 0o777).map_err(io)?;
+    let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|e| failed(&e))?;
+    let (secret, params) = (pem_of(&key)?, authority_params()?);
     let issuer = CertifiedIssuer::self_signed(params, key).map_err(|e| failed(&e))?;
     let authority = issuer.pem();
     write_new(&directory.join("ca-key.pem"), &secret, true)?;
@@ -119,39 +132,15 @@ pub fn create(directory: &Path, hosts: &[String]) -> Result<()> {
     for (role, name, names) in
         [("server", "metadata server", hosts.to_vec()), ("client", ADMIN_NAME, member)]
     {
-        let key = new_key()?;
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|e| failed(&e))?;
         let params = leaf_params(name, names)?;
         let certificate = params.signed_by(&key, &issuer).map_err(|e| failed(&e))?;
         // The chain shows a new member the authority's certificate too.
         let chain = format!("{}{authority}", certificate.pem());
-        write_new(&directory.join(format!("{role}-key.pem")), &secret_pem(&key)?, true)?;
+        write_new(&directory.join(format!("{role}-key.pem")), &pem_of(&key)?, true)?;
         write_new(&directory.join(format!("{role}-cert.pem")), &chain, false)?;
     }
-    fs::File::open(directory).and_then(|dir| dir.sync_all()).map_err(io)
-}
-
-fn new_key() -> Result<KeyPair> {
-    KeyPair::generate_for(&PKCS_ED25519).map_err(|e| failed(&e))
-}
-
-/// The secret half of a key pair as PEM, in the first version of PKCS #8. The second version, which has
-/// the public half as well, is what `rcgen` writes, and OpenSSL 3.0 and GnuTLS cannot read it: the files
-/// are also for other programs (libnbd, QEMU, nbdkit).
-///
-/// Source: RFC 8410, "Private Key Format"; RFC 5958.
-fn secret_pem(key: &KeyPair) -> Result<String> {
-    /// A sequence, its version, the algorithm, and the secret as a string in a string.
-    const SECOND: [u8; 16] =
-        [0x30, 0x51, 2, 1, 1, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, SECRET_KEY_BYTES as u8];
-    const SECRET_KEY_BYTES: usize = 32;
-    let der = key.serialized_der();
-    let secret = der.strip_prefix(&SECOND).and_then(|rest| rest.get(..SECRET_KEY_BYTES));
-    let secret =
-        secret.ok_or_else(|| weft_net::Error::Tls("a new key is in an unknown form".into()))?;
-    let mut first = SECOND;
-    (first[1], first[4]) = (0x2e, 0);
-    let text = BASE64.encode(&[&first, secret].concat());
-    Ok(format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"))
+    Ok(())
 }
 
 /// The public key of a new member that asks for a certificate.
@@ -231,7 +220,7 @@ impl NewKey {
     /// # Errors
     /// [`weft_net::Error::Tls`] if there is no randomness.
     pub fn generate() -> Result<Self> {
-        new_key().map(Self)
+        KeyPair::generate_for(&PKCS_ED25519).map(Self).map_err(|e| failed(&e))
     }
 
     /// The public half.
@@ -240,12 +229,12 @@ impl NewKey {
         self.0.public_key_raw()
     }
 
-    /// The secret half, as PEM.
+    /// All of it, as PEM.
     ///
     /// # Errors
-    /// [`weft_net::Error::Tls`] if the key cannot be written in that form.
+    /// [`weft_net::Error::Tls`] if it is no Ed25519 key.
     pub fn pem(&self) -> Result<String> {
-        secret_pem(&self.0)
+        pem_of(&self.0)
     }
 }
 
@@ -348,6 +337,29 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let secret = fs::metadata(dir.path().join("ca-key.pem")).expect("there");
         assert_eq!(secret.permissions().mode() & 0o777, 0o600);
+    }
+
+    /// OpenSSL 3.0 reads version 1 of PKCS#8 alone, and so do the programs that use it.
+    #[test]
+    fn keys_are_of_the_version_that_all_programs_read() {
+        let key = NewKey::generate().expect("a key");
+        let pem = key.pem().expect("PEM");
+        let again = KeyPair::from_pem(&pem).expect("a key");
+        assert_eq!(again.public_key_raw(), key.public());
+        let dir = tempfile::tempdir().expect("a directory");
+        create(dir.path(), &["localhost".to_owned()]).expect("made");
+        for name in ["ca", "server", "client"] {
+            let path = dir.path().join(format!("{name}-key.pem"));
+            let pem = fs::read_to_string(&path).expect("a key");
+            let text = pem.lines().nth(1).expect("a line");
+            let der = data_encoding::BASE64.decode(text.as_bytes()).expect("base 64");
+            assert_eq!(der[..5], [0x30, 46, 2, 1, 0], "{name}: version 1 of PKCS#8");
+            let mut openssl = std::process::Command::new("openssl");
+            match openssl.args(["pkey", "-noout", "-in"]).arg(&path).output() {
+                Ok(read) => assert!(read.status.success(), "{name}: {read:?}"),
+                Err(e) => println!("not read by openssl: {e}"),
+            }
+        }
     }
 
     #[test]

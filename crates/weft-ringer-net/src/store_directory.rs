@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use weft_ringer::{ClientId, Incarnation};
+use weft_vfs::host_file;
 
-use crate::files::{private_dir, replace};
+use crate::files::replace;
 use crate::random::fill_random;
 use crate::{Error, Result, SECRET_BYTES, StoreRuns};
 
@@ -65,7 +66,7 @@ impl Home {
     /// Opens the directory for a new incarnation, and makes it if it is not there.
     pub fn open(dir: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io(format!("the local store {}", dir.display()), e);
-        private_dir(dir).map_err(failed)?;
+        host_file::create_dir_all(dir, 0o700).map_err(failed)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let lock = rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(

@@ -19,6 +19,7 @@ use weft_ringer::store::{
     CellStore, IndexChange, Record, Revision, Store, StoreError, StoreResult, Transaction,
 };
 use weft_ringer_net::{Answer, Ask, Error, Observer, Result};
+use weft_vfs::host_file;
 
 use crate::store::SqliteStore;
 
@@ -73,8 +74,7 @@ fn finish(from: &Path, to: &Path) -> Result<()> {
     // A file that appeared there meanwhile is not replaced.
     fs::hard_link(from, to).map_err(io)?;
     fs::remove_file(from).map_err(io)?;
-    let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io)
+    host_file::sync_parent(to).map_err(io)
 }
 
 /// Copies the cell that a server has into a new file at `path`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weft_net::{Address, Socket};
+use weft_net::{Address, Seat, Socket};
 use weft_ringer::{Bytes, ClientId};
 use weft_ringer_net::{
     Ask, Conversation, Denial, Error, HANDSHAKE_LIMIT, HELLO_MAX_BYTES, Outbox, PORT, Result,
@@ -46,7 +46,7 @@ fn identify(
 }
 
 /// Serves a connection to its end.
-pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
+pub(super) fn serve_connection(shared: &Shared, socket: Socket, seat: &Seat) -> Result<()> {
     let refusal = admission::refusal(&shared.options, &socket);
     let mut link = Conversation::accept(socket, shared.options.tls.as_ref())?;
     link.limit_frames(HELLO_MAX_BYTES);
@@ -74,6 +74,9 @@ pub(super) fn serve_connection(shared: &Shared, socket: Socket) -> Result<()> {
         }
         _ => false,
     };
+    if !enroll {
+        seat.settle();
+    }
     match first {
         Ask::Meet { peer } => return relay::meet(shared, link, peer),
         Ask::Come { rendezvous } => return relay::come(shared, link, rendezvous),

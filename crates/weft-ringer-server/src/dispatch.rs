@@ -198,11 +198,11 @@ impl Dispatcher {
                 let _ = tell.try_send(self.call(peer, rendezvous, certificate));
             }
             Event::Enroll { ask, outbox } => {
-                let answer = self.enroll(&ask)?;
+                let answer = unless_full(self.enroll(&ask))?;
                 outbox.post(&answer);
             }
             Event::Run { number, ask } => {
-                let answer = self.administrate(number, &ask)?;
+                let answer = unless_full(self.administrate(number, &ask))?;
                 self.sessions.answer(number, &answer);
             }
             Event::Left { number, client } => {
@@ -226,7 +226,11 @@ impl Dispatcher {
                         _ => message.client,
                     };
                     let forgotten = self.rollback.forget_client(&mut *self.store, of);
-                    forgotten?;
+                    // While there is no room, it is forgotten with a later message.
+                    match forgotten {
+                        Err(StoreError::Full) => {}
+                        forgotten => drop(forgotten?),
+                    }
                     self.mds(MdsEvent::Message(*message))?;
                 } else {
                     tracing::info!(
@@ -260,13 +264,8 @@ impl Dispatcher {
                 self.sessions.answer(number, &Answer::Denied { denial: Denial::NotAdmin });
             }
             Event::Check { number } => {
-                let mut checked = check(&*self.store)?;
-                let mended = self.mds.check_texts(&mut *self.store, &mut checked);
-                mended?;
-                let damage = self.store.damage()?.into_iter();
-                let damage = damage.map(|text| Problem { code: "store-damaged", text });
-                self.rollback.problems().chain(damage).for_each(|problem| checked.add(problem));
-                self.sessions.answer(number, &answer_of(checked));
+                let answer = unless_full(self.check())?;
+                self.sessions.answer(number, &answer);
             }
             Event::SawLater { client, seen, .. } => {
                 let noted = self.rollback.saw_later(&mut *self.store, client, seen);
@@ -276,6 +275,17 @@ impl Dispatcher {
             Event::Upstream(_) | Event::Stop => {}
         }
         Ok(())
+    }
+
+    /// Checks all records of the cell, and repairs the index of texts.
+    fn check(&mut self) -> Result<Answer> {
+        let mut checked = check(&*self.store)?;
+        let mended = self.mds.check_texts(&mut *self.store, &mut checked);
+        mended?;
+        let damage = self.store.damage()?.into_iter();
+        let damage = damage.map(|text| Problem { code: "store-damaged", text });
+        self.rollback.problems().chain(damage).for_each(|problem| checked.add(problem));
+        Ok(answer_of(checked))
     }
 
     /// Adds a client to a proxy. The client must have at least the proxy's permissions, because it
@@ -339,6 +349,14 @@ impl Dispatcher {
         if let Some(members) = &self.members {
             self.sessions.tell_revoked(members.revoked());
         }
+    }
+}
+
+/// Answers with the reason where a request could not be carried out because there was no room.
+fn unless_full(answer: Result<Answer>) -> Result<Answer> {
+    match answer {
+        Err(e @ Error::Full) => Ok(Answer::refused(&e.to_string())),
+        answer => answer,
     }
 }
 

@@ -350,8 +350,7 @@ impl ProxyCore {
                 if let Some(guest) = self.guests.remove(&client) {
                     guest.outbox.post(&Answer::Denied { denial });
                     if guest.joined {
-                        guest.outbox.drain(Duration::from_millis(100));
-                        guest.outbox.close();
+                        guest.outbox.end();
                     }
                 }
             }

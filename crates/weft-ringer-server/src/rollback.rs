@@ -137,7 +137,11 @@ impl Rollback {
         tracing::error!("this cell is an older copy: {}", Self::describe(client, &seen));
         let mut transaction = Transaction::default();
         transaction.put(later_key(client), encode(&seen));
-        store.commit(&transaction)?;
+        match store.commit(&transaction) {
+            // The client says it again at each connection.
+            Err(StoreError::Full) => {}
+            committed => drop(committed?),
+        }
         self.later.insert(client, seen);
         Ok(())
     }
@@ -149,11 +153,12 @@ impl Rollback {
         store: &mut dyn Store,
         client: ClientId,
     ) -> StoreResult<bool> {
-        let had_seen_later = self.later.remove(&client).is_some();
+        let had_seen_later = self.later.contains_key(&client);
         if had_seen_later {
             let mut transaction = Transaction::default();
             transaction.remove(later_key(client));
             store.commit(&transaction)?;
+            self.later.remove(&client);
         }
         Ok(had_seen_later)
     }

@@ -124,8 +124,8 @@ impl Server {
         for listener in bound {
             let shared = Arc::clone(&shared);
             let max = shared.options.connections_max;
-            listeners.push(listener.start_threads("ringer-client", max, move |socket| {
-                if let Err(e) = serve_connection(&shared, socket) {
+            listeners.push(listener.start_threads("ringer-client", max, move |socket, seat| {
+                if let Err(e) = serve_connection(&shared, socket, seat) {
                     tracing::info!("connection closed: {e}");
                 }
             })?);

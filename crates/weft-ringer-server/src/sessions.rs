@@ -165,7 +165,7 @@ impl Sessions {
         self.clients.retain(|_, c| {
             if is_of(&c.certificate) {
                 c.outbox.post(&denied);
-                c.outbox.close();
+                c.outbox.end();
             }
             !is_of(&c.certificate)
         });

@@ -97,6 +97,7 @@ mod error;
 pub mod locks;
 pub mod mds;
 pub mod op;
+mod owner_names;
 mod policy;
 pub mod proxy;
 pub mod query;
@@ -119,6 +120,7 @@ pub use encryption::{
     SHARES_XATTR, UnknownFormat, from_hex, is_encrypted,
 };
 pub use error::Refusal;
+pub use owner_names::{NOBODY, OWNERS_XATTR, OwnerKind, OwnerNames};
 pub use policy::{Archiving, COPIES_MAX, POLICY_XATTR, Policy, PolicyError, VERSIONS_MAX};
 pub use rnode::{
     Body, Bytes, Dirent, Holders, LINKS_MAX, Name, Rnode, TAGS_XATTR, TARGET_MAX_BYTES,

@@ -15,7 +15,8 @@
 //! - [`access`] decides permissions where no kernel does; [`acl`] keeps access control lists in step
 //!   with modes.
 //! - [`memfs`] is a complete file system in memory: the model.
-//! - [`hostdir`] is a directory of the host.
+//! - [`hostdir`] is a directory of the host; [`host_file`] makes and replaces files of the host as a
+//!   whole.
 //! - [`Synchronous`] is a layer under which changes are durable when their calls return.
 //! - [`conformance`] is the suite that every implementation goes through.
 //!
@@ -40,6 +41,7 @@ mod defaults;
 mod error;
 mod fs;
 mod handles;
+pub mod host_file;
 pub mod hostdir;
 mod invalidate;
 mod layer;

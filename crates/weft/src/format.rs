@@ -344,6 +344,22 @@ mod tests {
     }
 
     #[test]
+    fn images_of_other_apples_are_named() {
+        for (magic, word) in [
+            (&b"WOZ1"[..], "WOZ"),
+            (b"WOZ2", "WOZ"),
+            (b"MOOF", "MOOF"),
+            (b"2IMG", "2IMG"),
+            (b"\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00", "BIN/CUE"),
+        ] {
+            let mut head = vec![0; HEAD_BYTES];
+            head[..magic.len()].copy_from_slice(magic);
+            let words = recognise_bytes(&head, 1 << 20).words();
+            assert!(words.contains(word) && !words.starts_with(UNKNOWN), "{word}: {words}");
+        }
+    }
+
+    #[test]
     fn floppies_of_other_apples_are_named() {
         let named = |len: u64, marks: &[(usize, u8)]| {
             let mut head = vec![0; HEAD_BYTES];

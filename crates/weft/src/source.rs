@@ -158,7 +158,7 @@ impl Source {
     pub fn open(&self, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
         let device = match &self.nbd {
             Some(uri) => self.connect(uri.clone(), mode)?,
-            None => self.described.device.open(mode)?,
+            None => self.described.open_device(mode)?,
         };
         let device = match self.described.window {
             Some(window) => window.of(device)?,

@@ -325,13 +325,19 @@ pub struct Mount {
     /// since; changes that it had not sent become conflicts, and its earlier identity is set aside
     #[arg(long)]
     pub adopt_store: bool,
+    /// Owners and groups are those of the same name on this machine, not of the same number. The cell
+    /// gets the names of users that make files; other owners are shown as nobody (65534), or as
+    /// -o uid=N,gid=N
+    #[arg(long)]
+    pub map_users: bool,
     /// Return once it is mounted
     #[arg(long, short)]
     pub background: bool,
     /// Refuse writes
     #[arg(long, short)]
     pub read_only: bool,
-    /// Options as in fstab: ro, allow_other, noxattr, nosuid, ...
+    /// Options as in fstab: ro, allow_other, noxattr, nosuid, ...; uid=N,gid=N shows every file with
+    /// this owner and group
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Write the process id to this file once mounted

@@ -7,13 +7,20 @@
 //! the line never comes.
 
 use crate::failure::{FAILED, Failure};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use weft::vfs::host_file;
 
-/// Writes a process id to a file.
+/// Writes a process id to a file, which another process may read at any time.
 pub fn write_pid(file: &Path, pid: u32) -> Result<(), Failure> {
-    std::fs::write(file, format!("{pid}\n")).map_err(|e| weft::Error::host("write", file, e).into())
+    let text = format!("{pid}\n");
+    let written = match host_file::replace(file, text.as_bytes(), 0o666) {
+        // The file is this user's, and the directory is not.
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => std::fs::write(file, text),
+        written => written,
+    };
+    written.map_err(|e| weft::Error::host("write", file, e).into())
 }
 
 /// Runs this program with `--detached` and waits until it reports that it is ready. Returns its

@@ -280,7 +280,7 @@ impl Shown {
 }
 
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text)
+    weft::vfs::host_file::replace(path, text.as_bytes(), 0o666)
         .map_err(|e| Failure::new(format!("cannot write {}: {e}", path.display())))
 }
 

@@ -8,6 +8,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::io::Write;
 use std::path::Path;
+use weft::vfs::host_file;
 
 /// `completions`.
 pub fn completions(args: &cli::Completions) -> Outcome {
@@ -61,7 +62,7 @@ fn write_pages(command: &Command, verb: &str, dir: &Path) -> std::io::Result<()>
     more.control("SH", ["EXIT STATUS"]).text([roman(exit_status(verb))]);
     more.control("SH", ["SEE ALSO"]).text([roman(see_also(command, verb))]);
     more.to_writer(&mut page)?;
-    std::fs::write(dir.join(format!("{name}.1")), page)?;
+    host_file::replace(&dir.join(format!("{name}.1")), &page, 0o666)?;
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         write_pages(sub, format!("{verb} {}", sub.get_name()).trim(), dir)?;
     }

@@ -35,7 +35,7 @@ use weft::mount_options::MountOptions;
 use weft::net::{Address, ClientTls, Role, ServerTls};
 use weft::ringer::Bytes;
 use weft::ringer::mds::MdsOptions;
-use weft::ringer_client::{CONFLICTS_XATTR, CellTree, RingerFsOptions};
+use weft::ringer_client::{CONFLICTS_XATTR, CellTree, OwnerOptions, RingerFsOptions};
 use weft::ringer_net::pki::{self, Authority};
 use weft::ringer_net::{self as net, Answer, Ask, CellStatus, PORT};
 #[cfg(feature = "etcd")]
@@ -296,7 +296,8 @@ fn mount(out: Output, args: &Mount) -> Outcome {
     if mounts::clear_dead(&args.mountpoint)? {
         out.note(&format!("unmounted {dir}: the process of an earlier mount there had died"));
     }
-    let client = client_options(args)?;
+    let mut client = client_options(args)?;
+    client.owners = OwnerOptions { uid: options.uid, gid: options.gid, by_name: args.map_users };
     let store = client.directory.clone();
     let fs = CellTree::join(client).map_err(failed)?;
     let notes = fs.notes();

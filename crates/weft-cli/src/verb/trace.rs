@@ -9,11 +9,11 @@ use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::sync::Arc;
 use weft::block::{BlockDevice, Image, MemoryDevice, OpenMode, Recorder};
 use weft::patch::{BlockNr, BlockView, Counters, PatchKind, Verdict, draw};
 use weft::source::open_source;
+use weft::vfs::host_file::NewFile;
 use weft::{Options, Stack};
 use weft_crash::{Workload, record};
 use weft_crash_test::{BlockText, WatchedVolume};
@@ -50,9 +50,11 @@ pub fn run(out: Output, args: &cli::Trace) -> Outcome {
     let memory = Arc::new(MemoryDevice::from_image(image.clone()));
     let mut log = None;
     let device: Arc<dyn BlockDevice> = if let Some(path) = &args.record {
-        let file = File::create(path).map_err(|e| weft::Error::host("create", path, e))?;
-        let recorder = Arc::new(Recorder::to_log(Arc::clone(&memory), file)?);
-        log = Some(Arc::clone(&recorder));
+        let failed = |e| weft::Error::host("create", path, e);
+        let file = NewFile::create(path, 0o666).map_err(failed)?;
+        let handle = file.file().try_clone().map_err(failed)?;
+        let recorder = Arc::new(Recorder::to_log(Arc::clone(&memory), handle)?);
+        log = Some((Arc::clone(&recorder), file));
         recorder
     } else {
         Arc::clone(&memory) as _
@@ -80,8 +82,9 @@ pub fn run(out: Output, args: &cli::Trace) -> Outcome {
     let views: Vec<BlockView> = blocks.into_iter().map(|nr| engine.explain(nr)).collect();
     let (counters, block_bytes) = (stack.counters(), engine.block_bytes());
     stack.close()?;
-    if let Some(log) = log {
+    if let Some((log, file)) = log {
         log.finish()?;
+        file.replace()?;
     }
     let places: Vec<(u64, u32)> =
         views.iter().map(|view| (view.nr.0 * u64::from(block_bytes), block_bytes)).collect();

@@ -20,6 +20,7 @@ use weft::transfer::{
     HostSink, HostSource, ReadAhead, Tally, TarSink, TarSource, VolumeSink, VolumeSource,
 };
 use weft::vfs::Walker;
+use weft::vfs::host_file::NewFile;
 
 /// `import`.
 pub fn import(out: Output, args: &cli::Import) -> Outcome {
@@ -166,11 +167,14 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
             .past_damage(|e| damage.pass_error(e));
         let how = ("exporting", (!top.is_dir()).then(|| top.attr().size_bytes));
         if as_tar {
-            let stream: Box<dyn Write> = if to_stdout {
-                Box::new(std::io::stdout().lock())
-            } else {
-                let made = File::create(&args.to);
-                Box::new(made.map_err(|e| weft::Error::host("make", &args.to, e))?)
+            let host = |what, e| weft::Error::host(what, &args.to, e);
+            let mut file = match to_stdout {
+                true => None,
+                false => Some(NewFile::create(&args.to, 0o666).map_err(|e| host("make", e))?),
+            };
+            let stream: Box<dyn Write> = match &mut file {
+                None => Box::new(std::io::stdout().lock()),
+                Some(file) => Box::new(file),
             };
             // A single file goes into the stream under its own name.
             let name = if top.is_dir() { b"" } else { last_name(&from.path) };
@@ -179,7 +183,15 @@ pub fn export(out: Output, args: &cli::Export) -> Outcome {
                 source.send(top, &mut spelled.over(sink))
             });
             sink.left_out().iter().for_each(|what| out.note(what));
-            sent.inspect_err(|_| out.note("the tar stream is incomplete"))?;
+            drop(sink);
+            match file {
+                None => sent.inspect_err(|_| out.note("the tar stream is incomplete"))?,
+                // An earlier file stays otherwise.
+                Some(file) => {
+                    sent?;
+                    file.replace().map_err(|e| host("write", e))?;
+                }
+            }
             return damage.look(stack);
         }
         let mut sink = HostSink::new(&args.to);

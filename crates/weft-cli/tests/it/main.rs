@@ -54,6 +54,7 @@ mod ringer_encryption;
 mod ringer_etcd;
 mod ringer_locks;
 mod ringer_members;
+mod ringer_owners;
 mod ringer_permissions;
 mod ringer_proxy;
 #[cfg(feature = "quic")]
@@ -77,3 +78,4 @@ mod transform;
 mod transformed;
 mod trust;
 mod usage;
+mod whole_files;

@@ -207,6 +207,9 @@ fn a_server_on_a_full_disk_loses_nothing() {
     let unmount = Disk(disk.clone());
     serve(&cell.bench, "disk/cell", &cell.address(), "server.pid");
     let a = crate::ringer::mount(&cell.bench, "a", &cell.address(), &["--patience", "3"]);
+    let c = cell.mount("c");
+    fs::write(a.join("for all"), "text").unwrap();
+    assert_eq!(fs::read(c.join("for all")).unwrap(), b"text");
     fs::write(disk.join("ballast"), vec![1; 2 << 20]).unwrap();
     let mut done = Vec::new();
     let mut refused = None;
@@ -234,6 +237,16 @@ fn a_server_on_a_full_disk_loses_nothing() {
     };
     let after = names(&a);
     assert!(done.iter().all(|name| after.contains(name)), "what was acknowledged is there");
+    // A client dies, and its epoch ends: the server stays, and the others read.
+    cell.kill("c");
+    wait_until("the epoch of the dead client ends", || {
+        let status = cell.bench.json(&["ringer", "status", &cell.address()]);
+        let clients = status["clients"].as_array().expect("clients").clone();
+        assert_eq!(status["disk_full"], true, "{status}");
+        clients.iter().filter(|client| client["live"] == true).count() == 1
+    });
+    assert_eq!(fs::read(a.join("for all")).unwrap(), b"text");
+    assert_eq!(names(&a), after);
     fs::remove_file(disk.join("ballast")).unwrap();
     fs::File::open(&a).unwrap().sync_all().unwrap();
     let doctor = cell.bench.json(&["ringer", "doctor", &cell.address()]);

@@ -6,24 +6,39 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use weft_testing::wait_until;
 
 /// Users that own nothing on this machine.
-const ADA: u32 = 12345;
-const BEN: u32 = 12346;
-const ROOT: u32 = 0;
+pub const ADA: u32 = 12345;
+pub const BEN: u32 = 12346;
+pub const ROOT: u32 = 0;
+const ACCOUNTS: [(&str, u32); 2] = [("weft-ada", ADA), ("weft-ben", BEN)];
 
 /// A directory that all users reach, with the command `weft` in `bin`, and processes of several
 /// users, in a mount namespace of their own: there both users have names, and may open /dev/fuse as on
 /// most systems. What they mount is seen by no other process.
-struct Users {
-    bench: Bench,
+pub struct Users {
+    bench: Rc<Bench>,
     namespace: Child,
 }
 
 impl Users {
     /// `None`, with a line that says why, where this process cannot act for others.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
+        Self::on(Self::bench()?, &ACCOUNTS, "", "")
+    }
+
+    /// Users in a network of their own, in which this machine is also called `name`.
+    pub fn in_network(name: &str) -> Option<Self> {
+        let set_up = format!(
+            "ip link set lo up && cp /etc/hosts dev/hosts && echo 127.0.0.1 {name} >> dev/hosts &&
+             mount --bind dev/hosts /etc/hosts &&"
+        );
+        Self::on(Self::bench()?, &ACCOUNTS, "--net", &set_up)
+    }
+
+    fn bench() -> Option<Rc<Bench>> {
         if !can_mount() {
             return None;
         }
@@ -35,7 +50,7 @@ impl Users {
             let path = std::env::var("PATH").unwrap_or_default();
             path.split(':').any(|dir| Path::new(dir).join(tool).exists())
         };
-        for tool in ["setpriv", "unshare", "nsenter", "fusermount3"] {
+        for tool in ["setpriv", "unshare", "nsenter", "fusermount3", "ip"] {
             if !has(tool) {
                 println!("skipped: {tool} is not installed");
                 return None;
@@ -53,14 +68,35 @@ impl Users {
             std::fs::create_dir(&home).unwrap();
             std::os::unix::fs::chown(&home, Some(user), Some(user)).unwrap();
         }
+        Some(Rc::new(bench))
+    }
+
+    /// Another machine, as it were: the same directories, and users of these names and numbers.
+    pub fn machine(&self, accounts: &[(&str, u32)]) -> Self {
+        Self::on(Rc::clone(&self.bench), accounts, "", "").expect("a second namespace")
+    }
+
+    fn on(
+        bench: Rc<Bench>,
+        accounts: &[(&str, u32)],
+        more_spaces: &str,
+        set_up: &str,
+    ) -> Option<Self> {
+        let of = |line: &dyn Fn(&str, u32) -> String| -> String {
+            accounts.iter().map(|(name, id)| line(name, *id)).collect()
+        };
+        let users = of(&|name, id| format!("{name}:x:{id}:{id}::/:/bin/sh\n"));
+        let groups = of(&|name, id| format!("{name}:x:{id}:\n"));
         let lines = format!(
             "mount -t tmpfs none dev && mknod -m 666 dev/fuse c 10 229 &&
-             mount --bind dev/fuse /dev/fuse && cp /etc/passwd dev/passwd &&
-             echo weft-ada:x:{ADA}:{ADA}::/:/bin/sh >> dev/passwd &&
-             echo weft-ben:x:{BEN}:{BEN}::/:/bin/sh >> dev/passwd &&
-             mount --bind dev/passwd /etc/passwd && echo ready && exec sleep 3600"
+             mount --bind dev/fuse /dev/fuse &&
+             cp /etc/passwd dev/passwd && printf '{users}' >> dev/passwd &&
+             cp /etc/group dev/group && printf '{groups}' >> dev/group &&
+             mount --bind dev/passwd /etc/passwd && mount --bind dev/group /etc/group &&
+             {set_up} echo ready && exec sleep 3600"
         );
         let mut namespace = Command::new("unshare")
+            .args(Some(more_spaces).filter(|spaces| !spaces.is_empty()))
             .args(["--mount", "--propagation", "private", "sh", "-c", &lines])
             .current_dir(bench.dir())
             .stdin(Stdio::null())
@@ -86,8 +122,22 @@ impl Users {
         }
     }
 
+    /// Has Ada serve a cell with certificates (in `ada/pki`), and returns its address.
+    pub fn serve(&self, options: &str) -> String {
+        let out = self.ok(
+            ADA,
+            &format!(
+                "weft ringer init pki --host 127.0.0.1 >&2
+                 weft ringer serve c.cell --listen 127.0.0.1:0 --tls-certificates pki --background \
+                 --pid-file s.pid --json {options}"
+            ),
+        );
+        let served: serde_json::Value = serde_json::from_str(&out).expect(&out);
+        served["addresses"][0].as_str().expect("an address").to_owned()
+    }
+
     /// Runs lines of a shell as a user, in the user's directory; root's is the one above.
-    fn run(&self, user: u32, lines: &str) -> Ran {
+    pub fn run(&self, user: u32, lines: &str) -> Ran {
         let home = self.home(user);
         let path = format!(
             "{}:{}",
@@ -97,7 +147,7 @@ impl Users {
         let mut command = Command::new("nsenter");
         command
             .arg(format!("--target={}", self.namespace.id()))
-            .args(["--mount", "setpriv"])
+            .args(["--mount", "--net", "setpriv"])
             .arg(format!("--reuid={user}"))
             .arg(format!("--regid={user}"))
             .args(["--clear-groups", "bash", "-e", "-c"])
@@ -111,13 +161,13 @@ impl Users {
         ran(&command.output().expect("nsenter runs"))
     }
 
-    fn ok(&self, user: u32, lines: &str) -> String {
+    pub fn ok(&self, user: u32, lines: &str) -> String {
         let ran = self.run(user, lines);
         assert_eq!(ran.code, 0, "user {user}: {lines}\n{ran:#?}");
         ran.out
     }
 
-    fn fails(&self, user: u32, lines: &str) -> String {
+    pub fn fails(&self, user: u32, lines: &str) -> String {
         let ran = self.run(user, lines);
         assert_ne!(ran.code, 0, "user {user}: {lines}\n{ran:#?}");
         ran.err
@@ -138,11 +188,12 @@ impl Drop for Users {
 }
 
 /// The first block of commands below a heading of docs/ringer.md.
-fn documented(heading: &str) -> String {
+pub fn documented(heading: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ringer.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let below = page.split_once(&format!("\n{heading}\n")).expect("the heading").1;
-    let block = below.split_once("```sh\n").expect("a block").1;
+    let fence = below.split_once("\n```sh").expect("a block").1;
+    let block = fence.split_once('\n').expect("its lines").1;
     block.split_once("```").expect("its end").0.to_owned()
 }
 
@@ -191,14 +242,7 @@ fn root_of_a_new_cell_belongs_to_who_made_it_or_who_was_asked_for() {
 #[test]
 fn user_of_a_mount_pins_scrubs_and_settles_in_a_cell_of_another() {
     let Some(users) = Users::new() else { return };
-    users.ok(ADA, "weft ringer init pki --host 127.0.0.1");
-    let out = users.ok(
-        ADA,
-        "weft ringer serve c.cell --listen 127.0.0.1:0 --tls-certificates pki --background \
-         --pid-file s.pid --json",
-    );
-    let served: serde_json::Value = serde_json::from_str(&out).expect(&out);
-    let at = served["addresses"][0].as_str().expect("an address").to_owned();
+    let at = users.serve("");
     let out = users.ok(
         ADA,
         &format!(
@@ -267,4 +311,48 @@ fn user_of_a_mount_pins_scrubs_and_settles_in_a_cell_of_another() {
         users.ok(user, "weft umount m");
     }
     users.ok(ADA, "kill $(cat s.pid)");
+}
+
+/// A NAS and a laptop as the page sets them up: what they type, less the addresses of files that are
+/// root's, and with the mounts and the server in the background.
+#[test]
+fn a_cell_for_several_machines_is_run_as_documented() {
+    let Some(users) = Users::in_network("nas") else { return };
+    let mut token = String::new();
+    let mut machines = std::collections::BTreeSet::new();
+    for line in documented("### Run a cell for several machines").lines() {
+        let Some((machine, command)) = line.split_once("$ ") else {
+            assert!(line.starts_with("weft1."), "the output of `invite`: {line}");
+            continue;
+        };
+        let user = match machine {
+            "nas" => BEN,
+            "ada" => ADA,
+            other => panic!("{other} is a machine of the page"),
+        };
+        machines.insert(machine.to_owned());
+        let mut command = command.replace("/etc/weft/", "").replace("/srv/", "");
+        if let Some((_, rest)) = command.split_once("join ") {
+            let documented = rest.split(' ').next().expect("a token").to_owned();
+            command = command.replace(&documented, &token);
+        }
+        if command.starts_with("weft ringer serve") {
+            command += " --background --pid-file s.pid";
+        } else if command.contains(" mount ") && !command.contains("--background") {
+            command += " --background";
+        }
+        let out = users.ok(user, &command);
+        if command.contains("invite") {
+            out.lines().last().expect("a token").clone_into(&mut token);
+            assert!(token.ends_with("nas:7473"), "{token}");
+        }
+    }
+    assert_eq!(machines.len(), 2);
+    users.ok(ADA, "echo important > ~/family/will; sync ~/family");
+    wait_until("the NAS has a copy", || {
+        users.ok(BEN, "weft ringer holders family/will").contains("(here)")
+    });
+    // The laptop is off.
+    users.ok(ADA, "weft umount ~/family");
+    users.ok(BEN, "grep -x important family/will; weft umount family; kill $(cat s.pid)");
 }

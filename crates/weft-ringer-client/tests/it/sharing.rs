@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weft_ringer_client::{CONFLICTS_XATTR, RingerFs};
 use weft_vfs::{
-    Caller, Error, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr, Walker, XattrSet,
+    Caller, DirCursor, Error, FileSystem, Handle, OpenFlags, RenameFlags, SetAttr, Walker, XattrSet,
 };
 
 use super::Cell;
@@ -356,4 +356,39 @@ fn leaving_client_releases_its_leases() {
     let b = cell.join("b");
     let error = Walker::new(&b).read_file(b"/file").expect_err("no client has it");
     assert!(error.to_string().contains("is unavailable"), "{error}");
+}
+
+/// A client that makes names takes the directory's lease from a reader at each turn: a listing of many
+/// calls went on only when it had it back, for each call.
+#[test]
+fn a_long_listing_needs_the_lease_of_the_directory_once() {
+    let mut cell = Cell::new(HOUR);
+    let (a, b) = (cell.join("a"), cell.join("b"));
+    let all: Vec<Vec<u8>> = (0..300).map(|n| format!("{n:03}").into_bytes()).collect();
+    for name in &all {
+        write(&a, &[b"/", &name[..]].concat(), b"");
+    }
+    let (mut names, mut cursor) = (Vec::new(), DirCursor(0));
+    let mut read_on = |count: usize| {
+        let begun = names.len();
+        b.readdir(b.root(), cursor, &mut |entry| {
+            if names.len() - begun == count {
+                return false;
+            }
+            cursor = entry.next;
+            names.push(entry.name.to_vec());
+            true
+        })
+        .expect("listed");
+        names.len() - begun
+    };
+    assert_eq!(read_on(10), 10);
+    // It has the only lease from here on, and no server gives it away.
+    write(&a, b"/later", b"");
+    cell.stop();
+    while read_on(50) > 0 {}
+    names.sort_unstable();
+    let mut wanted = [vec![b".".to_vec(), b"..".to_vec()], all].concat();
+    wanted.sort_unstable();
+    assert_eq!(names, wanted);
 }

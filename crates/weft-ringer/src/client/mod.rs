@@ -444,7 +444,7 @@ impl Client {
     /// Returns true if changes wait because the server's store had no room at last.
     #[must_use]
     pub fn is_server_full(&self) -> bool {
-        self.log.is_server_full && self.log.len() > 0
+        self.session.is_server_full || (self.log.is_server_full && self.log.len() > 0)
     }
 
     /// Returns the client's changes that are not known to be carried out, in order.
@@ -531,6 +531,14 @@ impl Client {
                 if let Reply::Welcome { welcome } = reply {
                     return self.welcomed(now, generation, id, &welcome);
                 }
+                let body = self.outstanding.get(&id).map(|o| &o.body);
+                let waits =
+                    matches!(body, Some(RequestBody::Hello { .. } | RequestBody::Acquire { .. }));
+                if waits && reply == (Reply::No { why: Refusal::NoSpace }) {
+                    // It is sent again until there is room.
+                    self.session.is_server_full = true;
+                    return;
+                }
                 // A later generation of the server does not know this session.
                 let forgotten =
                     generation > self.session.generation && reply == Reply::NoSession {};
@@ -600,6 +608,7 @@ impl Client {
                 RequestBody::Acquire { rnode, .. },
                 Reply::Granted { rnode: state, mode, token, holders },
             ) if token > outstanding.floor && state.id == rnode => {
+                self.session.is_server_full = false;
                 self.granted(*state, holders, mode, token);
             }
             (

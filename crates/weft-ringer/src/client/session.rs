@@ -34,6 +34,8 @@ pub(super) struct Session {
     lasts_micros: u64,
     pub(super) slot: u32,
     renewed: Moment,
+    /// Whether the server cannot begin an epoch of this client because its disk is full.
+    pub(super) is_server_full: bool,
 }
 
 impl Session {
@@ -47,6 +49,7 @@ impl Session {
             lasts_micros: 0,
             slot: 0,
             renewed: Moment(0),
+            is_server_full: false,
         }
     }
 
@@ -91,6 +94,7 @@ impl Client {
             return;
         }
         let sent = hello.sent;
+        self.session.is_server_full = false;
         self.outstanding.retain(|_, o| !matches!(o.body, RequestBody::Hello { .. }));
         let same_epoch = welcome.epoch == self.session.epoch;
         self.session.generation = generation;

@@ -68,6 +68,8 @@ pub(crate) struct Leases {
     awaited: BTreeSet<RnodeId>,
     /// The grace period: nothing is granted before all clients have reclaimed their leases.
     pub(crate) grace: bool,
+    /// Set while no write lease is granted: readers go before clients that wait to write.
+    pub(crate) withholds_writes: bool,
     retry_micros: u64,
 }
 
@@ -81,7 +83,8 @@ impl super::Mds {
 impl Leases {
     pub(crate) fn new(generation: Generation, retry_micros: u64) -> Self {
         let (table, awaited) = (BTreeMap::new(), BTreeSet::new());
-        Self { generation, granted: 0, table, awaited, grace: false, retry_micros }
+        let (grace, withholds_writes) = (false, false);
+        Self { generation, granted: 0, table, awaited, grace, withholds_writes, retry_micros }
     }
 
     /// Returns the lease that a client holds, with the token of the grant.
@@ -260,10 +263,15 @@ impl Leases {
     fn advance(&mut self, now: Moment, rnode: RnodeId) -> Vec<Step> {
         let mut steps = Vec::new();
         let Some(entry) = self.table.get_mut(&rnode) else { return steps };
-        while let Some(&Waiting { client, request, mode, by_name }) = entry.queue.front() {
+        let withholds = self.withholds_writes;
+        let is_next = |waiting: &Waiting| !withholds || waiting.mode != Mode::Write;
+        while let Some(at) = entry.queue.iter().position(is_next) {
             if self.grace {
                 break;
             }
+            let Some(&Waiting { client, request, mode, by_name }) = entry.queue.get(at) else {
+                break;
+            };
             let mut excluded = false;
             for (&holder, held) in entry.held.iter_mut().filter(|(c, _)| **c != client) {
                 let Some(to) = Entry::must_lower(held.mode, mode) else { continue };
@@ -277,7 +285,7 @@ impl Leases {
             if excluded {
                 break;
             }
-            entry.queue.pop_front();
+            entry.queue.remove(at);
             // The requested mode may be less than the mode held: the larger one stays.
             let mode = entry.held.get(&client).map_or(mode, |h| h.mode.max(mode));
             self.granted += 1;

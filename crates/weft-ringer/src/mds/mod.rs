@@ -5,7 +5,8 @@
 //! and be opened anew: the outcome of its last transaction is unknown.
 //!
 //! Invariants, beyond those of the lease table (`leases`):
-//! - A session's end is in the store before its leases are granted to others.
+//! - A session's end is in the store before its leases are granted to others; for reading also
+//!   before that while the store is full (`full`).
 //! - A client's log is applied in order, each change once; the number of the last change is stored
 //!   in the same transaction as its effects.
 //! - Every transaction expects the cell's record as this server wrote it. So of two servers on one
@@ -18,6 +19,7 @@ mod batch;
 mod check;
 mod commit;
 mod copies;
+mod full;
 mod history;
 mod leases;
 mod locks;
@@ -52,6 +54,7 @@ use self::stop::Stop;
 pub use self::sweep::{ADD_AT_ONCE, DELETE_LIMIT, SweepError};
 use crate::error::Refusal;
 use crate::op::Logged;
+use crate::owner_names::OWNERS_XATTR;
 use crate::rnode::Rnode;
 use crate::store::{
     IndexChange, IndexSource, Revision, Store, StoreError, StoreResult, Transaction,
@@ -135,7 +138,7 @@ pub struct Mds {
     /// Questions of clients that wait for a lease.
     questions: Vec<names::Question>,
     /// Whether the store had no room for the last transaction.
-    is_full: std::cell::Cell<bool>,
+    full: full::FullStore,
 }
 
 impl Mds {
@@ -168,8 +171,12 @@ impl Mds {
             None => Numbers { slot: 0, epoch: Epoch(0) },
         };
         if old.is_none() {
-            let RootOwner { uid, gid, perm } = options.root;
-            let root = Rnode { uid, gid, perm, ..Rnode::root(wall) };
+            let RootOwner { uid, gid, perm, names } = &options.root;
+            let mut root = Rnode { uid: *uid, gid: *gid, perm: *perm, ..Rnode::root(wall) };
+            if !names.is_empty() {
+                let text = crate::Bytes(names.to_string().into_bytes());
+                root.xattrs.insert(crate::Bytes(OWNERS_XATTR.to_vec()), text);
+            }
             transaction.put(records::rnode_key(root.id), encode(&root));
         }
         let cell = store.commit(&transaction)?;
@@ -196,7 +203,7 @@ impl Mds {
             sessions,
             live: BTreeMap::new(),
             proxied: BTreeMap::new(),
-            is_full: std::cell::Cell::new(false),
+            full: full::FullStore::default(),
         };
         // Each epoch may have been renewed just before the last generation ended, which was before
         // now.
@@ -263,15 +270,19 @@ impl Mds {
         event: MdsEvent,
     ) -> StoreResult<Vec<ToClient>> {
         let mut out = Vec::new();
+        self.withhold_writes();
         self.end_due(store, now, &mut out)?;
         match event {
             MdsEvent::Message(message) => self.message(store, now, message, &mut out)?,
             MdsEvent::Tick => {
                 let steps = self.leases.advance_all(now);
                 self.take(store, now, steps, &mut out)?;
-                self.forget_what_is_due(store, now)?;
-                self.sweep_texts(store)?;
-                self.clear_snapshots(store)?;
+                self.try_full_store(store, now)?;
+                if !self.is_full() {
+                    full::or_later(self.forget_what_is_due(store, now))?;
+                    full::or_later(self.sweep_texts(store))?;
+                    full::or_later(self.clear_snapshots(store))?;
+                }
                 let steps = self.locks.leases.advance_all(now);
                 self.take_locks(steps, &mut out);
             }
@@ -290,14 +301,37 @@ impl Mds {
         let due = self.live.iter().filter(|(_, live)| now >= live.ends);
         let due: Vec<ClientId> = due.map(|(client, _)| *client).collect();
         for client in due {
-            let Some(mut session) = self.sessions.get(&client).cloned() else { continue };
-            session.live = false;
-            self.end_session(store, now, client, session, Transaction::default(), out)?;
+            let Some(session) = self.sessions.get(&client).cloned() else { continue };
+            self.expire(store, now, client, session, out)?;
         }
         Ok(())
     }
 
+    /// Ends the session of a client. If the store has no room, the next transaction records it, and
+    /// no write leases are granted until then: a later generation of the server that does not know
+    /// of the end would let the client reclaim its leases.
+    fn expire(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        client: ClientId,
+        session: Session,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        let session = Session { live: false, ..session };
+        let mut transaction = Transaction::default();
+        transaction.put(key(b's', client.0), encode(&session));
+        if full::or_later(self.commit(store, transaction))?.is_none() {
+            self.full.record_later(client, session.clone());
+            self.withhold_writes();
+        }
+        self.drop_session(store, now, client, session, out)
+    }
+
     /// Stores `session` in place of the client's old one, and drops the leases of that.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]: nothing was changed, here either.
     fn end_session(
         &mut self,
         store: &mut dyn Store,
@@ -309,6 +343,18 @@ impl Mds {
     ) -> StoreResult<()> {
         transaction.put(key(b's', client.0), encode(&session));
         self.commit(store, transaction)?;
+        self.drop_session(store, now, client, session, out)
+    }
+
+    /// Replaces the session of a client by one that is recorded, and drops the leases of the old one.
+    fn drop_session(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        client: ClientId,
+        session: Session,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
         self.sessions.insert(client, session);
         self.live.remove(&client);
         self.questions.retain(|q| q.client != client);
@@ -341,19 +387,16 @@ impl Mds {
 
     fn commit(&self, store: &mut dyn Store, mut transaction: Transaction) -> StoreResult<Revision> {
         transaction.expect.push((records::CELL.to_vec(), Some(self.cell)));
+        self.full.add_to(&mut transaction);
         let committed = store.commit(&transaction);
-        match &committed {
-            Ok(_) if !transaction.changes.is_empty() => self.is_full.set(false),
-            Err(StoreError::Full) => self.is_full.set(true),
-            _ => {}
-        }
+        self.full.note(&committed, !transaction.changes.is_empty());
         committed
     }
 
     /// Returns true if the store had no room for the last transaction.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.is_full.get()
+        self.full.is_full()
     }
 
     fn message(
@@ -442,6 +485,11 @@ impl Mds {
                 store.prefetch(&[records::rnode_key(rnode), records::holders_key(rnode)])?;
                 if records::load_rnode(store, rnode)?.is_some() {
                     let steps = self.leases.acquire(now, client, id, rnode, mode);
+                    if steps.is_empty() && mode == Mode::Write && self.leases.withholds_writes {
+                        // It is granted when there is room.
+                        let reply = Reply::No { why: Refusal::NoSpace };
+                        out.push(self.reply(client, id, reply));
+                    }
                     return self.take(store, now, steps, out);
                 }
                 Reply::No { why: Refusal::Stale }
@@ -502,7 +550,16 @@ impl Mds {
             let numbers = self.numbers_with(&session);
             let mut transaction = Transaction::default();
             transaction.put(records::NUMBERS.to_vec(), encode(&numbers));
-            self.end_session(store, now, client, session, transaction, out)?;
+            match self.end_session(store, now, client, session, transaction, out) {
+                // The client asks again. No number may be used that a later generation could use
+                // again, so no session begins while there is no room.
+                Err(StoreError::Full) => {
+                    let reply = Reply::No { why: Refusal::NoSpace };
+                    out.push(self.reply(client, id, reply));
+                    return Ok(());
+                }
+                ended => ended?,
+            }
             self.numbers = numbers;
             self.live.insert(client, Live { ends, must_reclaim: false });
         }
@@ -549,9 +606,8 @@ impl Mds {
         id: RequestId,
         out: &mut Vec<ToClient>,
     ) -> StoreResult<()> {
-        let Some(mut session) = self.sessions.get(&client).cloned() else { return Ok(()) };
-        session.live = false;
-        self.end_session(store, now, client, session, Transaction::default(), out)?;
+        let Some(session) = self.sessions.get(&client).cloned() else { return Ok(()) };
+        self.expire(store, now, client, session, out)?;
         out.push(self.reply(client, id, Reply::NoSession {}));
         Ok(())
     }
@@ -667,7 +723,10 @@ impl Mds {
         if transaction.changes.is_empty() {
             return Ok(());
         }
-        self.commit(store, transaction).map(|_| ())
+        if full::or_later(self.commit(store, transaction))?.is_none() {
+            self.full.reap_later();
+        }
+        Ok(())
     }
 
     fn reap_all(&self, store: &mut dyn Store) -> StoreResult<()> {

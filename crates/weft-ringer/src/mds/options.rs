@@ -1,5 +1,7 @@
 //! The options of a metadata server.
 
+use crate::owner_names::OwnerNames;
+
 /// Options of a metadata server.
 #[derive(Debug, Clone)]
 pub struct MdsOptions {
@@ -21,7 +23,7 @@ impl Default for MdsOptions {
 }
 
 /// The owner and mode of the root of a new cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootOwner {
     /// The owner.
     pub uid: u32,
@@ -29,10 +31,12 @@ pub struct RootOwner {
     pub gid: u32,
     /// The permission bits.
     pub perm: u16,
+    /// The names of the owner and the group, for clients that map owners by name.
+    pub names: OwnerNames,
 }
 
 impl Default for RootOwner {
     fn default() -> Self {
-        Self { uid: 0, gid: 0, perm: 0o755 }
+        Self { uid: 0, gid: 0, perm: 0o755, names: OwnerNames::default() }
     }
 }

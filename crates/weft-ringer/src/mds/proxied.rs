@@ -12,7 +12,7 @@
 //! - The locks of a client end with its epoch, and with its proxy's.
 
 use super::records::{Numbers, Session};
-use super::{Mds, ToClient, records};
+use super::{Mds, ToClient, full, records};
 use crate::error::Refusal;
 use crate::store::{Store, StoreResult, Transaction};
 use crate::types::{ClientId, Epoch, Incarnation, Moment, RequestId, Seq};
@@ -88,7 +88,11 @@ impl Mds {
             let numbers = self.numbers_with(&session);
             let mut transaction = Transaction::default();
             transaction.put(records::NUMBERS.to_vec(), encode(&numbers));
-            self.end_session(store, now, client, session, transaction, out)?;
+            // While the store is full, the proxy asks again.
+            let ended = self.end_session(store, now, client, session, transaction, out);
+            if full::or_later(ended)?.is_none() {
+                return Ok(());
+            }
             self.numbers = numbers;
             self.proxied.insert(client, ProxiedClient { proxy, entered: Some(request) });
         }

@@ -174,7 +174,11 @@ impl Mds {
         if transaction.changes.is_empty() {
             return Ok(());
         }
-        self.commit(store, transaction).map(|_| ())
+        let committed = self.commit(store, transaction).map(|_| ());
+        if matches!(committed, Err(StoreError::Full)) {
+            self.texts.from = Some(from);
+        }
+        committed
     }
 
     /// Checks that the index has the texts that are kept, and no others, and repairs it. The

@@ -12,6 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use wasmtime::{Engine, Module};
+use weft_vfs::host_file::NewFile;
 
 use crate::Result;
 
@@ -45,7 +46,7 @@ pub(super) fn through(
     }
     let module = compile()?;
     let kept = module.serialize().map_err(std::io::Error::other);
-    if let Err(e) = kept.and_then(|compiled| write(directory, &path, &compiled)) {
+    if let Err(e) = kept.and_then(|compiled| write(&path, &compiled)) {
         tracing::debug!("{}: not kept: {e}", path.display());
     }
     Ok(module)
@@ -75,16 +76,9 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     (blake3::hash(&compiled).as_bytes()[..] == content[..]).then_some(compiled)
 }
 
-fn write(directory: &Path, path: &Path, compiled: &[u8]) -> std::io::Result<()> {
-    let fresh = directory.join(format!(".fresh-{}", std::process::id()));
-    let mut file = std::fs::File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&fresh)?;
+fn write(path: &Path, compiled: &[u8]) -> std::io::Result<()> {
+    let mut file = NewFile::create(path, 0o600)?;
     file.write_all(blake3::hash(compiled).as_bytes())?;
     file.write_all(compiled)?;
-    drop(file);
-    std::fs::rename(&fresh, path)
+    file.replace()
 }

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use weft::hfs::interchange::{self, Fork, Format, Meta, Reader, extension};
 use weft::hfs::macroman;
+use weft::vfs::host_file::NewFile;
 
 /// Both forks and the metadata of a file. The forks are in unnamed files, as they may be large and
 /// are needed in another order than they are read.
@@ -161,8 +162,13 @@ fn target(args: &Convert, meta: &Meta) -> Result<PathBuf, Failure> {
 fn pack(whole: &mut Whole, format: Format, to: &Path) -> interchange::Result<()> {
     whole.data.seek(SeekFrom::Start(0))?;
     whole.resource.seek(SeekFrom::Start(0))?;
-    let file = File::create_new(to)?;
-    let mut out = BufWriter::with_capacity(256 << 10, file);
+    if to.symlink_metadata().is_ok() {
+        return Err(std::io::Error::from(std::io::ErrorKind::AlreadyExists).into());
+    }
+    let mut new = NewFile::create(to, 0o666)?;
+    let mut out = BufWriter::with_capacity(256 << 10, &mut new);
     interchange::write(format, &whole.meta, &mut whole.data, &mut whole.resource, &mut out)?;
-    Ok(out.flush()?)
+    out.flush()?;
+    drop(out);
+    Ok(new.persist_new()?)
 }

@@ -18,6 +18,7 @@ use weft::Stack;
 use weft::block::OpenMode;
 use weft::hfs::macroman;
 use weft::hfs::streams::MacVolume;
+use weft::vfs::host_file::NewFile;
 use weft::vfs::{Error as FsError, Walker};
 
 /// `hfs`.
@@ -193,8 +194,12 @@ fn unwrap(out: Output, args: &Unwrap) -> Outcome {
     }
     let len = image.device.geometry().len_bytes;
     let failed = |e: std::io::Error| Failure::from(weft::Error::host("write", &args.to, e));
-    let file =
-        std::fs::File::create_new(&args.to).map_err(|e| weft::Error::host("make", &args.to, e))?;
+    let made = |e| weft::Error::host("make", &args.to, e);
+    if args.to.symlink_metadata().is_ok() {
+        return Err(made(std::io::ErrorKind::AlreadyExists.into()).into());
+    }
+    let new = NewFile::create(&args.to, 0o666).map_err(made)?;
+    let file = new.file();
     file.set_len(len).map_err(failed)?;
     let mut buffer = vec![0; RUN_BYTES];
     let mut at = 0;
@@ -207,7 +212,7 @@ fn unwrap(out: Output, args: &Unwrap) -> Outcome {
         }
         at += n as u64;
     }
-    file.sync_all().map_err(failed)?;
+    new.persist_new().map_err(failed)?;
     let (to, layers) = (args.to.display().to_string(), image.layer_names());
     let off = if layers.is_empty() { "nothing".to_owned() } else { layers.join(", ") };
     let report = json!({ "image": to, "len_bytes": len, "layers": layers, "problems": wrong });

@@ -12,6 +12,7 @@ use weft::ringer::mds::Level;
 use weft::ringer::{Bytes, CellId, ClientId, RnodeId};
 use weft::ringer_net::pki::{self, Token};
 use weft::ringer_net::{self as net, Answer, Ask, Denial};
+use weft::vfs::host_file;
 
 /// `ringer init`.
 pub(super) fn init(out: Output, args: &Init) -> Outcome {
@@ -129,7 +130,7 @@ fn join_by_cell(token: &Token, directory: &Path, name: &str) -> Result<PathBuf, 
     };
     let place = directory.join(cell.to_string());
     // An existing directory is replaced only if it is empty.
-    std::fs::rename(&joining, &place).map_err(|e| kept(format!("{}: {e}", place.display())))?;
+    host_file::rename(&joining, &place).map_err(|e| kept(format!("{}: {e}", place.display())))?;
     Ok(place)
 }
 

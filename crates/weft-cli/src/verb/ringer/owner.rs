@@ -4,38 +4,17 @@
 use crate::cli::ringer::{Own, Serve};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
-use std::path::Path;
 use weft::control::{control, mount_of};
 use weft::ringer::mds::RootOwner;
+use weft::ringer::{OwnerKind, OwnerNames};
 use weft::ringer_client::ControlRequest;
+use weft::ringer_client::accounts::Account;
 
 /// A user and perhaps a group, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Owner {
     uid: u32,
     gid: Option<u32>,
-}
-
-/// Returns the numbers in the line for `name` of a file such as /etc/passwd: the third field, and
-/// the fourth.
-fn line_of(text: &str, name: &str) -> Option<(u32, Option<u32>)> {
-    text.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then_some(())?;
-        let id = fields.nth(1)?.parse().ok()?;
-        Some((id, fields.next().and_then(|gid| gid.parse().ok())))
-    })
-}
-
-/// Looks up a name in a database of this machine (`passwd` or `group`).
-fn look_up(database: &str, name: &str) -> Option<(u32, Option<u32>)> {
-    let file = std::fs::read_to_string(Path::new("/etc").join(database)).unwrap_or_default();
-    // Users of a directory service are not in the file.
-    line_of(&file, name).or_else(|| {
-        let mut getent = std::process::Command::new("getent");
-        let out = getent.arg(database).arg(name).output().ok()?;
-        line_of(&String::from_utf8_lossy(&out.stdout), name)
-    })
 }
 
 impl Owner {
@@ -51,13 +30,19 @@ impl Owner {
         };
         let (uid, own_gid) = match user.parse() {
             Ok(uid) => (uid, None),
-            Err(_) => look_up("passwd", user).ok_or_else(|| none("user", user))?,
+            Err(_) => {
+                let found = Account::of_name(OwnerKind::User, user);
+                found.map(|a| (a.id, a.gid)).ok_or_else(|| none("user", user))?
+            }
         };
         let gid = match group {
             None => own_gid,
             Some(group) => Some(match group.parse() {
                 Ok(gid) => gid,
-                Err(_) => look_up("group", group).ok_or_else(|| none("group", group))?.0,
+                Err(_) => {
+                    let found = Account::of_name(OwnerKind::Group, group);
+                    found.ok_or_else(|| none("group", group))?.id
+                }
             }),
         };
         Ok(Self { uid, gid })
@@ -77,7 +62,14 @@ pub(super) fn of_root(args: &Serve) -> Result<RootOwner, Failure> {
         Some(owner) => (owner.uid, owner.gid.unwrap_or(own)),
         None => (rustix::process::geteuid().as_raw(), own),
     };
-    Ok(RootOwner { uid, gid, perm: mode(&args.root_mode)? })
+    let mut names = OwnerNames::default();
+    for (kind, number) in [(OwnerKind::User, uid), (OwnerKind::Group, gid)] {
+        // Root is number 0 everywhere.
+        if let Some(account) = Account::of_number(kind, number).filter(|_| number != 0) {
+            names.add(kind, &account.name, number);
+        }
+    }
+    Ok(RootOwner { uid, gid, perm: mode(&args.root_mode)?, names })
 }
 
 /// `ringer own`.

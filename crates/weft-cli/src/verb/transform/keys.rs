@@ -5,10 +5,10 @@ use crate::cli::transform::{KeysVerb, ListKeys, NewKey};
 use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use data_encoding::HEXLOWER;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use weft::networks::KeyPlace;
 use weft::transform::{KEY_BYTES, Key};
+use weft::vfs::host_file;
 
 /// `keys`.
 pub fn run(out: Output, verb: &KeysVerb) -> Outcome {
@@ -25,7 +25,8 @@ fn place(name: &str) -> Result<PathBuf, Failure> {
     }
     let directory =
         user_keys().ok_or_else(|| Failure::usage("HOME is not set: give a path for the keys"))?;
-    make_directory(&directory)
+    // A key that a power cut takes away takes along what was sealed with it.
+    host_file::create_dir_all(&directory, 0o777)
         .map_err(|e| Failure::from(weft::Error::host("make", &directory, e)))?;
     Ok(directory.join(name))
 }
@@ -62,45 +63,13 @@ fn new(out: Output, args: &NewKey) -> Outcome {
     let mut content = HEXLOWER.encode(&key).into_bytes();
     content.push(b'\n');
     content.extend_from_slice(&old);
-    replace(&path, &content).map_err(failed)?;
+    // For its owner alone, and durably: files are sealed with the key from now on.
+    host_file::replace(&path, &content, 0o600).map_err(failed)?;
     let id = HEXLOWER.encode(&Key::new(key).id());
     let shown = path.display().to_string();
     let report = serde_json::json!({ "file": shown, "id": id });
     out.confirm(&report, &format!("{shown}: key {id}; keep a copy: without it files are lost"))?;
     Ok(DONE)
-}
-
-/// Makes a directory, and those above it, durably: a key that a power cut takes away takes along what
-/// was sealed with it.
-fn make_directory(directory: &Path) -> std::io::Result<()> {
-    if directory.is_dir() {
-        return Ok(());
-    }
-    let above = directory.parent().filter(|above| !above.as_os_str().is_empty());
-    if let Some(above) = above {
-        make_directory(above)?;
-    }
-    match std::fs::create_dir(directory) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        made => made.and_then(|()| sync_directory(above.unwrap_or(Path::new(".")))),
-    }
-}
-
-fn sync_directory(directory: &Path) -> std::io::Result<()> {
-    std::fs::File::open(directory)?.sync_all()
-}
-
-/// Writes a file that only its owner can read, atomically and durably: files are sealed with the key
-/// from now on.
-fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-    let directory = above.unwrap_or(Path::new("."));
-    // No key has a name that begins so, and no two processes the same.
-    let mut fresh = tempfile::Builder::new().prefix(".weft-key-").tempfile_in(directory)?;
-    fresh.write_all(content)?;
-    fresh.as_file().sync_all()?;
-    fresh.persist(path)?;
-    sync_directory(directory)
 }
 
 fn list(out: Output, args: &ListKeys) -> Outcome {

@@ -6,11 +6,13 @@ use crate::failure::{DONE, Failure, Outcome};
 use crate::output::Output;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 use weft::transform::exec::{Chain, Pool, RunOptions, run as stream};
 use weft::transform::store::{Limits, MemoryBase, open};
 use weft::transform::text::Side;
 use weft::transform::{Io, Network};
+use weft::vfs::host_file::NewFile;
 
 /// The direction of the data: a store network runs as on a write, a view as on a read.
 fn direction(network: &Network, inverse: bool) -> Io {
@@ -28,9 +30,13 @@ pub fn run(out: Output, args: &Run) -> Outcome {
         None => Box::new(std::io::stdin().lock()),
         Some(path) => Box::new(File::open(path).map_err(|e| weft::Error::host("open", path, e))?),
     };
-    let mut output: Box<dyn Write> = match &args.output {
+    let made = |path: &PathBuf| {
+        NewFile::create(path, 0o666).map_err(|e| weft::Error::host("make", path, e))
+    };
+    let mut file = args.output.as_ref().map(made).transpose()?;
+    let mut output: Box<dyn Write> = match &mut file {
         None => Box::new(BufWriter::with_capacity(256 << 10, std::io::stdout().lock())),
-        Some(path) => Box::new(File::create(path).map_err(|e| weft::Error::host("make", path, e))?),
+        Some(file) => Box::new(file),
     };
     let written = if Chain::new(&network, io).is_ok() {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -44,7 +50,9 @@ pub fn run(out: Output, args: &Run) -> Outcome {
     } else {
         in_memory(&network, io, &mut *input, &mut *output)?
     };
-    if args.output.is_some() {
+    drop(output);
+    if let (Some(file), Some(path)) = (file, &args.output) {
+        file.replace().map_err(|e| weft::Error::host("write", path, e))?;
         out.note(&format!("{written} bytes written"));
     }
     Ok(DONE)

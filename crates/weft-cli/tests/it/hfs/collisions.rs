@@ -2,7 +2,7 @@
 //! with all its content, or an error that counts. Files are seeded; each has content of its own, so
 //! that one which replaces another, or swallows it, is missed.
 
-use super::{macbinary, noise};
+use super::{have, macbinary, noise};
 use crate::run::{Bench, can_mount};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,8 +25,13 @@ struct Content {
 /// How many items have each content; folders are counted under one of their own.
 type Contents = BTreeMap<Content, usize>;
 
+/// The content of a file that is a data fork and nothing else.
+fn plain(data: impl Into<String>) -> Content {
+    Content { data: data.into(), resource: String::new(), kind: String::new() }
+}
+
 fn folder() -> Content {
-    Content { data: "a folder".into(), resource: String::new(), kind: String::new() }
+    plain("a folder")
 }
 
 /// Names that files have, and that ways of packing give to parts of them.
@@ -125,6 +130,37 @@ impl Tree {
         stack.close().unwrap();
     }
 
+    /// Makes the items on an HFS Plus volume, which weft only reads. xorriso gives files types and
+    /// creators, and no resource forks. Returns false where it is not installed.
+    fn put_plus(&mut self, bench: &Bench) -> bool {
+        if !have(&["xorriso"]) {
+            return false;
+        }
+        let mut paths = vec![std::path::PathBuf::from("plus")];
+        std::fs::create_dir(bench.path("plus")).unwrap();
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        for (parent, name) in &self.folders[1..] {
+            let path = paths[*parent].join(text(name));
+            std::fs::create_dir(bench.dir().join(&path)).unwrap();
+            paths.push(path);
+        }
+        // It gives no name with a control character.
+        self.items.retain(|item| item.name != b"Icon\r");
+        let mut make = "xorriso -as mkisofs -quiet -hfsplus -V Plus -o a.img".to_owned();
+        for item in &mut self.items {
+            item.content.resource.clear();
+            let path = paths[item.folder].join(text(&item.name));
+            std::fs::write(bench.dir().join(&path), &item.content.data).unwrap();
+            if !item.content.kind.is_empty() {
+                let path = path.strip_prefix("plus").unwrap().display();
+                make += &format!(" -hfsplus-file-creator-type weft APPL '/{path}'");
+            }
+        }
+        let made = bench.shell(&format!("{make} plus")).env("LC_ALL", "C.UTF-8").output().unwrap();
+        assert!(made.status.success(), "{make}: {made:?}");
+        true
+    }
+
     fn told(&self) -> String {
         let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let folders: Vec<_> =
@@ -176,82 +212,63 @@ fn read_folder(volume: &dyn MacVolume, dir: Ino, all: &mut Contents) {
 
 /// A way out of `a.img` and one into `b.img`, by commands; the ways through mounts are apart.
 struct Way {
-    out: &'static [&'static str],
-    back: &'static [&'static str],
-    /// Parts that the way has no place for, as it says.
+    out: Vec<&'static str>,
+    back: Vec<&'static str>,
+    /// What the way has a place for, as it says.
     keeps: Keeps,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keeps {
     All,
+    /// All but type and creator.
+    Forks,
     /// The data fork.
     Data,
 }
 
-const fn way(out: &'static [&'static str], back: &'static [&'static str]) -> Way {
-    Way { out, back, keeps: Keeps::All }
-}
-
 const GET: [&str; 5] = ["get", "-r", "a.img:/", "out", "--quiet"];
 
-const WAYS: &[Way] = &[
-    way(&GET, &["put", "out/.", "b.img:/"]),
-    way(&GET, &["put", "out/.", "b.img:/", "--as", "appledouble"]),
-    way(&GET, &["put", "out/.", "b.img:/", "--as", "auto"]),
-    way(&GET, &["put", "out/.", "b.img:/", "--creator", "weft"]),
-    way(&GET, &["import", "out", "b.img:/"]),
-    way(&GET, &["cp", "out/.", "b.img:/"]),
-    way(&GET, &["mkfs", "hfs", "b.img", "--size", "2M", "--force", "--import", "out"]),
-    way(&["export", "a.img:/", "out"], &["import", "out", "b.img:/"]),
-    way(&["export", "a.img:/", "out.tar"], &["import", "out.tar", "b.img:/"]),
-    way(&["cp", "a.img:/", "out"], &["put", "out/.", "b.img:/"]),
-    way(&["get", "-r", "--as", "appledouble", "a.img:/", "out"], &["put", "out/.", "b.img:/"]),
-    way(
-        &["get", "-r", "--as", "macbinary", "a.img:/", "out"],
-        &["put", "out/.", "b.img:/", "--as", "macbinary"],
-    ),
-    way(
-        &["get", "-r", "--as", "macbinary", "a.img:/", "out"],
+fn ways() -> Vec<Way> {
+    let mut ways = Vec::new();
+    let mut add = |keeps, out: &[&'static str], back: &[&'static str]| {
+        ways.push(Way { out: out.to_vec(), back: back.to_vec(), keeps });
+    };
+    for back in [
+        &["put", "out/.", "b.img:/"][..],
+        &["put", "out/.", "b.img:/", "--as", "appledouble"],
         &["put", "out/.", "b.img:/", "--as", "auto"],
-    ),
-    way(
-        &["get", "-r", "--as", "applesingle", "a.img:/", "out"],
-        &["put", "out/.", "b.img:/", "--as", "applesingle"],
-    ),
-    way(
-        &["get", "-r", "--as", "binhex", "a.img:/", "out"],
-        &["put", "out/.", "b.img:/", "--as", "binhex"],
-    ),
-    way(
-        &["get", "-r", "--as", "auto", "a.img:/", "out"],
-        &["put", "out/.", "b.img:/", "--as", "auto"],
-    ),
-    way(
-        &["get", "-r", "--as", "basilisk", "a.img:/", "out"],
-        &["put", "out/.", "b.img:/", "--as", "basilisk"],
-    ),
-    way(
-        &["get", "-r", "--as", "xattr", "a.img:/", "out"],
-        &["put", "out/.", "b.img:/", "--as", "xattr"],
-    ),
-    Way {
-        out: &["get", "-r", "--as", "raw", "a.img:/", "out"],
-        back: &["put", "out/.", "b.img:/", "--as", "raw"],
-        keeps: Keeps::Data,
-    },
-    way(&["cp", "a.img:/", "c.img:/"], &["cp", "c.img:/", "b.img:/"]),
-];
+        &["import", "out", "b.img:/"],
+        &["cp", "out/.", "b.img:/"],
+        &["mkfs", "hfs", "b.img", "--size", "2M", "--force", "--import", "out"],
+    ] {
+        add(Keeps::All, &GET, back);
+    }
+    // All have that creator.
+    add(Keeps::Forks, &GET, &["put", "out/.", "b.img:/", "--creator", "weft"]);
+    add(Keeps::All, &["export", "a.img:/", "out"], &["import", "out", "b.img:/"]);
+    add(Keeps::All, &["export", "a.img:/", "out.tar"], &["import", "out.tar", "b.img:/"]);
+    add(Keeps::All, &["cp", "a.img:/", "out"], &["put", "out/.", "b.img:/"]);
+    add(Keeps::All, &["cp", "a.img:/", "c.img:/"], &["cp", "c.img:/", "b.img:/"]);
+    let get_as = |format| ["get", "-r", "--as", format, "a.img:/", "out"];
+    add(Keeps::All, &get_as("appledouble"), &["put", "out/.", "b.img:/"]);
+    add(Keeps::All, &get_as("macbinary"), &["put", "out/.", "b.img:/", "--as", "auto"]);
+    for format in ["macbinary", "applesingle", "binhex", "auto", "basilisk", "xattr", "raw"] {
+        let keeps = if format == "raw" { Keeps::Data } else { Keeps::All };
+        add(keeps, &get_as(format), &["put", "out/.", "b.img:/", "--as", format]);
+    }
+    ways
+}
 
 /// The content that is left by a way which keeps these parts.
 fn kept(all: &Contents, keeps: Keeps) -> Contents {
-    if keeps == Keeps::All {
-        return all.clone();
-    }
     let mut kept = Contents::new();
     for (content, count) in all {
-        let data = content.data.clone();
-        let content = Content { data, resource: String::new(), kind: String::new() };
+        let content = match keeps {
+            Keeps::All => content.clone(),
+            Keeps::Forks => Content { kind: String::new(), ..content.clone() },
+            Keeps::Data => plain(&*content.data),
+        };
         *kept.entry(content).or_default() += count;
     }
     kept
@@ -272,22 +289,15 @@ fn goes(bench: &Bench, tree: &Tree, way: &Way) -> Result<bool, String> {
         std::fs::remove_dir(bench.path("out")).unwrap();
     }
     let mut told = String::new();
-    for args in [way.out, way.back] {
+    for args in [&way.out, &way.back] {
         let ran = bench.run(args);
         told += &format!("weft {}: {} {}{}\n", args.join(" "), ran.code, ran.out, ran.err);
         if ran.code != 0 {
             return Ok(false);
         }
     }
-    let (wanted, found) = (kept(&tree.contents(), way.keeps), contents(&bench.path("b.img")));
-    let mut found = kept(&found, way.keeps);
-    if way.back.contains(&"--creator") {
-        // All have that creator: only the rest is compared.
-        found = found.into_iter().map(|(c, n)| (Content { kind: String::new(), ..c }, n)).collect();
-        let wanted: Contents =
-            wanted.into_iter().map(|(c, n)| (Content { kind: String::new(), ..c }, n)).collect();
-        return if found == wanted { Ok(true) } else { Err(format!("{told}{found:#?}")) };
-    }
+    let wanted = kept(&tree.contents(), way.keeps);
+    let found = kept(&contents(&bench.path("b.img")), way.keeps);
     if found == wanted { Ok(true) } else { Err(format!("{told}{found:#?}")) }
 }
 
@@ -296,14 +306,20 @@ fn all_ways(seeds: std::ops::Range<u64>) -> (u64, u64) {
     for seed in seeds {
         let mut rng = Rng::new(seed);
         let bench = Bench::new();
-        let is_mfs = rng.below(4) == 0;
-        let (format, size) = if is_mfs { ("mfs", "800K") } else { ("hfs", "2M") };
-        bench.ok(&["mkfs", format, "a.img", "--size", size, "--quiet"]);
-        let tree = Tree::new(&mut rng, !is_mfs);
-        tree.put(&bench.path("a.img"));
-        assert_eq!(contents(&bench.path("a.img")), tree.contents(), "seed {seed}");
-        for way in WAYS {
-            match goes(&bench, &tree, way) {
+        let format = ["mfs", "hfs", "hfs", "hfs+"][rng.index(4)];
+        let mut tree = Tree::new(&mut rng, format != "mfs");
+        if format == "hfs+" {
+            if !tree.put_plus(&bench) {
+                continue;
+            }
+        } else {
+            let size = if format == "mfs" { "800K" } else { "2M" };
+            bench.ok(&["mkfs", format, "a.img", "--size", size, "--quiet"]);
+            tree.put(&bench.path("a.img"));
+        }
+        assert_eq!(contents(&bench.path("a.img")), tree.contents(), "seed {seed}, {format}");
+        for way in ways() {
+            match goes(&bench, &tree, &way) {
                 Ok(true) => whole += 1,
                 Ok(false) => refused += 1,
                 Err(told) => panic!("seed {seed}, {format}: {}\n{told}", tree.told()),
@@ -353,26 +369,18 @@ fn mounts_keep_all_content() {
                 std::fs::create_dir(bench.path(dir)).unwrap();
             }
             tree.put(&bench.path("a.img"));
-            let run = |command: &str| {
-                let done = std::process::Command::new("sh")
-                    .args(["-c", command])
-                    .current_dir(bench.dir())
-                    .output()
-                    .unwrap();
-                (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
-            };
             for (image, dir) in [("a.img", "a"), ("b.img", "b")] {
                 bench.ok(&["mount", image, dir, "--background", "--quiet", "--forks", forks]);
             }
             // Companions behind their files, as they are listed, by way of the host.
-            let out = run("mkdir x && cp -a a/. x/ && cp -a x/. b/");
+            let out = bench.shell("mkdir x && cp -a a/. x/ && cp -a x/. b/").output().unwrap();
             let ends = ["a", "b"].map(|dir| bench.run(&["umount", dir]).code);
             assert_eq!(ends, [0, 0]);
             let found = contents(&bench.path("b.img"));
-            if forks == "suffix" && !out.0 {
+            if forks == "suffix" && !out.status.success() {
                 continue;
             }
-            assert!(out.0, "seed {seed}, {forks}: {}", out.1);
+            assert!(out.status.success(), "seed {seed}, {forks}: {out:?}");
             assert_eq!(found, tree.contents(), "seed {seed}, {forks}: {}", tree.told());
             bench.ok(&["fsck", "b.img"]);
         }
@@ -405,7 +413,7 @@ fn host_tree(rng: &mut Rng, dir: &Path) -> (Contents, Contents) {
         [&apple::short_header(&meta).unwrap()[..], fork.as_bytes()].concat()
     };
     std::fs::create_dir_all(dir).unwrap();
-    let (mut plain, mut auto) = (Contents::new(), Contents::new());
+    let (mut unpacked, mut packed_too) = (Contents::new(), Contents::new());
     let chosen: Vec<&str> = names.into_iter().filter(|_| rng.below(2) == 0).collect();
     let mut doubles: BTreeMap<String, Content> = BTreeMap::new();
     let mut files: Vec<(String, Vec<u8>, Option<Content>)> = Vec::new();
@@ -424,11 +432,8 @@ fn host_tree(rng: &mut Rng, dir: &Path) -> (Contents, Contents) {
                     files.push(((*name).to_owned(), whole, None));
                 } else {
                     let cut = whole[..rng.below(whole.len() as u64) as usize].to_vec();
-                    files.push(((*name).to_owned(), cut, None));
-                    let cut = String::from_utf8_lossy(&files.last().unwrap().1).into_owned();
-                    let content =
-                        Content { data: cut, resource: String::new(), kind: String::new() };
-                    files.last_mut().unwrap().2 = Some(content);
+                    let content = plain(String::from_utf8_lossy(&cut));
+                    files.push(((*name).to_owned(), cut, Some(content)));
                 }
             }
             None if name.ends_with(".bin") && rng.below(2) == 0 => {
@@ -437,8 +442,7 @@ fn host_tree(rng: &mut Rng, dir: &Path) -> (Contents, Contents) {
                 files.push(((*name).to_owned(), packed, Some(Content { data: text, ..said })));
             }
             _ => {
-                let content =
-                    Content { data: text.clone(), resource: String::new(), kind: String::new() };
+                let content = plain(&*text);
                 files.push(((*name).to_owned(), text.into_bytes(), Some(content)));
             }
         }
@@ -449,15 +453,15 @@ fn host_tree(rng: &mut Rng, dir: &Path) -> (Contents, Contents) {
         if let Some(said) = doubles.get(&name) {
             content = Content { data: content.data, ..said.clone() };
         }
-        *auto.entry(content.clone()).or_default() += 1;
+        *packed_too.entry(content.clone()).or_default() += 1;
         let data = String::from_utf8_lossy(&bytes).into_owned();
         let (resource, kind) = match doubles.get(&name) {
             Some(said) => (said.resource.clone(), said.kind.clone()),
             None => Default::default(),
         };
-        *plain.entry(Content { data, resource, kind }).or_default() += 1;
+        *unpacked.entry(Content { data, resource, kind }).or_default() += 1;
     }
-    (plain, auto)
+    (unpacked, packed_too)
 }
 
 /// Every way in, from directories in which names collide. If the command does not fail, all is
@@ -469,15 +473,11 @@ fn ways_in_from_a_host_keep_all_content() {
         let mut rng = Rng::new(5000 + seed);
         let bench = Bench::new();
         let (plain, auto) = host_tree(&mut rng, &bench.path("in"));
-        let run = |command: &str| {
-            let mut shell = std::process::Command::new("sh");
-            shell.args(["-c", command]).current_dir(bench.dir()).status().unwrap();
-        };
         // Companions before their files, and behind them.
-        run("cd in && find . -type f | LC_ALL=C sort | tar cf ../sorted.tar --no-recursion -T -");
-        run(
-            "cd in && find . -type f | LC_ALL=C sort -r | tar cf ../reverse.tar --no-recursion -T -",
-        );
+        for (order, name) in [("", "sorted"), ("-r", "reverse")] {
+            let tar = format!("LC_ALL=C sort {order} | tar cf ../{name}.tar --no-recursion -T -");
+            bench.shell(&format!("cd in && find . -type f | {tar}")).status().unwrap();
+        }
         let ways: [(&[&str], &Contents); 8] = [
             (&["put", "in/.", "b.img:/"], &plain),
             (&["put", "in/.", "b.img:/", "--as", "auto"], &auto),

@@ -439,3 +439,48 @@ fn files_with_networks_are_written_whatever_the_length_of_their_names() {
         bench.ok(&["fsck", "v.img"]);
     }
 }
+
+/// A SCSI disk of two volumes is the usual case.
+#[test]
+fn two_partitions_of_one_image_are_mounted_for_writing_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    // An MBR with partitions of 4 MiB at 1 and at 5 MiB.
+    let mut disk = vec![0; 9 << 20];
+    for (entry, start) in [(446, 2048_u32), (462, 10240)] {
+        disk[entry + 4] = 0xaf;
+        disk[entry + 8..entry + 12].copy_from_slice(&start.to_le_bytes());
+        disk[entry + 12..entry + 16].copy_from_slice(&8192_u32.to_le_bytes());
+    }
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    bench.write("d.img", &disk);
+    let parts = ["d.img?partition=1", "d.img?partition=2"];
+    for (part, dir) in parts.iter().zip(["one", "two"]) {
+        std::fs::create_dir(bench.path(dir)).unwrap();
+        bench.ok(&["mkfs", "hfs", part, "--force", "--label", dir, "--quiet"]);
+        bench.ok(&["mount", part, dir, "--background", "--quiet"]);
+    }
+    for dir in ["one", "two"] {
+        std::fs::write(bench.path(dir).join("file"), noise(300_000, dir.len() as u64)).unwrap();
+    }
+    std::fs::create_dir(bench.path("third")).unwrap();
+    let said = bench.fails(1, &["mount", parts[0], "third", "--background"]);
+    assert!(said.contains("in use"), "{said}");
+    for all in [&["info", "d.img"][..], &["mkfs", "hfs", "d.img", "--force"]] {
+        let said = bench.fails(1, all);
+        assert!(said.contains("in use"), "{said}");
+    }
+    bench.ok(&["umount", "one"]);
+    // The other one goes on meanwhile.
+    bench.ok(&["fsck", parts[0]]);
+    std::fs::write(bench.path("two/later"), "later").unwrap();
+    bench.ok(&["umount", "two"]);
+    for (part, dir) in parts.iter().zip(["one", "two"]) {
+        bench.ok(&["fsck", part]);
+        bench.ok(&["get", &format!("{part}:/file"), "back", "--quiet"]);
+        assert_eq!(read(&bench.path("back")), noise(300_000, dir.len() as u64));
+    }
+    assert_eq!(bench.ok(&["cat", "d.img?partition=2:/later"]), "later");
+}

@@ -370,7 +370,8 @@ impl Gateway {
     ) -> Result<A, CallError> {
         let body = serde_json::to_vec(ask).map_err(|e| CallError::Refused(e.to_string()))?;
         let members = self.endpoints.len();
-        let mut why = "the time limit passed before the request was sent".to_owned();
+        // Of each member, the last.
+        let mut whys = vec![String::new(); members];
         for attempt in 0.. {
             let left = Duration::from_micros(until.0.saturating_sub(now().0));
             if left.is_zero() {
@@ -384,22 +385,26 @@ impl Gateway {
                 Ok(answer) => match serde_json::from_slice(&answer) {
                     Ok(answer) => return Ok(answer),
                     Err(e) => {
-                        why = format!("{} sent an invalid response: {e}", self.endpoints[at]);
+                        whys[at] = format!("{} sent an invalid response: {e}", self.endpoints[at]);
                     }
                 },
                 // A last attempt that had no time left says nothing about the member.
                 Err(CallError::Away(e)) if attempt > 0 && e == SILENT => {}
-                Err(CallError::Away(e)) => why = format!("{}: {e}", self.endpoints[at]),
+                Err(CallError::Away(e)) => whys[at] = format!("{}: {e}", self.endpoints[at]),
                 Err(no) => return Err(no),
             }
-            tracing::debug!("etcd: {why}");
+            tracing::debug!("etcd: {}", whys[at]);
             let next = (at + 1) % members;
             let _ = self.at.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
             if (attempt + 1) % members == 0 {
                 std::thread::sleep(PAUSE.min(left));
             }
         }
-        Err(CallError::Away(why))
+        whys.retain(|why| !why.is_empty());
+        Err(CallError::Away(match whys.is_empty() {
+            true => "the time limit passed before the request was sent".to_owned(),
+            false => whys.join("; "),
+        }))
     }
 
     fn ask(
