@@ -281,7 +281,7 @@ pub struct Mount {
     /// Number of threads that serve requests [default: the number of CPUs]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Write the process id to this file once mounted
+    /// Write the process id to this file once mounted, and remove it at the end
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
     /// The re-execution of this command behind --background
@@ -354,7 +354,7 @@ pub struct ServeNbd {
     /// Return once it is served; SIGTERM ends the server, as in: kill $(cat FILE of --pid-file)
     #[arg(long, short)]
     pub background: bool,
-    /// Write the process id to this file once it is served
+    /// Write the process id to this file once it is served, and remove it at the end
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
     /// The re-execution of this command behind --background

@@ -50,6 +50,7 @@ fn main() -> ExitCode {
     }
     let is_fsck = matches!(cli.verb, cli::Verb::Fsck(_));
     let outcome = verb::run(cli);
+    verb::background::remove_pid_file();
     weft::net::settle(SETTLE_LIMIT);
     match outcome {
         Ok(code) => ExitCode::from(code),

@@ -229,7 +229,7 @@ pub struct CrashMount {
     /// Return once it is mounted
     #[arg(long, short)]
     pub background: bool,
-    /// Write the process id to this file once mounted
+    /// Write the process id to this file once mounted, and remove it at the end
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
     /// The re-execution of this command behind --background

@@ -225,7 +225,7 @@ pub struct Serve {
     /// Return once it is served
     #[arg(long, short)]
     pub background: bool,
-    /// Write the process id to this file once it is served
+    /// Write the process id to this file once it is served, and remove it at the end
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
     /// The re-execution of this command behind --background
@@ -340,7 +340,7 @@ pub struct Mount {
     /// this owner and group
     #[arg(short, long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
-    /// Write the process id to this file once mounted
+    /// Write the process id to this file once mounted, and remove it at the end
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
     /// The re-execution of this command behind --background

@@ -8,12 +8,19 @@
 
 use crate::failure::{FAILED, Failure};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use weft::vfs::host_file;
 
+/// Names the file with its process id to the process behind `--background`, which removes it at its end.
+const PID_FILE: &str = "WEFT_PID_FILE";
+
+/// The file with the id of this process.
+static OWN_PID_FILE: OnceLock<PathBuf> = OnceLock::new();
+
 /// Writes a process id to a file, which another process may read at any time.
-pub fn write_pid(file: &Path, pid: u32) -> Result<(), Failure> {
+fn write_pid(file: &Path, pid: u32) -> Result<(), Failure> {
     let text = format!("{pid}\n");
     let written = match host_file::replace(file, text.as_bytes(), 0o666) {
         // The file is this user's, and the directory is not.
@@ -23,9 +30,32 @@ pub fn write_pid(file: &Path, pid: u32) -> Result<(), Failure> {
     written.map_err(|e| weft::Error::host("write", file, e).into())
 }
 
+/// Writes the id of this process to a file, which is removed when it ends.
+pub fn write_own_pid(file: &Path) -> Result<(), Failure> {
+    write_pid(file, std::process::id())?;
+    // A process has one.
+    let _ = OWN_PID_FILE.set(std::path::absolute(file)?);
+    Ok(())
+}
+
+/// Removes the file with the id of this process, if there is one: the number may soon be another
+/// process'.
+pub fn remove_pid_file() {
+    let behind = std::env::var_os(PID_FILE).map(PathBuf::from);
+    let Some(file) = OWN_PID_FILE.get().cloned().or(behind) else { return };
+    let own = std::process::id().to_string();
+    if std::fs::read_to_string(&file).is_ok_and(|text| text.trim() == own) {
+        let _ = std::fs::remove_file(&file);
+    }
+}
+
 /// Runs this program with `--detached` and waits until it reports that it is ready. Returns its
-/// process id and its line.
-pub fn start(command: &mut Command) -> Result<(u32, String), Failure> {
+/// process id, which is written to `pid_file`, and its line.
+pub fn start(command: &mut Command, pid_file: Option<&Path>) -> Result<(u32, String), Failure> {
+    command.env_remove(PID_FILE);
+    if let Some(file) = pid_file {
+        command.env(PID_FILE, std::path::absolute(file)?);
+    }
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -37,6 +67,13 @@ pub fn start(command: &mut Command) -> Result<(u32, String), Failure> {
         BufReader::new(stdout).read_line(&mut said)?;
     }
     if said.ends_with('\n') {
+        if let Some(file) = pid_file {
+            write_pid(file, child.id())?;
+            // It may have ended before there was a file to remove.
+            if child.try_wait()?.is_some() {
+                std::fs::remove_file(file)?;
+            }
+        }
         return Ok((child.id(), said.trim_end().to_owned()));
     }
     let mut complaint = String::new();

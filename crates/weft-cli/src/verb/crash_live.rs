@@ -39,7 +39,7 @@ pub fn mount(out: Output, args: &CrashMount) -> Outcome {
         servers.push(Server::start(&folder, &Address::Path(path.clone())).map_err(failure)?);
     }
     if let (Some(file), false) = (&args.pid_file, args.detached) {
-        background::write_pid(file, std::process::id())?;
+        background::write_own_pid(file)?;
     }
     if args.detached {
         background::let_go("mounted")?;
@@ -80,10 +80,7 @@ fn detach(out: Output, args: &CrashMount) -> Outcome {
     }
     command.arg("--").arg(mounts::absolute_source(&source(&args.directory))?);
     command.arg(std::path::absolute(&args.mountpoint)?);
-    let (process, _) = background::start(&mut command)?;
-    if let Some(file) = &args.pid_file {
-        background::write_pid(file, process)?;
-    }
+    let (process, _) = background::start(&mut command, args.pid_file.as_deref())?;
     let text = format!("{} is mounted on {}", args.directory, args.mountpoint.display());
     out.confirm(&serde_json::json!({ "mounted": args.directory, "process": process }), &text)?;
     Ok(DONE)

@@ -1,6 +1,6 @@
 //! The verbs, one file each or one for a small family.
 
-mod background;
+pub mod background;
 mod cache;
 mod cat;
 mod change;

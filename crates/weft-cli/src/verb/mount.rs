@@ -52,7 +52,7 @@ pub fn run(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     let detached = args.detached;
     let session = tree.mount(&args.mountpoint, &options)?;
     if let (Some(file), false) = (&args.pid_file, detached) {
-        background::write_pid(file, std::process::id())?;
+        background::write_own_pid(file)?;
     }
     if detached {
         background::let_go(if checked { CHECKED } else { MOUNTED })?;
@@ -215,10 +215,7 @@ fn detach(out: Output, args: &cli::Mount, verbose: u8) -> Outcome {
     // Relative paths must be resolved before the other process leaves this directory.
     command.arg("--").arg(mounts::absolute_source(&args.image)?);
     command.arg(std::path::absolute(&args.mountpoint)?);
-    let (process, said) = background::start(&mut command)?;
-    if let Some(file) = &args.pid_file {
-        background::write_pid(file, process)?;
-    }
+    let (process, said) = background::start(&mut command, args.pid_file.as_deref())?;
     let (image, dir) = (&args.image, args.mountpoint.display());
     let text = format!("{image} is mounted on {dir}");
     if said == CHECKED {

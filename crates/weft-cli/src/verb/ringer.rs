@@ -26,6 +26,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -143,10 +144,7 @@ fn serve(out: Output, args: &Serve) -> Outcome {
         if weft::net::inherited_count().map_err(failed)? > 0 {
             super::serve::refuse_beside_inherited(false, true)?;
         }
-        let (process, said) = again()?;
-        if let Some(file) = &args.pid_file {
-            background::write_pid(file, process)?;
-        }
+        let (process, said) = again(args.pid_file.as_deref())?;
         let served: Served = serde_json::from_str(&said).map_err(|_| {
             Failure::new(format!("unexpected output of the background process: {said:?}"))
         })?;
@@ -166,7 +164,7 @@ fn serve(out: Output, args: &Serve) -> Outcome {
         notes: server.notes().to_vec(),
     };
     if let (Some(file), false) = (&args.pid_file, args.detached) {
-        background::write_pid(file, served.process)?;
+        background::write_own_pid(file)?;
     }
     if args.detached {
         background::let_go(&serde_json::to_string(&served).map_err(std::io::Error::from)?)?;
@@ -264,20 +262,17 @@ fn report(out: Output, served: &Served) -> Outcome {
 }
 
 /// Runs this command again in a background process, and waits until it is ready.
-fn again() -> Result<(u32, String), Failure> {
+fn again(pid_file: Option<&Path>) -> Result<(u32, String), Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     // The same arguments, without the name of the program.
     command.args(std::env::args_os().skip(1)).arg("--detached").arg("--quiet");
-    background::start(&mut command)
+    background::start(&mut command, pid_file)
 }
 
 fn mount(out: Output, args: &Mount) -> Outcome {
     let (server, dir) = (&args.reaching.server, args.mountpoint.display());
     if args.background && !args.detached {
-        let (process, said) = again()?;
-        if let Some(file) = &args.pid_file {
-            background::write_pid(file, process)?;
-        }
+        let (process, said) = again(args.pid_file.as_deref())?;
         let notes: Vec<String> = serde_json::from_str(&said).map_err(|_| {
             Failure::new(format!("unexpected output of the background process: {said:?}"))
         })?;
@@ -303,7 +298,7 @@ fn mount(out: Output, args: &Mount) -> Outcome {
     let notes = fs.notes();
     let session = Tree::cell(&store, fs)?.mount(&args.mountpoint, &options)?;
     if let (Some(file), false) = (&args.pid_file, args.detached) {
-        background::write_pid(file, std::process::id())?;
+        background::write_own_pid(file)?;
     }
     if args.detached {
         background::let_go(&serde_json::to_string(&notes).map_err(std::io::Error::from)?)?;

@@ -75,7 +75,7 @@ fn nbd(out: Output, args: &ServeNbd) -> Outcome {
         process: std::process::id(),
     };
     if let (Some(file), false) = (&args.pid_file, args.detached) {
-        background::write_pid(file, served.process)?;
+        background::write_own_pid(file)?;
     }
     if args.detached {
         background::let_go(&serde_json::to_string(&served).map_err(std::io::Error::from)?)?;
@@ -221,10 +221,7 @@ fn in_background(out: Output, args: &ServeNbd) -> Outcome {
     let mut command = Command::new(std::env::current_exe()?);
     // The same arguments, without the name of the program.
     command.args(std::env::args_os().skip(1)).arg("--detached").arg("--quiet");
-    let (process, said) = background::start(&mut command)?;
-    if let Some(file) = &args.pid_file {
-        background::write_pid(file, process)?;
-    }
+    let (_, said) = background::start(&mut command, args.pid_file.as_deref())?;
     let served: Served = serde_json::from_str(&said).map_err(|_| {
         Failure::new(format!("unexpected output of the background process: {said:?}"))
     })?;

@@ -416,6 +416,32 @@ fn a_truncated_image_is_told_by_fsync_and_by_umount() {
     }
 }
 
+/// The number in it may be another process' afterwards.
+#[test]
+fn the_file_with_the_process_id_ends_with_the_process() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::with_volume("ext2");
+    let pid = bench.path("pid");
+    let is_gone = || !pid.exists();
+    let mount = Mounted::new(&bench, &[]);
+    bench.ok(&["umount", "m"]);
+    weft_testing::wait_until("the file is removed", is_gone);
+    drop(mount);
+    let served = ["serve", "nbd", "v.img", "--socket", "s", "--background", "--pid-file", "pid"];
+    bench.ok(&served);
+    let id = fs::read_to_string(&pid).unwrap();
+    let process = rustix::process::Pid::from_raw(id.trim().parse().unwrap()).unwrap();
+    // One that is another process' by now is left alone.
+    fs::write(&pid, "1\n").unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    weft_testing::wait_until("the server has ended", || {
+        rustix::process::test_kill_process(process).is_err()
+    });
+    assert_eq!(fs::read_to_string(&pid).unwrap(), "1\n");
+}
+
 /// As mount(8) has them: a kill just after a call takes nothing of its change.
 #[test]
 fn sync_and_dirsync_wait_for_the_disk() {
