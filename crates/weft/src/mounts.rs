@@ -59,6 +59,19 @@ impl Mounted {
     }
 }
 
+/// Returns true if `path`, which need not be there yet, is `directory` or below it, whatever names lead to
+/// them.
+#[must_use]
+pub fn is_within(path: &Path, directory: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let (Some(directory), Ok(path)) = (id(directory), std::path::absolute(path)) else {
+        return false;
+    };
+    let there = path.ancestors().find_map(|above| above.canonicalize().ok());
+    there.is_some_and(|there| there.ancestors().any(|above| id(above) == Some(directory)))
+}
+
 /// The mount on `mountpoint`, if there is one; the topmost of several.
 ///
 /// # Errors

@@ -172,6 +172,16 @@ impl Tree {
     /// # Errors
     /// [`Error::Mount`] names what is missing.
     pub fn mount(self, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
+        if let Some(path) = self.source.strip_prefix(HOST_DIRECTORY)
+            && let Some(above) = mountpoint.canonicalize().ok().as_deref().and_then(Path::parent)
+            && mounts::is_within(above, Path::new(path))
+        {
+            // Whoever walks it would wait for this process, which waits for itself.
+            return Err(Error::Usage(format!(
+                "{} is in {path}, which would hold itself there, without an end; mount it elsewhere",
+                mountpoint.display()
+            )));
+        }
         let source = mounts::absolute_source(&self.source)?;
         let read_only = options.read_only || self.read_only;
         let failed = |e: weft_fuse::Error| Error::Mount(e.to_string());

@@ -314,6 +314,13 @@ fn mount(out: Output, args: &Mount) -> Outcome {
 
 fn client_options(args: &Mount) -> Result<RingerFsOptions, Failure> {
     let store = std::path::absolute(&args.store)?;
+    if weft::mounts::is_within(&store, &args.mountpoint) {
+        return Err(Failure::usage(format!(
+            "the store {} is below the mount point {}, which would hide it; give it another place",
+            store.display(),
+            args.mountpoint.display()
+        )));
+    }
     let servers = addresses(&args.reaching.server)?;
     let mut options = RingerFsOptions::new(servers[0].clone(), store);
     options.servers = servers;

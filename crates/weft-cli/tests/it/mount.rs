@@ -443,6 +443,26 @@ fn the_file_with_the_process_id_ends_with_the_process() {
     assert_eq!(fs::read_to_string(&pid).unwrap(), "1\n");
 }
 
+/// A walk of it would never end, and wait for itself.
+#[test]
+fn a_directory_is_not_mounted_within_itself() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("data/below/deep")).unwrap();
+    std::os::unix::fs::symlink("data/below", bench.path("link")).unwrap();
+    for at in ["data/below", "data/below/deep", "link/deep"] {
+        let err = bench.fails(2, &["mount", "hostdir:data", at, "--background"]);
+        assert!(err.contains("which would hold itself"), "{at}: {err}");
+    }
+    if !can_mount() {
+        return;
+    }
+    // It may hide itself.
+    fs::write(bench.path("data/file"), "x").unwrap();
+    bench.ok(&["mount", "hostdir:data", "data", "--background"]);
+    assert_eq!(fs::read(bench.path("data/file")).unwrap(), b"x");
+    bench.ok(&["umount", "data"]);
+}
+
 /// As mount(8) has them: a kill just after a call takes nothing of its change.
 #[test]
 fn sync_and_dirsync_wait_for_the_disk() {
