@@ -214,6 +214,27 @@ fn extended_attributes_are_carried() {
     bench.e2fsck_clean("v.img");
 }
 
+#[test]
+fn an_attribute_that_does_not_fit_is_left_behind() {
+    let bench = Bench::new();
+    bench.write("s/a", b"a");
+    bench.write("s/z", b"z");
+    let flags = rustix::fs::XattrFlags::empty();
+    let value = vec![b'v'; 3000];
+    if let Err(e) = rustix::fs::setxattr(bench.path("s/a"), "user.large", &value, flags) {
+        println!("not here: attributes of 3000 bytes: {e}");
+        return;
+    }
+    rustix::fs::setxattr(bench.path("s/a"), "user.small", b"s", flags).unwrap();
+    bench.ok(&["mkfs", "ext2", "v.img", "--size", "4M", "--block-size", "1024", "--quiet"]);
+    let ran = bench.run(&["import", "s", "v.img"]);
+    assert_eq!(ran.code, 0, "{ran:#?}");
+    assert!(ran.err.contains("no place for 1 of the extended attributes"), "{ran:#?}");
+    assert_eq!(bench.ok(&["cat", "v.img:/a", "v.img:/z"]), "az");
+    assert!(bench.ok(&["stat", "v.img:/a"]).contains("user.small"));
+    bench.e2fsck_clean("v.img");
+}
+
 /// What cannot be read costs itself alone, as with cp(1) and tar(1).
 #[test]
 fn an_unreadable_item_does_not_end_a_copy() {

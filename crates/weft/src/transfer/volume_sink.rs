@@ -216,8 +216,14 @@ impl<'a> VolumeSink<'a> {
         match self.fs.setxattr(&Caller::ROOT, ino, name, value, XattrSet::Any) {
             Ok(()) => Ok(true),
             Err(FsError::Unsupported(_)) => Ok(false),
+            // The attributes of a file have little room, of which nobody speaks before.
+            Err(FsError::NoSpace) if self.has_free_blocks() => Ok(false),
             Err(e) => Err(self.error("set an attribute of", full, e)),
         }
+    }
+
+    fn has_free_blocks(&self) -> bool {
+        self.fs.statfs().is_ok_and(|space| space.blocks_available > 0)
     }
 
     /// Sets the attributes of an item, without its lists.
