@@ -286,7 +286,10 @@ fn long_ages() {
     let seconds: u64 =
         std::env::var("WEFT_LONG_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(600);
     let end = std::time::Instant::now() + Duration::from_secs(seconds);
-    let mut rng = weft_block::Rng::new(std::process::id().into());
+    let seed = std::env::var("WEFT_AGES_SEED").ok().and_then(|s| s.parse().ok());
+    let seed = seed.unwrap_or_else(|| std::process::id().into());
+    println!("to run it again: WEFT_AGES_SEED={seed}");
+    let mut rng = weft_block::Rng::new(seed);
     let (mut runs, mut checked) = (0, 0);
     while std::time::Instant::now() < end {
         let format = [Format::Ext, Format::Hfs][rng.index(2)];
