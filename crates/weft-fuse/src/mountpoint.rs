@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -12,6 +13,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::{Error, Result};
 
 const DEVICE: &str = "/dev/fuse";
+const MOUNTS: &str = "/proc/self/mountinfo";
 /// `STATX_MNT_ID_UNIQUE` (Linux 6.8)
 const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// The most dead mounts on one directory that are cleared away.
@@ -110,6 +112,28 @@ pub(crate) fn id(path: &Path) -> Option<u64> {
     let found = statx(CWD, path, flags, UNIQUE_ID).ok()?;
     let is_known = StatxFlags::from_bits_retain(found.stx_mask).contains(UNIQUE_ID);
     is_known.then_some(found.stx_mnt_id)
+}
+
+/// Waits until the mount `id` at a path is no longer there, and neither is it elsewhere in this mount
+/// namespace.
+pub(crate) fn wait_until_detached(path: &Path, id: u64) -> io::Result<()> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let found = statx(CWD, path, flags, UNIQUE_ID)?;
+    let device = format!(" {}:{} ", found.stx_dev_major, found.stx_dev_minor);
+    let mounts = fs::File::open(MOUNTS)?;
+    loop {
+        // The kernel announces each change; what came before this descriptor was opened is seen now.
+        let is_there = self::id(path) == Some(id)
+            || fs::read_to_string(MOUNTS)?.lines().any(|line| line.contains(&device));
+        if !is_there {
+            return Ok(());
+        }
+        let mut changed = [PollFd::new(&mounts, PollFlags::PRI)];
+        match poll(&mut changed, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
 /// Unmounts if no file there is in use.

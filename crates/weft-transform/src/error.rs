@@ -135,6 +135,12 @@ const EOPNOTSUPP: i32 = 95;
 const ENOKEY: i32 = 126;
 
 impl Error {
+    /// Returns true if the call was interrupted: the file is as good as before, and so is what was
+    /// read of it.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Below(weft_vfs::Error::Interrupted))
+    }
+
     /// Returns the error with its offset in the output advanced by `by` bytes.
     pub(crate) fn moved(self, by: u64) -> Self {
         match self {

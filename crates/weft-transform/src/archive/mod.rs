@@ -15,6 +15,8 @@ mod zip;
 use self::cursor::Cursor;
 use self::listing::{Data, Listing};
 pub(crate) use self::listing::{Item, OF_ARCHIVE};
+use weft_vfs::check_interrupt;
+
 use crate::store::{Store, measured_len};
 use crate::{Error, Result};
 
@@ -121,5 +123,5 @@ impl Archive {
 
 /// Converts an error of an archive parser.
 fn parsed(e: &dyn std::fmt::Display) -> Error {
-    corrupt(0, e.to_string())
+    check_interrupt().map_or_else(Error::from, |()| corrupt(0, e.to_string()))
 }

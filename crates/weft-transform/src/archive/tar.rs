@@ -5,7 +5,7 @@
 //! continues at the next header whose checksum is correct.
 
 use tar::{Archive, Entry, EntryType, Header};
-use weft_vfs::FileKind;
+use weft_vfs::{FileKind, check_interrupt};
 
 use super::cursor::Cursor;
 use super::listing::{Data, Item, Listing, OF_ARCHIVE, Unknown};
@@ -49,6 +49,8 @@ pub(super) fn list(cursor: Cursor) -> Result<Listed> {
                     listing.add(&name, item)?;
                 }
                 Err(e) => {
+                    // An interrupt of the reader is no damage.
+                    check_interrupt()?;
                     failed = Some(e.to_string());
                     break;
                 }

@@ -129,7 +129,7 @@ impl ArchiveBase {
 
 /// Returns the version of an archive, by which changes are detected.
 pub(super) fn look(mount: &Arc<Mount>, inode: &Inode) -> Result<FileVersion> {
-    let version = locked(&inode.file).version;
+    let version = inode.version();
     // The reported length of a view depends on its permissions, so that of the base is used.
     let attr = match inode.view() {
         Some(view) => mount.base_attr(&view)?.0,

@@ -333,7 +333,11 @@ impl FileSystem for TransformFs {
             None => self.mount.file(&inode).read(offset, buf),
         };
         let read = self.read_output(&inode, offset, buf, through);
-        read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
+        read.inspect_err(|e| {
+            if !matches!(e, Error::Interrupted) {
+                tracing::error!(ino = ino.0, offset, "{e}");
+            }
+        })
     }
 
     fn write(

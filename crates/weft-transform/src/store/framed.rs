@@ -526,4 +526,10 @@ impl Store for FramedFile {
     fn is_dirty(&self) -> bool {
         self.changed
     }
+
+    fn release_buffers(&mut self) {
+        self.cached = None;
+        self.at_random.iter_mut().for_each(AtRandom::release_buffers);
+        self.home.current().release_buffers();
+    }
 }

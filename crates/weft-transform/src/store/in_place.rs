@@ -99,6 +99,10 @@ impl Store for InPlace {
     fn is_dirty(&self) -> bool {
         self.below.is_dirty()
     }
+
+    fn release_buffers(&mut self) {
+        self.below.release_buffers();
+    }
 }
 
 /// Opens `store` through layers that stay in place; `is_new`: an empty file is new, not truncated.

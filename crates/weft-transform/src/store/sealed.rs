@@ -540,4 +540,8 @@ impl Store for SealedFile {
     fn is_dirty(&self) -> bool {
         self.changed
     }
+
+    fn release_buffers(&mut self) {
+        self.below.release_buffers();
+    }
 }

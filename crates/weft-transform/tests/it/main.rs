@@ -6,6 +6,8 @@ mod damage;
 mod forwarding;
 mod graphs;
 mod hooked;
+mod interrupts;
+mod mounted;
 mod names;
 mod networks;
 mod outputs;
