@@ -4,6 +4,7 @@ use wasmtime::{
     Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc, WasmParams, WasmResults,
 };
 
+use super::pool::Measured;
 use super::{GUEST_BUFFER_BYTES, Guest, GuestLimits, TICK, refused};
 use crate::{Direction, Error, Result};
 
@@ -45,6 +46,12 @@ pub(super) fn failed(e: &wasmtime::Error, offset: u64, limits: &GuestLimits) -> 
 
 pub(super) fn wrong(offset: u64, what: impl Into<String>) -> Error {
     Error::Corrupt { stage: "wasm", offset, what: what.into() }
+}
+
+impl Measured for Instance {
+    fn memory_bytes(&self) -> usize {
+        self.memory.data_size(&self.store)
+    }
 }
 
 impl Instance {

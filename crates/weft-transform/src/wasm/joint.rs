@@ -15,6 +15,7 @@ use wasmtime::{
 };
 
 use super::instance::{Bytes, arm, failed, ticks, wrong};
+use super::pool::Measured;
 use super::{GUEST_BUFFER_BYTES, Guest, GuestLimits, refused};
 use crate::{Direction, Result};
 
@@ -97,6 +98,12 @@ pub(crate) struct Joint {
     limits: GuestLimits,
     /// The deadline of a call, in ticks.
     ticks: u64,
+}
+
+impl Measured for Joint {
+    fn memory_bytes(&self) -> usize {
+        self.memory.data_size(&self.store)
+    }
 }
 
 impl Joint {
