@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::parameters::StageInfo;
-use crate::wasm::{Guest, GuestKind, GuestLimits, Instance, Joint, Key, Member, Pool};
+use crate::parameters::{Parameters, StageInfo};
+use crate::wasm::{Guest, GuestKind, GuestLimits, Instance, Joint, Key, Member, Pool, wrong};
 use crate::{ByteMap, Direction, Error, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
@@ -30,17 +30,25 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
         if guest.shares_memory() {
             let member = Member { guest: guest.clone(), argument };
             let this = Shared::of(vec![(member, Direction::Forward)], limits);
-            this.forward.try_out().map_err(|e| p.error(e.to_string()))?;
+            this.forward.try_out().map_err(|e| unusable(p, e))?;
             return Ok(Arc::new(this));
         }
         let members = vec![(guest.hash(), argument.clone(), Direction::Forward)];
         let key = Key { members, limits };
         let this = Wasm { guest: guest.clone(), argument, key };
-        let first = this.idle().map_err(|e| p.error(e.to_string()))?;
+        let first = this.idle().map_err(|e| unusable(p, e))?;
         this.guest.idle.put(&this.key, first);
         Ok(Arc::new(this))
     },
 }];
+
+/// Returns the error of a module of which no instance can be made.
+fn unusable(p: &Parameters<'_>, e: Error) -> Error {
+    match e {
+        Error::Guest { what, .. } | Error::Parameter { message: what, .. } => p.error(what),
+        other => other,
+    }
+}
 
 /// Bytes that are passed at a time to a guest that works in place. They are copied into its memory
 /// and back: this few, and their copy, stay in the first-level cache meanwhile, and a call costs
@@ -276,8 +284,7 @@ impl Stream for Pass {
         while used < input.len() && out.len() < STEP_BYTES {
             let (taken, made) = self.step(&input[used..], false, out)?;
             if taken == 0 && made == 0 {
-                let what = "the guest makes no progress".to_owned();
-                return Err(Error::Corrupt { stage: "wasm", offset: self.made, what });
+                return Err(wrong(self.made, "it makes no progress"));
             }
             used += taken;
         }

@@ -174,7 +174,7 @@ impl Joint {
             let answer = function.call(&mut self.store, (self.at, block.len() as u32, offset));
             match answer.map_err(|e| failed(&e, offset, &self.limits))? {
                 0 => {}
-                code => return Err(wrong(offset, format!("the guest says: error {code}"))),
+                code => return Err(wrong(offset, format!("it returned error {code}"))),
             }
         }
         let made = self.block(block.len())?;

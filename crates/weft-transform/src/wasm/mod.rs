@@ -23,7 +23,7 @@ use std::time::Duration;
 use wasmtime::{Config, Engine, InstancePre, Linker, Module, StoreLimits};
 
 use crate::{Direction, Error, Result};
-pub(crate) use instance::Instance;
+pub(crate) use instance::{Instance, wrong};
 pub(crate) use joint::{Joint, Member};
 pub(crate) use pool::{Key, Pool};
 

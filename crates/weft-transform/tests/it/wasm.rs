@@ -146,7 +146,12 @@ fn harmful_guests_are_stopped_in_time() {
     );
     assert!(says(&deep).contains("trapped"));
     // Streams that answer nonsense.
-    assert!(says(&stream("(i64.const -1)")).contains("error 1"));
+    assert!(says(&stream("(i64.const -1)")).contains("error -1"));
+    let least = says(&stream("(i64.const 0x8000000000000000)"));
+    assert_eq!(
+        least,
+        "stage wasm: the module failed at byte 0: it returned error -9223372036854775808"
+    );
     assert!(says(&stream("(i64.const 0)")).contains("no progress"));
     assert!(says(&stream("(i64.const 0x7FFFFFFF_00000000)")).contains("more than there was room"));
     assert!(says(&stream("(i64.const 0x00000000_7FFFFFFF)")).contains("more than there was room"));
@@ -190,7 +195,26 @@ fn modules_that_do_not_fit_are_refused_when_they_are_loaded() {
     let nowhere = "(module (memory (export \"memory\") 1) (func (export \"weft_buffer\") (param i32) \
                    (result i32) i32.const -9) (func (export \"weft_bytes\") (param i32 i32 i64) \
                    (result i32) i32.const 0))";
-    assert!(bad(nowhere).contains("no room for its buffers"));
+    assert_eq!(
+        bad(nowhere),
+        "stage wasm: the first of 2 calls weft_buffer(262144) returned 4294967287, and its memory \
+         has 65536 bytes"
+    );
+    let one = |kind: &str| {
+        format!(
+            "(module (memory (export \"memory\") 6) (func (export \"weft_buffer\") (param i32) \
+             (result i32) i32.const 64) {kind})"
+        )
+    };
+    let streams =
+        "(func (export \"weft_stream\") (param i32 i32 i32 i32 i32) (result i64) i64.const 0)";
+    let overlap = bad(&one(streams));
+    assert!(overlap.contains("64 and then 64: its buffers overlap"), "{overlap}");
+    let in_place = "(func (export \"weft_bytes\") (param i32 i32 i64) (result i32) i32.const 0)";
+    assert!(
+        network(&one(in_place), "view: wasm module=g").is_ok(),
+        "it has one buffer, and uses one"
+    );
     let starts = format!(
         "(module {BUFFERS} (func $s (loop $on (br $on))) (start $s) \
         (func (export \"weft_bytes\") (param i32 i32 i64) (result i32) i32.const 0))"
