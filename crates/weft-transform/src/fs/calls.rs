@@ -75,6 +75,17 @@ impl TransformFs {
         self.inode(ino).ok().map(|inode| inode.below())
     }
 
+    /// Measures a file that listings show, and that nobody has open: whoever has, reads.
+    fn measure(&self, inode: &Inode) -> Result<()> {
+        if inode.view_name.is_some()
+            || inode.is_plain()
+            || locked(&self.handles).values().any(|open| open.ino == inode.ino)
+        {
+            return Ok(());
+        }
+        self.mount.file(inode).measure()
+    }
+
     /// Writes to a file; `cached` is true for [`FileSystem::write_cached`].
     fn write_file(
         &self,
@@ -166,7 +177,9 @@ impl FileSystem for TransformFs {
         if is_synthetic(ino) {
             return self.synthetic_attr(ino);
         }
-        self.attr(&*self.inode(ino)?)
+        let inode = self.inode(ino)?;
+        self.measure(&inode)?;
+        self.attr(&inode)
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {

@@ -199,6 +199,9 @@ pub(super) struct FileState {
     version: Arc<AtomicU64>,
     /// The state of the file's output in the output cache.
     pub(super) output: Output,
+    /// The length to report for content that could not be measured, in a state of the stored file: a
+    /// reader gets to what cannot be read.
+    pub(super) failing: Option<(FileVersion, u64)>,
     /// mtime and ctime of the uncommitted changes, which the file system below does not know.
     pub(super) stamp: Option<(Time, Time)>,
     /// Nothing was written to the file yet: an empty stored file is not damage.

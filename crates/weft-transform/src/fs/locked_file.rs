@@ -14,7 +14,7 @@ use super::locks::locked;
 use super::mount::Mount;
 use super::stored_file::{Replacement, StoredFile};
 use super::version::FileVersion;
-use crate::exec::Fused;
+use crate::exec::{BLOCK_BYTES, Fused};
 use crate::store::{Base, FreshId, Limits, Single, Store, known_len, open, seal_again};
 use crate::text::Side;
 use crate::{Error, Need, Result, Write};
@@ -172,6 +172,11 @@ impl LockedFile<'_> {
     pub(super) fn content_len(&mut self) -> FsResult<Option<u64>> {
         let (stored, seen) = self.look()?;
         self.notice(seen);
+        if let Some((of, len)) = self.failing
+            && of == seen
+        {
+            return Ok(Some(len));
+        }
         let kept = self.output.len_bytes(seen, self.version()).filter(|_| !self.is_dirty());
         let of_store = |this: &mut Self| Ok::<_, Fault>(this.store()?.len_bytes()?);
         match kept.map_or_else(|| of_store(self), |len| Ok(Some(len))) {
@@ -180,6 +185,36 @@ impl LockedFile<'_> {
             Err(e) => {
                 tracing::error!(ino = stored.ino.0, "{e}");
                 Ok(Some(stored.size_bytes))
+            }
+        }
+    }
+
+    /// Reads a file of unknown length to its end, once, if that may be known. Programs that copy
+    /// files take the length before they open them, and would copy an empty one.
+    pub(super) fn measure(&mut self) -> FsResult<()> {
+        if self.network().is_ok_and(|network| network.acts_outside()) {
+            return Ok(());
+        }
+        if let Some(view) = self.view().cloned()
+            && !self.mount.all_may_read_view(&view)?
+        {
+            return Ok(());
+        }
+        if self.content_len()?.is_some() {
+            return Ok(());
+        }
+        let seen = self.look()?.1;
+        let (mut block, mut at) = (vec![0; BLOCK_BYTES], 0);
+        loop {
+            match self.store().and_then(|store| Ok(store.read_at(at, &mut block)?)) {
+                Ok(got) if got == block.len() => at += got as u64,
+                Ok(_) => return Ok(()),
+                Err(Fault::Interrupted) => return Err(Fault::Interrupted),
+                Err(e) => {
+                    tracing::error!(ino = self.inode.ino.0, "{e}");
+                    self.failing = Some((seen, at + block.len() as u64));
+                    return Ok(());
+                }
             }
         }
     }

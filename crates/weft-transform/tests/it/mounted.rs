@@ -1,5 +1,5 @@
-//! Readers of a program that never ends, on a mount: they can be killed, and so can the
-//! mount.
+//! Readers of a program that never ends, on a mount: they can be killed, and so can the mount. And what
+//! programs that copy files make of files of unknown length.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,8 @@ use weft_vfs::HostDir;
 /// The directory that a process of [`serves`] mounts.
 const DIRECTORY: &str = "WEFT_TEST_MOUNTED";
 const RULES: &str = "*@endless view: exec program=endless\n\
-    *@silent view: exec program=silent deadline=3600000\n";
+    *@silent view: exec program=silent deadline=3600000\n\
+    *.lines view: line-ends to=crlf\n";
 
 /// Mounts `data` on `m` in the directory that it is told, and waits for the end.
 #[test]
@@ -58,6 +59,7 @@ impl Served {
             fs::create_dir(dir.path().join(name)).expect("a directory");
         }
         fs::write(dir.path().join("data/file"), "words\n").expect("a file");
+        fs::write(dir.path().join("data/f.lines"), "words\n".repeat(100_000)).expect("a file");
         let mut command = Command::new(std::env::current_exe().expect("this test"));
         command.args(["--exact", "mounted::serves"]).env(DIRECTORY, dir.path());
         let server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
@@ -196,4 +198,28 @@ fn a_second_signal_ends_a_mount_in_use() {
     assert_eq!(std::io::read_to_string(&file).expect("read"), "words\n");
     kill(server, "TERM");
     assert_eq!(served.server_ends().code(), Some(1));
+}
+
+/// tar and rsync take the length of a file before they open it.
+#[test]
+fn files_of_unknown_length_are_copied_whole() {
+    let Some(served) = Served::new() else { return };
+    let want = "words\r\n".repeat(100_000);
+    for line in
+        ["tar c -C m f.lines | tar x -C out", "rsync -a m/f.lines out/", "cp m/f.lines out/"]
+    {
+        let _ = fs::remove_dir_all(served.dir.path().join("out"));
+        fs::create_dir(served.dir.path().join("out")).expect("a directory");
+        let tool = line.split(' ').next().expect("a word");
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("command -v {tool} >/dev/null || exit 99; {line}")]);
+        let status = command.current_dir(served.dir.path()).status().expect("sh");
+        if status.code() == Some(99) {
+            eprintln!("skipped: {tool} is not installed");
+            continue;
+        }
+        assert!(status.success(), "{line}");
+        let got = fs::read_to_string(served.dir.path().join("out/f.lines")).expect(line);
+        assert!(got == want, "{line}: {} bytes", got.len());
+    }
 }

@@ -98,6 +98,10 @@ impl Transform for Pooled {
         None
     }
 
+    fn acts_outside(&self) -> bool {
+        true
+    }
+
     fn shape(&self) -> Shape<'_> {
         match self.mode {
             Mode::Blocks => Shape::Bytes(self),
