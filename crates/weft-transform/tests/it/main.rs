@@ -1,5 +1,6 @@
 //! Networks, run over streams and stored files.
 
+mod archives;
 mod common;
 mod crash;
 mod damage;
