@@ -4,6 +4,7 @@ mod archives;
 mod common;
 mod crash;
 mod damage;
+mod flushes;
 mod forwarding;
 mod graphs;
 mod hooked;
