@@ -160,6 +160,26 @@ fn a_program_ends_with_its_last_reader() {
     wait_until("the program has ended", || !runs());
 }
 
+/// A file whose zeroes are stored is extended as far as the caller waits.
+#[test]
+fn a_long_truncation_can_be_interrupted() {
+    let below = Arc::new(weft_vfs::MemFs::new());
+    let rules = Rules::parse(b"* rot13 | xor hex=55\n").expect("rules");
+    let options = TransformOptions { rules, ..TransformOptions::default() };
+    let registry = Registry::new(Context::default());
+    let fs = TransformFs::new(below, registry, options).expect("a root");
+    let walker = Walker::new(&fs);
+    drop(walker.write_file(b"/file", TEXT, 0o644).expect("a file"));
+    let file = walker.resolve(b"/file").expect("the file");
+    let interrupt = Arc::new(Interrupt::default());
+    interrupt.raise();
+    let long = weft_vfs::SetAttr { size_bytes: Some(1 << 50), ..weft_vfs::SetAttr::default() };
+    let result = interruptible(interrupt, || fs.setattr(&Caller::ROOT, file.ino(), &long));
+    assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
+    let content = walker.read_file(b"/file").expect("as before");
+    assert!(content.starts_with(TEXT) && content[TEXT.len()..].iter().all(|byte| *byte == 0));
+}
+
 /// Those who change the file itself, or make all durable, do not wait for the readers of its views.
 #[test]
 fn writers_do_not_wait_for_the_readers_of_views() {
