@@ -95,14 +95,21 @@ pub(crate) fn mount_error(mountpoint: &Path, source: io::Error) -> Error {
 /// change it: for other users, and where there is no sysfs, nothing changes.
 pub(crate) fn read_ahead(mountpoint: &Path, len_bytes: u32) {
     let set = || -> io::Result<()> {
-        let device = rustix::fs::stat(mountpoint)?.st_dev;
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let (major, minor) = device(mountpoint)?;
         let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
         fs::write(knob, (len_bytes >> 10).to_string())
     };
     if let Err(e) = set() {
         tracing::debug!("the kernel reads ahead as it likes: {e}");
     }
+}
+
+/// Returns the device number of the mount at a path. No file system is asked: a thread of this process
+/// that waits for a mount of its own could not be killed.
+fn device(path: &Path) -> io::Result<(u32, u32)> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let found = statx(CWD, path, flags, StatxFlags::empty())?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
 /// Returns the number of the mount at a path, which no other mount ever has; `None` if that is
@@ -117,9 +124,8 @@ pub(crate) fn id(path: &Path) -> Option<u64> {
 /// Waits until the mount `id` at a path is no longer there, and neither is it elsewhere in this mount
 /// namespace.
 pub(crate) fn wait_until_detached(path: &Path, id: u64) -> io::Result<()> {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    let found = statx(CWD, path, flags, UNIQUE_ID)?;
-    let device = format!(" {}:{} ", found.stx_dev_major, found.stx_dev_minor);
+    let (major, minor) = device(path)?;
+    let device = format!(" {major}:{minor} ");
     let mounts = fs::File::open(MOUNTS)?;
     loop {
         // The kernel announces each change; what came before this descriptor was opened is seen now.
