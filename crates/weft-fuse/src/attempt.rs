@@ -27,6 +27,11 @@ pub(crate) fn tried(front: &Front, request: &[u8], reply: &mut Reply<'_>) -> Out
     if is_for_disk(request) || is_end(request) || is_long_read(request) {
         return Outcome::WouldWait;
     }
+    tried_here(front, request, reply)
+}
+
+/// As [`tried`], for a request that may be long.
+pub(crate) fn tried_here(front: &Front, request: &[u8], reply: &mut Reply<'_>) -> Outcome {
     let mut tried = Outcome::WouldWait;
     front.fs.without_waiting(&mut || tried = outcome(front, request, reply));
     tried

@@ -18,6 +18,7 @@ mod open_file_locks;
 mod overtaken;
 mod privileges;
 mod ranges;
+mod signals;
 mod waits;
 mod xattrs;
 
@@ -34,7 +35,7 @@ use weft_vfs::{
 use self::attribute_replies::AttributeReplies;
 use self::content::keeps_access_time;
 use self::open_file_locks::OpenFileLocks;
-use self::waits::Waits;
+pub(crate) use self::waits::Waits;
 use crate::handshake::Agreed;
 use crate::passthrough::{Mixed, Passthrough};
 use crate::wire::{
@@ -126,7 +127,7 @@ pub(crate) struct Front {
     /// The file system has locks of its own.
     pub(crate) locks: bool,
     open_file_locks: OpenFileLocks,
-    pub(crate) waits: Waits,
+    pub(crate) waits: Arc<Waits>,
     pub(crate) attribute_replies: AttributeReplies,
     /// Requests by opcode.
     counts: [AtomicU64; COUNTED_OPCODES],
@@ -151,7 +152,7 @@ impl Front {
             notifier: OnceLock::new(),
             locks,
             open_file_locks: OpenFileLocks::default(),
-            waits: Waits::default(),
+            waits: Arc::default(),
             attribute_replies: AttributeReplies::default(),
             lifetimes,
             xattrs,
@@ -224,7 +225,7 @@ impl Front {
                 return Outcome::Silent;
             }
             Some(Opcode::Destroy) => return Outcome::Goodbye,
-            Some(Opcode::Interrupt) if self.locks => {
+            Some(Opcode::Interrupt) => {
                 let _ = self.interrupt(body);
                 return Outcome::Silent;
             }
@@ -243,6 +244,10 @@ impl Front {
                 self.count(&header, -1);
                 reply.fail(errno::EAGAIN);
                 return Outcome::WouldWait;
+            }
+            // A program that is interrupted may try again, which would keep the mount from its end.
+            Err(Refusal::FileSystem(Error::Interrupted)) if self.waits.is_ending() => {
+                reply.fail(errno::EIO);
             }
             Err(Refusal::FileSystem(e)) => {
                 // A file system may say with more words that something is in use.
@@ -319,7 +324,7 @@ impl Front {
             Opcode::TmpFile => self.create_unnamed(head, ino, body, reply),
             Opcode::Flush if self.stateful => self.flush(ino, body),
             Opcode::Release if self.stateful => self.release(ino, body),
-            Opcode::SetLk | Opcode::SetLkW if self.locks => self.set_lock(opcode, head, ino, body),
+            Opcode::SetLk | Opcode::SetLkW if self.locks => self.set_lock(opcode, ino, body),
             Opcode::GetLk if self.locks => self.get_lock(ino, body, reply),
             Opcode::Release | Opcode::ReleaseDir => Ok(()),
             // After one reply "unknown" the kernel never sends these again: opening and closing
@@ -331,9 +336,7 @@ impl Front {
             | Opcode::GetLk
             | Opcode::SetLk
             | Opcode::SetLkW => Err(Refusal::Protocol(errno::ENOSYS)),
-            // No request here waits in a way that an interrupt could end.
-            Opcode::Interrupt => Err(Refusal::Protocol(errno::ENOSYS)),
-            Opcode::Forget | Opcode::BatchForget | Opcode::Destroy => Ok(()),
+            Opcode::Interrupt | Opcode::Forget | Opcode::BatchForget | Opcode::Destroy => Ok(()),
         }
     }
 
@@ -604,13 +607,16 @@ impl Front {
         self.locks || flags.contains(OpenFlags::WRITE)
     }
 
-    /// Closes an open file whose reply the kernel did not accept because the caller was killed
-    /// meanwhile: no other request will close it.
+    /// Undoes what no other request will undo, as the kernel did not get this reply, or accept it: the
+    /// caller was killed or interrupted meanwhile. An open file is closed, and references are given up.
     pub(crate) fn take_back(&self, request: &[u8], answer: &Reply) {
         let Some((header, body)) = Header::split(request) else { return };
         let opcode = Opcode::from_number(header.opcode);
         if self.locks && matches!(opcode, Some(Opcode::SetLk | Opcode::SetLkW)) {
             return self.take_lock_back(self.ino(header.node), body);
+        }
+        if let Some(opcode) = opcode {
+            answer.for_each_reference(opcode, |node| self.fs.forget(self.ino(node), 1));
         }
         let is_new = matches!(opcode, Some(Opcode::Create | Opcode::TmpFile));
         if !(is_new || opcode == Some(Opcode::Open) && self.stateful) {

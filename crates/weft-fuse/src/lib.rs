@@ -24,6 +24,9 @@
 //!   or times, two for a write that starts within a page that is not in the page cache, and, where
 //!   the kernel checks permissions, the directory's attributes after each change of its names.
 //!
+//! A request whose caller is killed or interrupted ends for the caller at once, whatever the file system
+//! still waits for (`front::waits`).
+//!
 //! The crate `fuser` mounts (also through `fusermount3`), negotiates the protocol, sends notices and
 //! unmounts; the requests themselves are read and answered here (`serve`, `wire`), since the way in
 //! which a thread waits for the next request determines most of a round trip's time.

@@ -5,10 +5,10 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalHandle, Signals};
@@ -21,6 +21,9 @@ use crate::ring::{self, Queues};
 use crate::serve::Service;
 use crate::wire::Lifetimes;
 use crate::{Error, IoUring, MountOptions, Result, attempt, invalidate, mountpoint};
+
+/// The time within which a mount that nobody uses ends.
+const UNUSED_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A mounted file system. Dropping it unmounts (also if it is in use) and waits.
 pub struct Mount {
@@ -145,6 +148,16 @@ pub fn mount(fs: Arc<dyn FileSystem>, mountpoint: &Path, options: &MountOptions)
         id: None,
     };
     mount.id = mountpoint::id(mount.mountpoint());
+    if let Some(id) = mount.id {
+        let (path, waits) = (Arc::clone(&mount.unmounter.mountpoint), Arc::clone(&front.waits));
+        // Detached, it ends with its last user, who may wait for something that never comes.
+        let watch = move || {
+            mountpoint::wait_until_detached(&path, id)?;
+            waits.end_soon();
+            Ok(())
+        };
+        thread("weft-detached".into(), watch).map_err(serve_error)?;
+    }
     if let Some(queues) = queues {
         let Some(session) = &mount.session else { return Ok(mount) };
         let busy = Arc::new(AtomicBool::new(false));
@@ -303,7 +316,9 @@ impl Mount {
     }
 
     /// Makes SIGTERM, SIGINT and SIGHUP unmount from now on. If the mount is in use, it is detached
-    /// from the tree and the volume is made durable; a second signal ends it with files still open.
+    /// from the tree and the volume is made durable, and requests that have been waiting for five
+    /// seconds end with `EIO`; a second signal ends it with files still open, as soon as the volume is
+    /// durable, and a third at once.
     ///
     /// # Errors
     /// [`Error::Serve`] if the signals cannot be watched.
@@ -313,16 +328,28 @@ impl Mount {
         let handle = signals.handle();
         // The thread ends after the mount, of which nothing must be held then: others may open the volume.
         let (unmounter, fs) = (self.unmounter(), Arc::downgrade(&self.fs));
-        let thread = std::thread::Builder::new().name("weft-signals".into());
+        let waits = Arc::clone(&self.front.waits);
         let watch = move || {
-            let mut again = false;
-            for _ in signals.forever() {
-                let Some(fs) = fs.upgrade() else { break };
-                on_signal(&unmounter, &*fs, again);
-                again = true;
+            for (before, _) in signals.forever().enumerate() {
+                if unmounter.ended.load(Ordering::Acquire) {
+                    unmounter.given_up.store(true, Ordering::Release);
+                    continue;
+                }
+                if before > 1 {
+                    tracing::error!("ended before the volume was durable");
+                    std::process::exit(1);
+                }
+                waits.end_soon();
+                // In a thread of its own, as it may wait, and the next signal must not wait for it.
+                let (unmounter, fs) = (unmounter.clone(), Weak::clone(&fs));
+                let end = move || on_signal(&unmounter, &fs, before > 0);
+                if let Err(e) = thread("weft-ending".into(), end) {
+                    tracing::error!("cannot start a thread: {e}");
+                }
             }
         };
-        thread.spawn(watch).map_err(failed)?;
+        let watch = std::thread::Builder::new().name("weft-signals".into()).spawn(watch);
+        watch.map_err(failed)?;
         if let Ok(mut slot) = self.signals.lock() {
             *slot = Some(handle);
         }
@@ -367,26 +394,47 @@ impl Drop for Mount {
     }
 }
 
-fn on_signal(unmounter: &Unmounter, fs: &dyn FileSystem, again: bool) {
-    if unmounter.ended.load(Ordering::Acquire) {
-        unmounter.given_up.store(true, Ordering::Release);
-        return;
+/// Waits for the end of a mount that was unmounted, for [`UNUSED_PATIENCE`] at most; returns true if it
+/// has ended.
+fn ends_soon(unmounter: &Unmounter) -> bool {
+    let begin = Instant::now();
+    loop {
+        if unmounter.ended.load(Ordering::Acquire) {
+            return true;
+        }
+        if begin.elapsed() >= UNUSED_PATIENCE {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn on_signal(unmounter: &Unmounter, fs: &Weak<dyn FileSystem>, again: bool) -> io::Result<()> {
     match unmounter.unmount() {
-        Ok(()) => return,
-        Err(e) => tracing::warn!("{e}"),
+        // Unless it was detached before, and is still in use.
+        Ok(()) if ends_soon(unmounter) => return Ok(()),
+        Ok(()) => {}
+        Err(e) => {
+            tracing::warn!("{e}");
+            if let Err(e) = unmounter.detach() {
+                tracing::error!("{e}");
+            }
+        }
     }
-    if let Err(e) = unmounter.detach() {
-        tracing::error!("{e}");
-    }
+    let Some(fs) = fs.upgrade() else { return Ok(()) };
     if let Err(e) = fs.sync() {
         tracing::error!("the volume could not be made durable: {e}");
     }
+    drop(fs);
     if again {
+        if ends_soon(unmounter) {
+            return Ok(());
+        }
         // Open files are lost to their programs, but not to the volume.
         std::process::exit(1);
     }
     tracing::warn!(
         "the mount ends when the last file there is closed; a second signal ends it now"
     );
+    Ok(())
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -12,6 +13,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::{Error, Result};
 
 const DEVICE: &str = "/dev/fuse";
+const MOUNTS: &str = "/proc/self/mountinfo";
 /// `STATX_MNT_ID_UNIQUE` (Linux 6.8)
 const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// The most dead mounts on one directory that are cleared away.
@@ -93,14 +95,21 @@ pub(crate) fn mount_error(mountpoint: &Path, source: io::Error) -> Error {
 /// change it: for other users, and where there is no sysfs, nothing changes.
 pub(crate) fn read_ahead(mountpoint: &Path, len_bytes: u32) {
     let set = || -> io::Result<()> {
-        let device = rustix::fs::stat(mountpoint)?.st_dev;
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let (major, minor) = device(mountpoint)?;
         let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
         fs::write(knob, (len_bytes >> 10).to_string())
     };
     if let Err(e) = set() {
         tracing::debug!("the kernel reads ahead as it likes: {e}");
     }
+}
+
+/// Returns the device number of the mount at a path. No file system is asked: a thread of this process
+/// that waits for a mount of its own could not be killed.
+fn device(path: &Path) -> io::Result<(u32, u32)> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let found = statx(CWD, path, flags, StatxFlags::empty())?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
 }
 
 /// Returns the number of the mount at a path, which no other mount ever has; `None` if that is
@@ -110,6 +119,27 @@ pub(crate) fn id(path: &Path) -> Option<u64> {
     let found = statx(CWD, path, flags, UNIQUE_ID).ok()?;
     let is_known = StatxFlags::from_bits_retain(found.stx_mask).contains(UNIQUE_ID);
     is_known.then_some(found.stx_mnt_id)
+}
+
+/// Waits until the mount `id` at a path is no longer there, and neither is it elsewhere in this mount
+/// namespace.
+pub(crate) fn wait_until_detached(path: &Path, id: u64) -> io::Result<()> {
+    let (major, minor) = device(path)?;
+    let device = format!(" {major}:{minor} ");
+    let mounts = fs::File::open(MOUNTS)?;
+    loop {
+        // The kernel announces each change; what came before this descriptor was opened is seen now.
+        let is_there = self::id(path) == Some(id)
+            || fs::read_to_string(MOUNTS)?.lines().any(|line| line.contains(&device));
+        if !is_there {
+            return Ok(());
+        }
+        let mut changed = [PollFd::new(&mounts, PollFlags::PRI)];
+        match poll(&mut changed, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
 /// Unmounts if no file there is in use.

@@ -92,6 +92,15 @@ impl Drop for End<'_> {
     }
 }
 
+/// The thread that answers a request.
+#[derive(Debug, Clone, Copy)]
+enum Thread {
+    /// One that also reads requests.
+    Reader,
+    /// One of [`Service::waiting`].
+    Worker,
+}
+
 /// A request that a worker answers: so many bytes at the beginning of the buffer.
 struct Request {
     buffer: Vec<u8>,
@@ -164,6 +173,7 @@ impl Service {
         self.read_without_waiting()?;
         let result = self.work_until(ThreadPool::lead);
         self.pool.end();
+        self.front.waits.end_all();
         self.policy.iter().for_each(Policy::end);
         // What this thread gave to others is answered, too.
         self.waiting.end();
@@ -206,16 +216,55 @@ impl Service {
         Worker::new(self).run(lead)
     }
 
-    /// Answers a request, and waits as long as the file system likes: "would wait" is no outcome.
-    /// Returns false after the kernel's last one (`DESTROY`).
-    fn answer(&self, request: &[u8], reply: &mut Reply<'_>) -> bool {
+    /// Answers a request, and waits as long as the file system likes, unless it is interrupted: "would
+    /// wait" is no outcome. Returns false after the kernel's last one (`DESTROY`).
+    fn answer(self: &Arc<Self>, by: Thread, request: &[u8], reply: &mut Reply<'_>) -> bool {
         if is_command(request) {
             self.ends.wait();
         }
         // Until the reply is written.
         let _counted = self.front.attribute_replies.begin(request);
-        let outcome = outcome(&self.front, request, reply);
-        self.send(outcome, request, reply)
+        let early = || self.early_answer(by, request);
+        let process = || outcome(&self.front, request, reply);
+        if let Some(outcome) = self.front.waits.during(request, early, process) {
+            return self.send(outcome, request, reply);
+        }
+        self.front.take_back(request, reply);
+        match by {
+            Thread::Reader => self.pool.unpark(),
+            Thread::Worker => self.waiting.is_back(),
+        }
+        true
+    }
+
+    /// Returns the function that answers a request with an error while a thread still processes it.
+    /// Another thread may take the place of that one.
+    fn early_answer(
+        self: &Arc<Self>,
+        by: Thread,
+        request: &[u8],
+    ) -> impl FnOnce(i32) -> bool + Send + 'static {
+        let service = Arc::clone(self);
+        let unique = Header::split(request).map_or(0, |(head, _)| head.unique);
+        move |errno| {
+            let may = match by {
+                Thread::Reader => service.pool.park(),
+                Thread::Worker => service.waiting.excuse(|| service.worker()),
+            };
+            if may {
+                service.refuse(unique, errno, &mut Reply::default());
+            }
+            may
+        }
+    }
+
+    /// Answers a request with an error.
+    fn refuse(&self, unique: u64, errno: i32, reply: &mut Reply<'_>) {
+        reply.begin(unique);
+        reply.fail(errno);
+        if let Err(e) = rustix::io::write(&self.fd, reply.finish()) {
+            tracing::debug!("the kernel did not take an answer: {e}");
+        }
     }
 
     /// Answers a request as [`answer`](Self::answer) does, if that needs no wait.
@@ -242,14 +291,17 @@ impl Service {
 
     /// Gives a request to a worker. Returns it if there is none.
     fn give_away(self: &Arc<Self>, request: Request) -> Option<Request> {
+        self.waiting.run(request, || self.worker())
+    }
+
+    /// Returns the work of a worker.
+    fn worker(self: &Arc<Self>) -> impl FnMut(Request) + Send + 'static {
         let service = Arc::clone(self);
-        self.waiting.run(request, move || {
-            let mut reply = Reply::default();
-            move |request: Request| {
-                service.answer(&request.buffer[..request.len], &mut reply);
-                service.keep(request.buffer);
-            }
-        })
+        let mut reply = Reply::default();
+        move |request: Request| {
+            service.answer(Thread::Worker, &request.buffer[..request.len], &mut reply);
+            service.keep(request.buffer);
+        }
     }
 
     fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Vec<u8>>> {
@@ -350,7 +402,7 @@ impl<'a> Worker<'a> {
     }
 
     fn answer(&mut self, len: usize) -> bool {
-        self.service.answer(&self.request[..len], &mut self.reply)
+        self.service.answer(Thread::Reader, &self.request[..len], &mut self.reply)
     }
 
     /// Answers a request if that needs no wait; else a worker does. Returns false as
@@ -366,7 +418,9 @@ impl<'a> Worker<'a> {
         let request = self.take(len);
         match self.service.give_away(request) {
             None => true,
-            Some(Request { buffer, len }) => self.service.answer(&buffer[..len], &mut self.reply),
+            Some(Request { buffer, len }) => {
+                self.service.answer(Thread::Reader, &buffer[..len], &mut self.reply)
+            }
         }
     }
 
@@ -383,11 +437,7 @@ impl<'a> Worker<'a> {
     /// Refuses a lock request, as too many wait already.
     fn refuse(&mut self, len: usize) {
         let Some((header, _)) = Header::split(&self.request[..len]) else { return };
-        self.reply.begin(header.unique);
-        self.reply.fail(errno::ENOLCK);
-        if let Err(e) = rustix::io::write(&self.service.fd, self.reply.finish()) {
-            tracing::debug!("the kernel did not take an answer: {e}");
-        }
+        self.service.refuse(header.unique, errno::ENOLCK, &mut self.reply);
     }
 }
 

@@ -32,10 +32,11 @@ const QUIET_PERIODS: u32 = 40;
 /// The time without a reader after which a worker is added.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The most added workers, without those that wait for a lock.
+/// The most added workers, without those that are parked.
 const WORKERS_MAX: usize = 128;
 
-/// The most workers that wait for locks. Beyond that, locks are refused.
+/// The most workers that wait for locks, or process a request that is answered already. Beyond that,
+/// locks are refused, and requests not answered early.
 const PARKED_MAX: usize = 1024;
 
 /// The time that an added worker rests before it leaves.
@@ -56,7 +57,7 @@ struct State {
     resting: usize,
     /// Workers that were added and have not left.
     added: usize,
-    /// Workers that wait for a lock of another caller.
+    /// Workers that wait for a lock of another caller, or process a request that is answered already.
     parked: usize,
     /// A worker that waits for a lock was the last that could read requests.
     wants_worker: bool,
@@ -156,7 +157,7 @@ impl ThreadPool {
         }
     }
 
-    /// Registers a worker that waits for a lock. Returns false if too many do.
+    /// Registers a worker that waits for a lock, or whose request is answered already. Returns false if too many do.
     pub(crate) fn park(&self) -> bool {
         let mut state = self.lock();
         let may = state.parked < PARKED_MAX;
@@ -170,7 +171,7 @@ impl ThreadPool {
         may
     }
 
-    /// Removes a worker that no longer waits for a lock.
+    /// Removes such a worker that is free again.
     pub(crate) fn unpark(&self) {
         self.lock().parked -= 1;
     }

@@ -13,6 +13,9 @@ use crate::policy::Cpus;
 /// The most threads. More requests than that wait for one of them to end.
 const THREADS_MAX: usize = 128;
 
+/// The most excused threads.
+const EXCUSED_MAX: usize = 1024;
+
 /// The time that a thread without a request stays.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -20,7 +23,10 @@ struct State<J> {
     jobs: VecDeque<J>,
     /// Threads that wait for a job.
     idle: usize,
+    /// Threads, without those that are excused.
     threads: usize,
+    /// Threads that still do a job for whose end nobody waits.
+    excused: usize,
     waits_for_room: bool,
     ended: bool,
 }
@@ -48,6 +54,7 @@ impl<J: Send + 'static> Workers<J> {
             jobs: VecDeque::new(),
             idle: 0,
             threads: 0,
+            excused: 0,
             waits_for_room: false,
             ended: false,
         };
@@ -68,13 +75,24 @@ impl<J: Send + 'static> Workers<J> {
 
     /// Gives a job to a thread, which calls what `work` returns for each of its jobs. Returns the job
     /// if there is no thread and none can be started.
-    pub(crate) fn run<W: FnMut(J)>(
+    pub(crate) fn run<W: FnMut(J) + Send + 'static>(
         self: &Arc<Self>,
         job: J,
-        work: impl FnOnce() -> W + Send + 'static,
+        work: impl FnOnce() -> W,
     ) -> Option<J> {
         let mut state = self.lock();
         state.jobs.push_back(job);
+        let state = self.add_thread(state, work)?;
+        // Otherwise another thread takes the job when it has done its own.
+        (state.threads == 0).then_some(state)?.jobs.pop_back()
+    }
+
+    /// Starts a thread if the jobs need one; returns the state if none could be started.
+    fn add_thread<W: FnMut(J) + Send + 'static>(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State<J>>,
+        work: impl FnOnce() -> W,
+    ) -> Option<MutexGuard<'_, State<J>>> {
         let needs_thread = state.jobs.len() > state.idle && state.threads < THREADS_MAX;
         state.threads += usize::from(needs_thread);
         drop(state);
@@ -82,25 +100,42 @@ impl<J: Send + 'static> Workers<J> {
             self.call.notify_one();
             return None;
         }
-        let workers = Arc::clone(self);
+        let (workers, mut work) = (Arc::clone(self), work());
         let started = self.start(move || {
             let _left = Left(&workers);
             workers.cpus.make_ordinary();
-            let mut work = work();
             while let Some(job) = workers.next() {
                 work(job);
             }
         });
-        if let Err(e) = started {
-            tracing::warn!("cannot start a thread: {e}");
-            let mut state = self.lock();
-            state.threads -= 1;
-            if state.threads == 0 {
-                return state.jobs.pop_back();
-            }
-            // Another thread takes the job when it has done its own.
+        let Err(e) = started else { return None };
+        tracing::warn!("cannot start a thread: {e}");
+        let mut state = self.lock();
+        state.threads -= 1;
+        Some(state)
+    }
+
+    /// Excuses a thread: for the end of its job nobody waits any more, so that another may take its
+    /// place. Returns false if too many are excused.
+    pub(crate) fn excuse<W: FnMut(J) + Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce() -> W,
+    ) -> bool {
+        let mut state = self.lock();
+        if state.excused >= EXCUSED_MAX {
+            return false;
         }
-        None
+        state.excused += 1;
+        state.threads -= 1;
+        drop(self.add_thread(state, work));
+        true
+    }
+
+    /// The job of an excused thread, which calls this, has ended.
+    pub(crate) fn is_back(&self) {
+        let mut state = self.lock();
+        state.excused -= 1;
+        state.threads += 1;
     }
 
     fn start(&self, thread: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -131,7 +166,8 @@ impl<J: Send + 'static> Workers<J> {
                 }
                 return Some(job);
             }
-            if state.ended {
+            // More than that there are when excused threads have come back.
+            if state.ended || state.threads > THREADS_MAX {
                 return None;
             }
             state.idle += 1;
@@ -150,7 +186,7 @@ impl<J: Send + 'static> Workers<J> {
         let mut state = self.lock();
         state.ended = true;
         self.call.notify_all();
-        while state.threads > 0 {
+        while state.threads + state.excused > 0 {
             state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -216,6 +252,35 @@ mod tests {
         });
         assert_eq!(starts, (all, false));
         workers.end();
+    }
+
+    /// Jobs whose ends nobody waits for keep no others from threads.
+    #[test]
+    fn excused_threads_are_replaced() {
+        let workers = Arc::new(Workers::new());
+        let (held, done) = (Arc::new(Barrier::new(THREADS_MAX + 1)), Arc::new(AtomicUsize::new(0)));
+        let work = || {
+            let (workers, held) = (Arc::clone(&workers), Arc::clone(&held));
+            let done = Arc::clone(&done);
+            move |is_held: bool| {
+                if is_held {
+                    held.wait();
+                    workers.is_back();
+                } else {
+                    done.fetch_add(1, Ordering::AcqRel);
+                }
+            }
+        };
+        (0..THREADS_MAX).for_each(|_| assert!(workers.run(true, work).is_none()));
+        weft_testing::wait_until("all have a job", || workers.lock().jobs.is_empty());
+        assert!(workers.run(false, work).is_none());
+        assert_eq!(done.load(Ordering::Acquire), 0, "no thread is left");
+        (0..THREADS_MAX).for_each(|_| assert!(workers.excuse(work)));
+        weft_testing::wait_until("the other job is done", || done.load(Ordering::Acquire) == 1);
+        held.wait();
+        workers.end();
+        let state = workers.lock();
+        assert_eq!((state.threads, state.excused), (0, 0));
     }
 
     #[test]

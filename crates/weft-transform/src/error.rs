@@ -64,6 +64,14 @@ pub enum Error {
         /// The defect.
         what: String,
     },
+    /// A WebAssembly module failed, or does not keep to the interface. The data may be sound.
+    #[error("stage wasm: the module failed at byte {offset}: {what}")]
+    Guest {
+        /// The first byte that cannot be produced, in the output of the stage.
+        offset: u64,
+        /// The fault of the module.
+        what: String,
+    },
     /// Data that would expand beyond a limit.
     #[error("stage {stage}: limit reached at byte {offset}: {what}")]
     Limit {
@@ -135,6 +143,12 @@ const EOPNOTSUPP: i32 = 95;
 const ENOKEY: i32 = 126;
 
 impl Error {
+    /// Returns true if the call was interrupted: the file is as good as before, and so is what was
+    /// read of it.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Below(weft_vfs::Error::Interrupted))
+    }
+
     /// Returns the error with its offset in the output advanced by `by` bytes.
     pub(crate) fn moved(self, by: u64) -> Self {
         match self {
@@ -144,6 +158,7 @@ impl Error {
             Self::Limit { stage, offset, what } => {
                 Self::Limit { stage, offset: offset.saturating_add(by), what }
             }
+            Self::Guest { offset, what } => Self::Guest { offset: offset.saturating_add(by), what },
             other => other,
         }
     }

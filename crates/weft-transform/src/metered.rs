@@ -117,6 +117,10 @@ impl Transform for Metered {
         self.inner.kept_as()
     }
 
+    fn acts_outside(&self) -> bool {
+        self.inner.acts_outside()
+    }
+
     fn on_error(&self) -> OnError {
         self.inner.on_error()
     }

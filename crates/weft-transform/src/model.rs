@@ -198,6 +198,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
         Some(Vec::new())
     }
 
+    /// Returns true if it does more than give its output: it runs a program, which may take any time,
+    /// or writes a log. It is not run to learn the length of its output.
+    fn acts_outside(&self) -> bool {
+        false
+    }
+
     /// Combines this stage and the one that runs after it into one stage that works in place, to be
     /// run forward, where that saves work. The default returns `None`.
     fn joined(

@@ -76,6 +76,11 @@ impl Network {
         self.layers.iter().any(has)
     }
 
+    /// Returns true if a stage does more than give its output.
+    pub(crate) fn acts_outside(&self) -> bool {
+        self.layers.iter().any(|layer| layer.stage.acts_outside())
+    }
+
     /// Returns a hash of all that determines the network's output besides the stored file, as a
     /// part of the key under which the output is cached on disk; `None` if it must not be cached.
     pub(crate) fn kept_as(&self) -> Option<blake3::Hash> {

@@ -43,6 +43,7 @@ mod fs;
 mod handles;
 pub mod host_file;
 pub mod hostdir;
+mod interrupt;
 mod invalidate;
 mod layer;
 mod lock;
@@ -58,9 +59,10 @@ pub use defaults::{copy_by_reading, seek_without_holes};
 pub use error::{Error, Result};
 pub use fs::FileSystem;
 pub use handles::{HandleTable, StaleHandle};
+pub use interrupt::{Interrupt, check_interrupt, current_interrupt, interruptible};
 pub use invalidate::Invalidate;
 pub use layer::Layer;
-pub use lock::{FileLock, Interrupt, LockStyle};
+pub use lock::{FileLock, LockStyle};
 pub use name::{NAME_MAX_BYTES, check_name};
 pub use types::{
     Attr, Caller, CommandAnswer, DirCursor, DirEntry, Entry, FallocateMode, FileFlags, FileKind,

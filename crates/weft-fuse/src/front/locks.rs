@@ -1,9 +1,9 @@
 //! Requests for locks, for file systems that have their own.
 
-use weft_vfs::{FileLock, Handle, Ino, LockStyle};
+use weft_vfs::{FileLock, Handle, Ino, LockStyle, current_interrupt};
 
 use super::{Answered, Front, Refusal};
-use crate::wire::{Body, Header, Opcode, Reply, errno, lk};
+use crate::wire::{Body, Opcode, Reply, errno, lk};
 
 /// The lock parameters of a request.
 struct Asked {
@@ -25,13 +25,7 @@ fn asked(body: &mut Body<'_>) -> Result<Asked, Refusal> {
 }
 
 impl Front {
-    pub(super) fn set_lock(
-        &self,
-        opcode: Opcode,
-        head: &Header,
-        ino: Ino,
-        mut body: Body<'_>,
-    ) -> Answered {
+    pub(super) fn set_lock(&self, opcode: Opcode, ino: Ino, mut body: Body<'_>) -> Answered {
         let Asked { handle, kind, lock } = asked(&mut body)?;
         if kind == lk::UNLOCK {
             self.fs.unlock(ino, handle, lock.style, lock.owner, lock.first, lock.last);
@@ -40,10 +34,8 @@ impl Front {
         if opcode == Opcode::SetLk {
             self.fs.lock(ino, handle, &lock, None)?;
         } else {
-            let interrupt = self.waits.begin(head.unique);
-            let locked = self.fs.lock(ino, handle, &lock, Some(&interrupt));
-            self.waits.end(head.unique);
-            locked?;
+            let interrupt = current_interrupt().unwrap_or_default();
+            self.fs.lock(ino, handle, &lock, Some(&interrupt))?;
         }
         if lock.style == LockStyle::Posix {
             self.open_file_locks.taken(ino, lock.owner, handle);
@@ -64,7 +56,7 @@ impl Front {
         Ok(())
     }
 
-    /// Interrupts the waiting call of a caller that got a signal.
+    /// Notes that the caller of a request got a signal.
     pub(super) fn interrupt(&self, mut body: Body<'_>) -> Answered {
         self.waits.interrupt(body.u64()?);
         Ok(())

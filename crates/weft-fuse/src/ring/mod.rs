@@ -16,9 +16,9 @@ mod slot;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::queue::{Event, Queue, Returns};
 use self::slot::{Scratch, Slot};
-use crate::attempt::{is_command, outcome, tried};
+use crate::attempt::{is_command, only_reads, outcome, tried, tried_here};
 use crate::front::{Front, Outcome};
 use crate::policy::{self, Cpus, Policy, Watched};
 use crate::wire::errno;
@@ -170,6 +170,7 @@ fn serve(mut queue: Queue, Start { device, service }: Start) -> io::Result<()> {
         tracing::error!("cannot serve the requests of a CPU any more: {e}");
     }
     drop(queue);
+    service.front.waits.end_all();
     // What other threads still answer has lost its kernel, and must be done before the volume is
     // closed.
     service.workers.end();
@@ -225,16 +226,18 @@ impl Service {
         if answered != Outcome::WouldWait {
             return Some((nr, slot));
         }
-        let service = Arc::clone(self);
         let job = Job { nr, slot, returns: Arc::clone(returns), after_forgotten };
-        let job = self.workers.run(job, move || {
-            let mut scratch = Scratch::default();
-            move |job| service.answer(job, &mut scratch)
-        });
-        if let Some(job) = job {
-            self.answer(job, scratch);
+        if let Some(job) = self.workers.run(job, || self.worker()) {
+            self.answer(job, scratch, false);
         }
         None
+    }
+
+    /// Returns the work of a worker.
+    fn worker(self: &Arc<Self>) -> impl FnMut(Job) + Send + 'static {
+        let service = Arc::clone(self);
+        let mut scratch = Scratch::default();
+        move |job| service.answer(job, &mut scratch, true)
     }
 
     /// Waits until the file system has dropped the inodes that the kernel had forgotten before this
@@ -253,16 +256,70 @@ impl Service {
         }
     }
 
-    /// Answers a request, however long it takes.
-    fn answer(&self, Job { nr, mut slot, returns, after_forgotten }: Job, scratch: &mut Scratch) {
+    /// Answers a request, however long it takes, unless it is interrupted. `by_worker`: another thread
+    /// may then take the place of this one.
+    fn answer(self: &Arc<Self>, job: Job, scratch: &mut Scratch, by_worker: bool) {
+        let Job { nr, mut slot, returns, after_forgotten } = job;
         if after_forgotten {
             self.wait_for_forgotten();
         }
-        slot.serve(scratch, |request, reply| match outcome(&self.front, request, reply) {
-            // For a call that may wait that is an answer.
-            Outcome::WouldWait => Outcome::Answer,
-            other => other,
-        });
+        if by_worker && only_reads(slot.request()) {
+            // A long read was not tried yet.
+            let answered =
+                slot.serve(scratch, |request, reply| tried_here(&self.front, request, reply));
+            if answered == Outcome::WouldWait {
+                return self.answer_elsewhere(nr, slot, returns, scratch);
+            }
+        } else {
+            slot.serve(scratch, |request, reply| {
+                let process = || outcome(&self.front, request, reply);
+                let never = || |_| false;
+                // Not answered early, so that it has an outcome.
+                match self.front.waits.during(request, never, process) {
+                    // For a call that may wait that is an answer.
+                    Some(Outcome::WouldWait) | None => Outcome::Answer,
+                    Some(other) => other,
+                }
+            });
+        }
         returns.give_back(nr, slot);
+    }
+
+    /// Answers a request that only reads, whose reply is built elsewhere than in its slot: if it is
+    /// interrupted, the kernel gets the slot back with an error meanwhile.
+    fn answer_elsewhere(
+        self: &Arc<Self>,
+        nr: usize,
+        mut slot: Slot,
+        returns: Arc<Returns>,
+        scratch: &mut Scratch,
+    ) {
+        let Scratch { request, reply } = scratch;
+        request.clear();
+        request.extend_from_slice(slot.request());
+        let slot = Arc::new(Mutex::new(Some(slot)));
+        let take =
+            |slot: &Mutex<Option<Slot>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let early = || {
+            let (service, slot, returns) =
+                (Arc::clone(self), Arc::clone(&slot), Arc::clone(&returns));
+            move |errno| {
+                let may = service.workers.excuse(|| service.worker());
+                if may && let Some(mut slot) = take(&slot) {
+                    slot.fail(errno);
+                    returns.give_back(nr, slot);
+                }
+                may
+            }
+        };
+        let process = || outcome(&self.front, request, reply);
+        if self.front.waits.during(request, early, process).is_none() {
+            self.front.take_back(request, reply);
+            return self.workers.is_back();
+        }
+        if let Some(mut slot) = take(&slot) {
+            slot.reply(reply.finish());
+            returns.give_back(nr, slot);
+        }
     }
 }

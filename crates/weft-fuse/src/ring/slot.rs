@@ -59,8 +59,8 @@ pub(super) struct Area {
 /// Buffers of a thread that serves slots.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    request: Vec<u8>,
-    reply: Reply<'static>,
+    pub(super) request: Vec<u8>,
+    pub(super) reply: Reply<'static>,
 }
 
 impl Slot {
@@ -166,6 +166,20 @@ impl Slot {
         outcome
     }
 
+    /// Replies with a reply that was built elsewhere.
+    pub(super) fn reply(&mut self, reply: &[u8]) {
+        match self.bytes()[REPLY_AT..].get_mut(..reply.len()) {
+            Some(room) => {
+                room.copy_from_slice(reply);
+                self.complete(reply.len());
+            }
+            None => {
+                tracing::error!(len = reply.len(), "a reply is longer than the kernel's buffer");
+                self.fail(errno::EIO);
+            }
+        }
+    }
+
     /// Replies with an error.
     pub(super) fn fail(&mut self, errno: i32) {
         let unique = self.bytes()[HEADER_AT + 8..HEADER_AT + 16].try_into().expect("eight bytes");
@@ -259,6 +273,24 @@ mod tests {
             }
             assert_eq!(reply_of(&mut slot), (0, 77, vec![9; 4096]));
         }
+    }
+
+    #[test]
+    fn a_reply_that_was_built_elsewhere_must_fit() {
+        let built = |body: &[u8]| {
+            let mut reply = Reply::default();
+            reply.begin(77);
+            reply.put(body);
+            reply.finish().to_vec()
+        };
+        for len in [0, 5, PAYLOAD_MAX] {
+            let mut slot = slot(b"arguments", b"");
+            slot.reply(&built(&vec![3; len]));
+            assert_eq!(reply_of(&mut slot), (0, 77, vec![3; len]));
+        }
+        let mut slot = slot(b"arguments", b"");
+        slot.reply(&built(&vec![3; PAYLOAD_MAX + 1]));
+        assert_eq!(reply_of(&mut slot), (-errno::EIO, 77, vec![]));
     }
 
     #[test]

@@ -41,6 +41,10 @@ pub(crate) mod write_flags {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 2;
 }
 
+/// Bit of `fuse_read_in::read_flags`: the request is a call of read(2) that waits, and fills no page of
+/// the page cache.
+pub(crate) const READ_LOCK_OWNER: u32 = 1 << 1;
+
 /// Bit of `fuse_fsync_in::fsync_flags`: only the data.
 pub(crate) const FSYNC_DATA_ONLY: u32 = 1;
 
@@ -101,6 +105,7 @@ pub(crate) mod ioctl_flags {
 /// Errors that the kernel understands as replies of the protocol.
 pub(crate) mod errno {
     pub(crate) const EPERM: i32 = 1;
+    pub(crate) const EINTR: i32 = 4;
     pub(crate) const EIO: i32 = 5;
     pub(crate) const EAGAIN: i32 = 11;
     pub(crate) const EINVAL: i32 = 22;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use weft_vfs::{Attr, CommandAnswer, DirEntry, Entry, Opened, StatFs, Time};
 
+use super::Opcode;
+
 /// Bytes before the body of a reply (`fuse_out_header`).
 pub(crate) const HEADER_BYTES: usize = 16;
 
@@ -250,6 +252,34 @@ impl Reply<'_> {
         }
     }
 
+    /// Calls `each` with each node to which the kernel takes a reference by this reply to a request of
+    /// this kind; not for files that are opened as well ([`opened_node`](Self::opened_node)).
+    pub(crate) fn for_each_reference(&self, opcode: Opcode, mut each: impl FnMut(u64)) {
+        let Some(mut body) = self.buf.get(HEADER_BYTES..self.len) else { return };
+        let node = |body: &[u8]| body.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+        let name_bytes = |body: &[u8]| {
+            let bytes = body.get(ENTRY_BYTES + 16..)?.first_chunk()?;
+            Some(u32::from_ne_bytes(*bytes) as usize)
+        };
+        match opcode {
+            Opcode::Lookup | Opcode::MkNod | Opcode::MkDir | Opcode::Symlink | Opcode::Link
+                if body.len() == ENTRY_BYTES =>
+            {
+                node(body).filter(|node| *node != 0).into_iter().for_each(each);
+            }
+            Opcode::ReadDirPlus => {
+                while let (Some(node), Some(name_bytes)) = (node(body), name_bytes(body)) {
+                    if node != 0 {
+                        each(node);
+                    }
+                    let len = (DIRENT_BYTES + name_bytes).next_multiple_of(8);
+                    body = body.get(ENTRY_BYTES + len..).unwrap_or_default();
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// `fuse_write_out`
     pub(crate) fn written(&mut self, len_bytes: u32) {
         self.u32(len_bytes);
@@ -427,6 +457,34 @@ mod tests {
         assert_eq!(size(&|r| r.commanded(&answer, 64)), 16 + 64);
         assert_eq!(size(&|r| r.statfs(&StatFs::default())), 80);
         assert_eq!(size(&|r| r.statx(&attr(), LIFETIMES)), 288);
+    }
+
+    #[test]
+    fn references_are_those_of_the_entries() {
+        let references = |opcode, put: &dyn Fn(&mut Reply)| {
+            let mut reply = Reply::default();
+            reply.begin(1);
+            put(&mut reply);
+            let mut nodes = Vec::new();
+            reply.for_each_reference(opcode, |node| nodes.push(node));
+            nodes
+        };
+        let entry = Entry { attr: attr(), generation: 3 };
+        assert_eq!(references(Opcode::Lookup, &|r| r.entry(5, &entry, LIFETIMES)), [5]);
+        assert_eq!(references(Opcode::Lookup, &|r| r.no_entry(LIFETIMES.entry)), []);
+        assert_eq!(references(Opcode::Lookup, &|r| r.fail(2)), []);
+        assert_eq!(references(Opcode::GetAttr, &|r| r.attr(&attr(), LIFETIMES)), []);
+        let list = |reply: &mut Reply| {
+            let listing = Listing { room_bytes: 4096 };
+            let dirent =
+                |name| DirEntry { ino: Ino(4), kind: FileKind::Regular, name, next: DirCursor(77) };
+            for (node, name) in [(0, &b".."[..]), (7, b"12345678"), (8, b"a")] {
+                assert!(put_listed_plus(reply, listing, &dirent(name), node, &entry, LIFETIMES));
+            }
+            assert!(put_name_plus(reply, listing, &dirent(b"without")));
+            assert!(put_listed_plus(reply, listing, &dirent(b"z"), 9, &entry, LIFETIMES));
+        };
+        assert_eq!(references(Opcode::ReadDirPlus, &list), [7, 8, 9]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! passes.
 
 mod callers;
+mod interrupts;
 mod io_uring;
 mod life;
 mod mapped;

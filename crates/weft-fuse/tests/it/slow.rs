@@ -12,43 +12,83 @@ thread_local! {
     static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
 }
 
+/// Holds the threads that pass until they are let go.
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
 #[derive(Default)]
 struct State {
     /// The names of the threads that are held.
     held: Vec<String>,
+    waiting: usize,
     goes_on: bool,
-    /// Inodes were forgotten in calls that may wait, and in those that may not.
-    forgotten: (usize, usize),
+}
+
+impl Gate {
+    /// The names of the threads that were held.
+    pub(crate) fn held(&self) -> Vec<String> {
+        self.state.lock().expect("lock").held.clone()
+    }
+
+    /// The number of threads that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.lock().expect("lock").waiting
+    }
+
+    /// Lets all go on.
+    pub(crate) fn release(&self) {
+        self.state.lock().expect("lock").goes_on = true;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn pass(&self) -> Result<()> {
+        let mut state = self.state.lock().expect("lock");
+        if !state.goes_on {
+            if !MAY_WAIT.get() {
+                return Err(weft_vfs::Error::WouldBlock);
+            }
+            state.held.push(std::thread::current().name().unwrap_or_default().to_owned());
+            state.waiting += 1;
+            while !state.goes_on {
+                state = self.changed.wait(state).expect("lock");
+            }
+            state.waiting -= 1;
+        }
+        Ok(())
+    }
 }
 
 /// A file system in which reads of a [slow file](make_slow) wait until they are let go.
 #[derive(Default)]
 pub(crate) struct Slow {
     below: MemFs,
-    state: Mutex<State>,
-    changed: Condvar,
+    gate: Gate,
+    /// Inodes were forgotten in calls that may wait, and in those that may not.
+    forgotten: Mutex<(usize, usize)>,
 }
 
 impl Slow {
     /// The names of the threads that wait in a read.
     pub(crate) fn held(&self) -> Vec<String> {
-        self.state.lock().expect("lock").held.clone()
+        self.gate.held()
     }
 
     /// Lets all reads go on.
     pub(crate) fn release(&self) {
-        self.state.lock().expect("lock").goes_on = true;
-        self.changed.notify_all();
+        self.gate.release();
     }
 
     /// The numbers of times that inodes were forgotten in calls that may wait, and in others.
     pub(crate) fn forgotten(&self) -> (usize, usize) {
-        self.state.lock().expect("lock").forgotten
+        *self.forgotten.lock().expect("lock")
     }
 
     fn forgets(&self) {
-        let mut state = self.state.lock().expect("lock");
-        let count = if MAY_WAIT.get() { &mut state.forgotten.0 } else { &mut state.forgotten.1 };
+        let mut forgotten = self.forgotten.lock().expect("lock");
+        let count = if MAY_WAIT.get() { &mut forgotten.0 } else { &mut forgotten.1 };
         *count += 1;
     }
 }
@@ -66,18 +106,9 @@ impl Layer for Slow {
     }
 
     fn read(&self, ino: Ino, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let slow = self.below.getattr(ino)?.perm & 0o001 != 0;
-        let mut state = self.state.lock().expect("lock");
-        if slow && !state.goes_on {
-            if !MAY_WAIT.get() {
-                return Err(weft_vfs::Error::WouldBlock);
-            }
-            state.held.push(std::thread::current().name().unwrap_or_default().to_owned());
-            while !state.goes_on {
-                state = self.changed.wait(state).expect("lock");
-            }
+        if self.below.getattr(ino)?.perm & 0o001 != 0 {
+            self.gate.pass()?;
         }
-        drop(state);
         self.below.read(ino, handle, offset, buf)
     }
 
@@ -93,7 +124,7 @@ impl Layer for Slow {
 }
 
 /// Makes a file whose reads wait.
-fn make_slow(path: &Path) {
+pub(crate) fn make_slow(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::write(path, "at last").expect("write");
     fs::set_permissions(path, fs::Permissions::from_mode(0o645)).expect("chmod");

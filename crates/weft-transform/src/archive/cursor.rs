@@ -6,6 +6,8 @@
 
 use std::io::{Error as IoError, Read, Result as IoResult, Seek, SeekFrom};
 
+use weft_vfs::check_interrupt;
+
 use crate::store::Store;
 
 /// Minimum and maximum bytes of one read.
@@ -52,6 +54,7 @@ impl Cursor {
 
     /// Reads the window from byte `at` of the store on.
     fn fill(&mut self, at: u64) -> crate::Result<()> {
+        check_interrupt()?;
         let end = self.window_at + self.window.len() as u64;
         let is_close = at >= self.window_at && at.saturating_sub(end) <= self.ahead as u64;
         self.ahead = if is_close { (self.ahead * 2).min(AHEAD.1) } else { AHEAD.0 };
@@ -78,6 +81,7 @@ impl Read for Cursor {
                 return Ok(got);
             }
             if self.fill(at).is_err() {
+                check_interrupt().map_err(IoError::other)?;
                 // The prefetched part may be damaged while the requested part is not.
                 let got = self.store.read_at(at, buf).map_err(IoError::other)?;
                 self.at += got as u64;

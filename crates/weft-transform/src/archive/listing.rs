@@ -18,6 +18,8 @@ pub(super) const LISTING_MAX_BYTES: usize = 1 << 30;
 const DEPTH_MAX: usize = 128;
 /// The owner of an item whose owner the archive does not name: that of the archive.
 pub(crate) const OF_ARCHIVE: u32 = u32::MAX;
+/// The time of an item whose time the archive does not name: that of the archive.
+pub(crate) const TIME_OF_ARCHIVE: i64 = i64::MIN;
 /// The parent of an item that is no longer in a directory.
 const NOWHERE: u32 = u32::MAX;
 
@@ -94,11 +96,12 @@ impl Item {
     }
 
     fn directory() -> Self {
-        Self::new(FileKind::Directory, 0o755)
+        Self { mtime_secs: TIME_OF_ARCHIVE, ..Self::new(FileKind::Directory, 0o755) }
     }
 
-    pub(crate) fn mtime(&self) -> Time {
-        Time { secs: self.mtime_secs, nanos: 0 }
+    /// Returns the time of modification; `None` for that of the archive.
+    pub(crate) fn mtime(&self) -> Option<Time> {
+        (self.mtime_secs != TIME_OF_ARCHIVE).then_some(Time { secs: self.mtime_secs, nanos: 0 })
     }
 
     /// The number of its directory.

@@ -15,6 +15,8 @@ mod zip;
 use self::cursor::Cursor;
 use self::listing::{Data, Listing};
 pub(crate) use self::listing::{Item, OF_ARCHIVE};
+use weft_vfs::check_interrupt;
+
 use crate::store::{Store, measured_len};
 use crate::{Error, Result};
 
@@ -46,8 +48,12 @@ impl Archive {
         let mut head = [0; 512];
         let got = store.read_at(0, &mut head)?;
         let head = &head[..got];
-        let is_zip = head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06");
-        let is_tar = head.get(257..262) == Some(b"ustar");
+        let is_tar = tar::begins_with(head) || tar::is_empty(&mut *store)?;
+        // A zip may have anything in front of it, such as a program that extracts it.
+        let is_zip = !is_tar
+            && (head.starts_with(b"PK\x03\x04")
+                || head.starts_with(b"PK\x05\x06")
+                || zip::has_end(&mut *store)?);
         if !is_zip && !is_tar {
             return Ok(None);
         }
@@ -105,6 +111,11 @@ impl Archive {
                 Some(sparse) => sparse.read(&mut **store, offset, buf)?,
                 None => return Err(corrupt(offset, "no content")),
             },
+            (Data::Packed(entry), Content::Zip(packed))
+                if packed.is_read_in_place(entry as usize) =>
+            {
+                packed.read(entry as usize, offset, buf)?;
+            }
             (Data::Packed(entry), Content::Zip(packed)) => {
                 let whole = packed.file(entry as usize, item.len_bytes)?;
                 // Its length is the item's.
@@ -121,5 +132,5 @@ impl Archive {
 
 /// Converts an error of an archive parser.
 fn parsed(e: &dyn std::fmt::Display) -> Error {
-    corrupt(0, e.to_string())
+    check_interrupt().map_or_else(Error::from, |()| corrupt(0, e.to_string()))
 }

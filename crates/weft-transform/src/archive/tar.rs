@@ -5,7 +5,7 @@
 //! continues at the next header whose checksum is correct.
 
 use tar::{Archive, Entry, EntryType, Header};
-use weft_vfs::FileKind;
+use weft_vfs::{FileKind, check_interrupt};
 
 use super::cursor::Cursor;
 use super::listing::{Data, Item, Listing, OF_ARCHIVE, Unknown};
@@ -15,8 +15,47 @@ use crate::Result;
 use crate::store::Store;
 
 const BLOCK: u64 = 512;
+/// Maximum number of hard links that come before their targets.
+const EARLY_MAX: usize = 1 << 20;
+/// The type of a directory in an incremental archive of GNU tar; a list of its names is its content.
+const GNU_DUMP_DIRECTORY: u8 = b'D';
 /// Bytes that are searched at a time for the next header.
 const SCANNED_BYTES: usize = 64 << 10;
+
+/// The most bytes of an archive without members: the largest blocking factor of GNU tar that is in use.
+const EMPTY_MAX_BYTES: u64 = 1 << 20;
+
+/// Returns true if `head`, the first block of a file, is a header. Archives of before POSIX have no
+/// magic number, but a checksum.
+pub(super) fn begins_with(head: &[u8]) -> bool {
+    let Ok(block) = <[u8; BLOCK as usize]>::try_from(head) else { return false };
+    &block[257..262] == b"ustar" || block[0] != 0 && has_right_sum(&block)
+}
+
+fn has_right_sum(block: &[u8; BLOCK as usize]) -> bool {
+    let mut header = Header::new_old();
+    header.as_mut_bytes().copy_from_slice(block);
+    let sum: u32 = block.iter().enumerate().fold(0, |sum, (nr, byte)| {
+        sum + u32::from(if (148..156).contains(&nr) { b' ' } else { *byte })
+    });
+    header.cksum().is_ok_and(|there| there == sum)
+}
+
+/// Returns true for an archive without members: nothing but its end, which is zeroes.
+pub(super) fn is_empty(store: &mut dyn Store) -> Result<bool> {
+    let Some(len @ 1..=EMPTY_MAX_BYTES) = store.len_bytes()? else { return Ok(false) };
+    if len < 2 * BLOCK || !len.is_multiple_of(BLOCK) {
+        return Ok(false);
+    }
+    let mut block = [0; BLOCK as usize];
+    // Most files say no at once.
+    for at in (0..len).step_by(block.len()) {
+        if store.read_at(at, &mut block)? < block.len() || block.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
 
 pub(super) struct Listed {
     pub(super) listing: Listing,
@@ -31,6 +70,7 @@ pub(super) fn list(cursor: Cursor) -> Result<Listed> {
     let mut cursor = cursor;
     let mut listing = Listing::new();
     let (mut sparse, mut damage) = (Vec::new(), None);
+    let mut early = Vec::new();
     let mut start = 0;
     loop {
         let mut archive = Archive::new(cursor.rest_from(start));
@@ -46,9 +86,16 @@ pub(super) fn list(cursor: Cursor) -> Result<Listed> {
                     let behind = stored.unwrap_or(0).checked_next_multiple_of(BLOCK);
                     next = data.saturating_add(behind.unwrap_or(u64::MAX));
                     let (name, item) = item(&mut entry, start, len, &mut listing, &mut sparse)?;
+                    if item.data == Data::Unknown(Unknown::LinkToNothing) && early.len() < EARLY_MAX
+                    {
+                        let target = entry.link_name_bytes().unwrap_or_default().into_owned();
+                        early.push((name.clone(), target));
+                    }
                     listing.add(&name, item)?;
                 }
                 Err(e) => {
+                    // An interrupt of the reader is no damage.
+                    check_interrupt()?;
                     failed = Some(e.to_string());
                     break;
                 }
@@ -63,6 +110,21 @@ pub(super) fn list(cursor: Cursor) -> Result<Listed> {
             None => break,
         }
     }
+    // Links to members that came later; in a chain of them, one in each round.
+    loop {
+        let before = early.len();
+        let mut left = Vec::new();
+        for (name, target) in early {
+            match listing.find(&target).filter(|there| is_linkable(there)).copied() {
+                Some(there) => listing.add(&name, there)?,
+                None => left.push((name, target)),
+            }
+        }
+        early = left;
+        if early.is_empty() || early.len() == before {
+            break;
+        }
+    }
     let (listing, store) = (listing.finish(), cursor.into_store());
     Ok(Listed { listing, store, sparse, damage })
 }
@@ -74,12 +136,8 @@ fn next_header(store: &mut dyn Store, mut at: u64) -> Result<Option<u64>> {
     loop {
         let got = store.read_at(at, &mut buf)?;
         for (nr, block) in buf[..got].chunks_exact(BLOCK as usize).enumerate() {
-            let mut header = Header::new_old();
-            header.as_mut_bytes().copy_from_slice(block);
-            let sum: u32 = block.iter().enumerate().fold(0, |sum, (nr, byte)| {
-                sum + u32::from(if (148..156).contains(&nr) { b' ' } else { *byte })
-            });
-            if &block[257..262] == b"ustar" && header.cksum().is_ok_and(|there| there == sum) {
+            let block: &[u8; BLOCK as usize] = block.try_into().expect("of that length");
+            if &block[257..262] == b"ustar" && has_right_sum(block) {
                 return Ok(Some(at + nr as u64 * BLOCK));
             }
         }
@@ -129,11 +187,13 @@ fn item(
     let header = entry.header();
     let kind = match header.entry_type() {
         EntryType::Directory => FileKind::Directory,
+        other if other.as_byte() == GNU_DUMP_DIRECTORY => FileKind::Directory,
+        EntryType::Fifo => FileKind::Fifo,
         EntryType::Symlink => FileKind::Symlink,
         EntryType::Regular | EntryType::Continuous | EntryType::Link | EntryType::GNUSparse => {
             FileKind::Regular
         }
-        // Devices and pipes cannot be read from an archive. A name of `..` makes the listing skip
+        // A device would be one of this machine. A name of `..` makes the listing skip
         // them.
         _ => return Ok((b"..".to_vec(), Item::new(FileKind::Regular, 0))),
     };
@@ -155,7 +215,7 @@ fn item(
             // A hard link to an earlier file.
             let of = entry.link_name_bytes().unwrap_or_default().into_owned();
             match listing.find(&of) {
-                Some(there) if there.kind == FileKind::Regular => item = *there,
+                Some(there) if is_linkable(there) => item = *there,
                 _ => {
                     item.data = Data::Unknown(Unknown::LinkToNothing);
                     // A length above 0, so that reads are attempted, and fail.
@@ -192,6 +252,11 @@ fn item(
         _ => {}
     }
     Ok((name, item))
+}
+
+/// Returns true if a hard link may lead there.
+fn is_linkable(item: &Item) -> bool {
+    item.kind != FileKind::Directory && item.data != Data::Unknown(Unknown::LinkToNothing)
 }
 
 fn add_sparse(sparse: &mut Vec<Sparse>, file: Sparse) -> Data {

@@ -129,7 +129,7 @@ impl ArchiveBase {
 
 /// Returns the version of an archive, by which changes are detected.
 pub(super) fn look(mount: &Arc<Mount>, inode: &Inode) -> Result<FileVersion> {
-    let version = locked(&inode.file).version;
+    let version = inode.version();
     // The reported length of a view depends on its permissions, so that of the base is used.
     let attr = match inode.view() {
         Some(view) => mount.base_attr(&view)?.0,
@@ -194,8 +194,8 @@ impl Tree {
         let archive = locked(&self.archive);
         let Some(archive) = &*archive else { return Vec::new() };
         let children = archive.children(nr, skip).take(count);
-        let owner = self.owner();
-        let attr = |nr| archive.item(nr).map(|item| self.attr_of(nr, item, owner));
+        let base = self.base_attr().ok();
+        let attr = |nr| archive.item(nr).map(|item| self.attr_of(nr, item, base.as_ref()));
         children.filter_map(|(nr, name)| Some((name.to_vec(), attr(nr)?))).collect()
     }
 
@@ -224,8 +224,10 @@ impl Tree {
                 ..base
             });
         }
-        let owner = self.owner();
-        self.with(|archive| Ok(self.attr_of(nr, archive.item(nr).ok_or(Error::NotFound)?, owner)))
+        let base = self.base_attr().ok();
+        self.with(|archive| {
+            Ok(self.attr_of(nr, archive.item(nr).ok_or(Error::NotFound)?, base.as_ref()))
+        })
     }
 
     /// Returns the attributes of the archive.
@@ -236,13 +238,12 @@ impl Tree {
         }
     }
 
-    /// Returns the owner and the group of the archive, which items without an owner of their own have.
-    fn owner(&self) -> (u32, u32) {
-        self.base_attr().map_or((OF_ARCHIVE, OF_ARCHIVE), |base| (base.uid, base.gid))
-    }
-
-    fn attr_of(&self, nr: usize, item: &Item, owner: (u32, u32)) -> Attr {
+    /// Returns the attributes of an item. Owner, group and time are those of the archive, `base`, if it
+    /// names none.
+    fn attr_of(&self, nr: usize, item: &Item, base: Option<&Attr>) -> Attr {
         let own = |id: u32, of_archive| if id == OF_ARCHIVE { of_archive } else { id };
+        let owner = base.map_or((OF_ARCHIVE, OF_ARCHIVE), |base| (base.uid, base.gid));
+        let mtime = item.mtime().or(base.map(|base| base.mtime)).unwrap_or_default();
         Attr {
             ino: self.ino(nr),
             kind: item.kind,
@@ -255,9 +256,9 @@ impl Tree {
             size_bytes: item.len_bytes,
             blocks_512: item.len_bytes.div_ceil(512),
             io_bytes: 4096,
-            atime: item.mtime(),
-            mtime: item.mtime(),
-            ctime: item.mtime(),
+            atime: mtime,
+            mtime,
+            ctime: mtime,
             btime: None,
         }
     }

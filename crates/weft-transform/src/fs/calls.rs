@@ -75,6 +75,17 @@ impl TransformFs {
         self.inode(ino).ok().map(|inode| inode.below())
     }
 
+    /// Measures a file that listings show, and that nobody has open: whoever has, reads.
+    fn measure(&self, inode: &Inode) -> Result<()> {
+        if inode.view_name.is_some()
+            || inode.is_plain()
+            || locked(&self.handles).values().any(|open| open.ino == inode.ino)
+        {
+            return Ok(());
+        }
+        self.mount.file(inode).measure()
+    }
+
     /// Writes to a file; `cached` is true for [`FileSystem::write_cached`].
     fn write_file(
         &self,
@@ -166,7 +177,9 @@ impl FileSystem for TransformFs {
         if is_synthetic(ino) {
             return self.synthetic_attr(ino);
         }
-        self.attr(&*self.inode(ino)?)
+        let inode = self.inode(ino)?;
+        self.measure(&inode)?;
+        self.attr(&inode)
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: &SetAttr) -> Result<Attr> {
@@ -333,7 +346,11 @@ impl FileSystem for TransformFs {
             None => self.mount.file(&inode).read(offset, buf),
         };
         let read = self.read_output(&inode, offset, buf, through);
-        read.inspect_err(|e| tracing::error!(ino = ino.0, offset, "{e}"))
+        read.inspect_err(|e| {
+            if !matches!(e, Error::Interrupted) {
+                tracing::error!(ino = ino.0, offset, "{e}");
+            }
+        })
     }
 
     fn write(

@@ -31,7 +31,6 @@ use std::sync::Arc;
 use weft_vfs::{Attr, Result};
 
 use super::inode::{Inode, View};
-use super::locks::locked;
 use super::mount::Mount;
 use crate::{Layer, SizeRule};
 
@@ -99,7 +98,7 @@ impl Mount {
     /// Returns the attributes of the base, and its version: the number of changes made through this
     /// file system.
     pub(super) fn base_attr(self: &Arc<Self>, view: &View) -> Result<(Attr, u64)> {
-        let version = locked(&view.base.file).version;
+        let version = view.base.version();
         Ok((self.attr(&view.base)?.0, version))
     }
 }

@@ -1,7 +1,7 @@
 //! An inode: where it lies below, what is attached to it, and the state of its content.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_vfs::{Attr, Error as Fault, FileKind, Handle, Ino, Time};
@@ -43,6 +43,9 @@ pub(super) struct Inode {
     /// A path of the inode, as of the last lookup.
     pub(super) path: Mutex<Vec<u8>>,
     pub(super) file: Mutex<FileState>,
+    /// The number of changes made to the file, or the base of a view, through this file system. Not
+    /// under the lock of the file: whoever changes the base need not wait for readers of a view.
+    pub(super) version: Arc<AtomicU64>,
     /// The stages pushed by programs that have the file open.
     pub(super) runtime_stages: Mutex<RuntimeStages>,
     /// The name of a view: an inode that shares the location of its base, and has no inode below.
@@ -59,6 +62,8 @@ pub(super) struct Inode {
     pub(super) told: AtomicU64,
     /// The number of descriptors through which the kernel writes the file below directly.
     pub(super) passthrough_writers: AtomicU64,
+    /// Something was written that may not be committed.
+    pub(super) may_be_dirty: AtomicBool,
     /// The number of descriptors whose reads go through the kernel's cache, which relies on the
     /// length that was reported to it.
     pub(super) cached_opens: AtomicU64,
@@ -76,12 +81,14 @@ impl Inode {
         attached: Attached,
         base: Option<(&Self, &[u8])>,
     ) -> Self {
+        let file = FileState::new(attached);
         Self {
             ino,
             kind,
             location,
             path: Mutex::new(path),
-            file: Mutex::new(FileState::new(attached)),
+            version: file.version.clone(),
+            file: Mutex::new(file),
             runtime_stages: Mutex::default(),
             view_name: base.map(|(_, name)| name.to_vec()),
             snapshot: Mutex::default(),
@@ -89,6 +96,7 @@ impl Inode {
             led_elsewhere: AtomicU64::new(0),
             told: AtomicU64::new(0),
             passthrough_writers: AtomicU64::new(0),
+            may_be_dirty: AtomicBool::new(false),
             cached_opens: AtomicU64::new(0),
             uses: AtomicU64::new(1),
         }
@@ -97,6 +105,11 @@ impl Inode {
     /// Returns the inode below.
     pub(super) fn below(&self) -> Ino {
         locked(&self.location).ino
+    }
+
+    /// Returns the number of changes.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Returns the path, as of the last lookup.
@@ -182,10 +195,13 @@ pub(super) struct FileState {
     pub(super) opened: Option<FileVersion>,
     /// The front end's cached content is outdated; reset when the file is opened.
     pub(super) cached_is_old: bool,
-    /// The number of changes made through this file system.
-    pub(super) version: u64,
+    /// The number of changes made through this file system; that of the inode.
+    version: Arc<AtomicU64>,
     /// The state of the file's output in the output cache.
     pub(super) output: Output,
+    /// The length to report for content that could not be measured, in a state of the stored file: a
+    /// reader gets to what cannot be read.
+    pub(super) failing: Option<(FileVersion, u64)>,
     /// mtime and ctime of the uncommitted changes, which the file system below does not know.
     pub(super) stamp: Option<(Time, Time)>,
     /// Nothing was written to the file yet: an empty stored file is not damage.
@@ -211,7 +227,14 @@ impl FileState {
     /// Returns the state of the same file with something else attached. The kernel's cached content
     /// is marked as outdated, because the notice may reach the kernel after the next open.
     pub(super) fn next(&self, attached: Attached) -> Self {
-        Self { version: self.version + 1, cached_is_old: true, ..Self::new(attached) }
+        self.version.fetch_add(1, Ordering::AcqRel);
+        let version = self.version.clone();
+        Self { version, cached_is_old: true, ..Self::new(attached) }
+    }
+
+    /// Returns the number of changes.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     pub(super) fn is_plain(&self) -> bool {
@@ -266,10 +289,16 @@ impl FileState {
     }
 
     /// Drops the opened content of a file that is no longer open, if its length is not known yet:
-    /// this ends a program that produces it.
+    /// this ends a program that produces it. Of other content the length stays known.
     pub(super) fn stop_reading(&mut self) {
-        if !self.is_dirty() && !self.is_settled() {
+        if self.is_dirty() {
+            return;
+        }
+        if !self.is_settled() {
             self.store = None;
+        }
+        if let Some(store) = &mut self.store {
+            store.release_buffers();
         }
     }
 

@@ -14,7 +14,7 @@ use super::locks::locked;
 use super::mount::Mount;
 use super::stored_file::{Replacement, StoredFile};
 use super::version::FileVersion;
-use crate::exec::Fused;
+use crate::exec::{BLOCK_BYTES, Fused};
 use crate::store::{Base, FreshId, Limits, Single, Store, known_len, open, seal_again};
 use crate::text::Side;
 use crate::{Error, Need, Result, Write};
@@ -79,15 +79,18 @@ impl LockedFile<'_> {
 
     fn store(&mut self) -> Result<&mut Box<dyn Store>, Fault> {
         if self.store.is_none() {
-            self.store = Some(match self.view() {
-                Some(view) => self.open_view(view)?,
+            // Before it is opened: the base may change at any time, and then it is opened again.
+            let before = self.look()?.1;
+            let (store, seen) = match self.view() {
+                Some(view) => (self.open_view(view)?, before),
                 None => {
                     let base = Box::new(self.stored_file());
-                    open(base, &self.network()?.clone(), &self.mount.limits)?
+                    let store = open(base, &self.network()?.clone(), &self.mount.limits)?;
+                    // Opening may have finished a commit that a crash interrupted.
+                    (store, self.look()?.1)
                 }
-            });
-            // Opening may have finished a commit that a crash interrupted.
-            self.seen = Some(self.look()?.1);
+            };
+            (self.store, self.seen) = (Some(store), Some(seen));
         }
         self.store.as_mut().ok_or(Fault::Invalid("just opened"))
     }
@@ -98,6 +101,7 @@ impl LockedFile<'_> {
             return Ok(());
         }
         self.store = None;
+        self.inode.may_be_dirty.store(true, Ordering::Release);
         self.is_new = true;
         let begun = self.store().and_then(|store| Ok(store.begin()?));
         self.is_new = false;
@@ -168,13 +172,49 @@ impl LockedFile<'_> {
     pub(super) fn content_len(&mut self) -> FsResult<Option<u64>> {
         let (stored, seen) = self.look()?;
         self.notice(seen);
-        let kept = self.output.len_bytes(seen, self.version).filter(|_| !self.is_dirty());
+        if let Some((of, len)) = self.failing
+            && of == seen
+        {
+            return Ok(Some(len));
+        }
+        let kept = self.output.len_bytes(seen, self.version()).filter(|_| !self.is_dirty());
         let of_store = |this: &mut Self| Ok::<_, Fault>(this.store()?.len_bytes()?);
         match kept.map_or_else(|| of_store(self), |len| Ok(Some(len))) {
             Ok(size) => Ok(size),
+            Err(Fault::Interrupted) => Err(Fault::Interrupted),
             Err(e) => {
                 tracing::error!(ino = stored.ino.0, "{e}");
                 Ok(Some(stored.size_bytes))
+            }
+        }
+    }
+
+    /// Reads a file of unknown length to its end, once, if that may be known. Programs that copy
+    /// files take the length before they open them, and would copy an empty one.
+    pub(super) fn measure(&mut self) -> FsResult<()> {
+        if self.network().is_ok_and(|network| network.acts_outside()) {
+            return Ok(());
+        }
+        if let Some(view) = self.view().cloned()
+            && !self.mount.all_may_read_view(&view)?
+        {
+            return Ok(());
+        }
+        if self.content_len()?.is_some() {
+            return Ok(());
+        }
+        let seen = self.look()?.1;
+        let (mut block, mut at) = (vec![0; BLOCK_BYTES], 0);
+        loop {
+            match self.store().and_then(|store| Ok(store.read_at(at, &mut block)?)) {
+                Ok(got) if got == block.len() => at += got as u64,
+                Ok(_) => return Ok(()),
+                Err(Fault::Interrupted) => return Err(Fault::Interrupted),
+                Err(e) => {
+                    tracing::error!(ino = self.inode.ino.0, "{e}");
+                    self.failing = Some((seen, at + block.len() as u64));
+                    return Ok(());
+                }
             }
         }
     }
@@ -203,11 +243,11 @@ impl LockedFile<'_> {
                 if !base.is_plain() {
                     return None;
                 }
-                (view.network.in_place()?, view.base.below(), base.version)
+                (view.network.in_place()?, view.base.below(), base.version())
             }
             _ => return None,
         };
-        Some(InPlaceRead { stages, stored, versions: (self.version, base_version) })
+        Some(InPlaceRead { stages, stored, versions: (self.version(), base_version) })
     }
 
     /// Checks that the file can be written; the error gives the reason.
@@ -227,6 +267,7 @@ impl LockedFile<'_> {
 
     pub(super) fn write(&mut self, offset: Option<u64>, data: &[u8]) -> FsResult<usize> {
         self.check_writable()?;
+        self.inode.may_be_dirty.store(true, Ordering::Release);
         let store = self.store()?;
         let offset = match offset {
             Some(offset) => offset,
@@ -257,6 +298,7 @@ impl LockedFile<'_> {
         let mut below = SetAttr { size_bytes: None, ..*set };
         if let Some(size) = set.size_bytes {
             self.check_writable()?;
+            self.inode.may_be_dirty.store(true, Ordering::Release);
             if size > FILE_MAX_BYTES {
                 return Err(Fault::TooLarge);
             }
@@ -292,7 +334,11 @@ impl LockedFile<'_> {
     /// Makes written data durable, all of it or none. A file without a name is not committed,
     /// because it does not survive a crash.
     pub(super) fn commit(&mut self) -> FsResult<()> {
-        if !self.is_dirty() || locked(&self.inode.location).unlinked {
+        if !self.is_dirty() {
+            self.inode.may_be_dirty.store(false, Ordering::Release);
+            return Ok(());
+        }
+        if locked(&self.inode.location).unlinked {
             return Ok(());
         }
         if let Some(store) = &mut self.store {

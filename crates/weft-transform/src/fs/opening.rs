@@ -283,7 +283,7 @@ impl TransformFs {
         if open.passthrough {
             self.settle_pending(&inode);
         }
-        if open.direct_io && !locked(&self.handles).values().any(|other| other.ino == ino) {
+        if open.below.is_none() && !locked(&self.handles).values().any(|other| other.ino == ino) {
             locked(&inode.file).stop_reading();
         }
         drop(inode);

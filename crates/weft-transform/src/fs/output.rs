@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blake3::{Hash, Hasher};
-use weft_vfs::{Attr, FileSystem, Handle, Ino, Result, Time};
+use weft_vfs::{Attr, FileSystem, Handle, Ino, Result, Time, check_interrupt};
 
 use super::fill::Fill;
 use super::version::FileVersion;
@@ -116,6 +116,7 @@ pub(super) fn content_hash(fs: &dyn FileSystem, ino: Ino) -> Result<Hash> {
     let mut buf = vec![0; HASHED_BYTES];
     let mut at = 0;
     loop {
+        check_interrupt()?;
         let got = fs.read(ino, Handle::NONE, at, &mut buf)?;
         if got == 0 {
             return Ok(hasher.finalize());

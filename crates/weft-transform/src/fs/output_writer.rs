@@ -134,7 +134,7 @@ fn keep(mount: &Arc<Mount>, inode: &Inode, fill: &Fill, len: u64) -> crate::Resu
     }
     let file = mount.file(inode);
     let seen = file.look()?.1;
-    if file.version != request.version || seen != request.seen || file.is_dirty() {
+    if file.version() != request.version || seen != request.seen || file.is_dirty() {
         return Ok(false);
     }
     drop(file);

@@ -54,7 +54,7 @@ impl LockedFile<'_> {
         };
         hasher.update(hash.as_bytes());
         let seen = self.look()?.1;
-        let is_due = match self.output.now(seen, self.version) {
+        let is_due = match self.output.now(seen, self.version()) {
             None => true,
             Some(OutputState::Again) => self.output.retry.is_due(),
             Some(_) => false,
@@ -63,7 +63,7 @@ impl LockedFile<'_> {
             return Ok(None);
         }
         let attr = self.mount.below.getattr(stored)?;
-        let (version, network) = (self.version, hasher.finalize());
+        let (version, network) = (self.version(), hasher.finalize());
         let in_place = self.in_place().is_some();
         Ok(Some(OutputRequest { seen, version, stored, attr, network, in_place }))
     }
@@ -86,11 +86,11 @@ impl FileState {
     /// Returns the state of the output, and the state of the file at the time of the lookup.
     pub(super) fn output_and_state(&self) -> Option<((FileVersion, u64), OutputState)> {
         let (seen, version) = self.output.of?;
-        if version != self.version || self.is_dirty() {
+        if version != self.version() || self.is_dirty() {
             return None;
         }
         if let Some(view) = self.view()
-            && locked(&view.base.file).version != seen.changes
+            && view.base.version() != seen.changes
         {
             return None;
         }
@@ -108,6 +108,9 @@ impl TransformFs {
             return;
         }
         let (of, found) = (request.of(), self.output_of(cache, request));
+        if found.as_ref().is_err_and(crate::Error::is_interrupted) {
+            return;
+        }
         let mut file = locked(&inode.file);
         let before = std::mem::take(&mut file.output);
         let same = before.of == Some(of);

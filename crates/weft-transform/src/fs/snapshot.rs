@@ -77,7 +77,7 @@ impl TransformFs {
         let whole = entry.whole_file()?;
         let (mut attr, _) = file.attr().ok()?;
         attr.ino = inode.ino;
-        let same = (file.look().ok()?.1, file.version) == of;
+        let same = (file.look().ok()?.1, file.version()) == of;
         (same && attr.size_bytes == entry.len_bytes()).then(|| {
             let file = Arc::new(whole);
             Snapshot { entry, file, attr, of, open: 0, replaced: false }
@@ -104,7 +104,7 @@ impl TransformFs {
         let mut snapshot = locked(&inode.snapshot);
         let Some(there) = snapshot.as_mut() else { return };
         let file = self.mount.file(&inode);
-        let is_current = file.look().is_ok_and(|(_, seen)| (seen, file.version) == there.of);
+        let is_current = file.look().is_ok_and(|(_, seen)| (seen, file.version()) == there.of);
         drop(file);
         if is_current && there.entry.is_whole() {
             return;

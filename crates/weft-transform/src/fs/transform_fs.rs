@@ -219,7 +219,9 @@ impl TransformFs {
     }
 
     pub(super) fn commit_all(&self) -> Result<()> {
-        let all = self.mount.inodes().all();
+        // No file that is only read, as its reader may be waiting for a program under its lock.
+        let mut all = self.mount.inodes().all();
+        all.retain(|inode| inode.may_be_dirty.load(Ordering::Acquire));
         // All are committed, and the first error is returned.
         let results: Vec<_> = all.iter().map(|inode| self.mount.commit(inode)).collect();
         results.into_iter().collect()

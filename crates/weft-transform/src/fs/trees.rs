@@ -37,10 +37,22 @@ fn stages(view: &[u8]) -> Option<&[u8]> {
     if before.is_empty() { Some(before) } else { before.strip_suffix(b"+") }
 }
 
-/// Returns the stage that unpacks a common compression format, by the magic number of the file.
+/// Maximum number of skippable frames at the beginning of a file.
+const SKIPPED_MAX: usize = 16;
+
+/// Returns the stage that unpacks a common compression format, by the magic number of the file, or
+/// the first one behind skippable frames (with which `pzstd` begins).
 fn packing(store: &mut dyn Store) -> Result<Option<&'static str>> {
-    let mut head = [0; 6];
-    let got = store.read_at(0, &mut head)?;
+    let mut head = [0; 8];
+    let (mut at, mut got) = (0, store.read_at(0, &mut head)?);
+    for _ in 0..SKIPPED_MAX {
+        let [0x50..=0x5F, 0x2A, 0x4D, 0x18, len @ ..] = head else { break };
+        if got < head.len() {
+            break;
+        }
+        at += 8 + u64::from(u32::from_le_bytes(len));
+        got = store.read_at(at, &mut head)?;
+    }
     let known: [(&[u8], &str); 4] = [
         (&[0x1F, 0x8B], "~gzip"),
         (&[0x28, 0xB5, 0x2F, 0xFD], "~zstd"),

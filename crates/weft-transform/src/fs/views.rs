@@ -298,7 +298,7 @@ impl TransformFs {
             return;
         }
         let wait = locked(&inode.attr_lifetime).change(Instant::now());
-        locked(&inode.file).version += 1;
+        inode.version.fetch_add(1, Ordering::AcqRel);
         let views = self.mount.inodes().views_of(inode.ino);
         for view in views {
             self.announce(view.ino);

@@ -134,6 +134,10 @@ impl Transform for Merge {
         kept_as(self.paths.iter().flatten())
     }
 
+    fn acts_outside(&self) -> bool {
+        self.paths.iter().flatten().any(|layer| layer.stage.acts_outside())
+    }
+
     fn shape(&self) -> Shape<'_> {
         Shape::Merged(self)
     }

@@ -43,6 +43,10 @@ impl Transform for Log {
         None
     }
 
+    fn acts_outside(&self) -> bool {
+        true
+    }
+
     fn shape(&self) -> Shape<'_> {
         Shape::Bytes(self)
     }
@@ -86,6 +90,10 @@ impl Transform for Tee {
 
     fn kept_as(&self) -> Option<Vec<u8>> {
         kept_as(&self.branch)
+    }
+
+    fn acts_outside(&self) -> bool {
+        self.branch.iter().any(|layer| layer.stage.acts_outside())
     }
 
     fn shape(&self) -> Shape<'_> {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::parameters::StageInfo;
-use crate::wasm::{Guest, GuestKind, GuestLimits, Idle, Instance, Joint, Member};
+use crate::parameters::{Parameters, StageInfo};
+use crate::wasm::{Guest, GuestKind, GuestLimits, Instance, Joint, Key, Member, Pool, wrong};
 use crate::{ByteMap, Direction, Error, Result, STEP_BYTES, Shape, Stream, StreamCodec, Transform};
 
 pub(super) const STAGES: &[StageInfo] = &[StageInfo {
@@ -30,15 +30,25 @@ pub(super) const STAGES: &[StageInfo] = &[StageInfo {
         if guest.shares_memory() {
             let member = Member { guest: guest.clone(), argument };
             let this = Shared::of(vec![(member, Direction::Forward)], limits);
-            this.idle.put(this.fresh().map_err(|e| p.error(e.to_string()))?);
+            this.forward.try_out().map_err(|e| unusable(p, e))?;
             return Ok(Arc::new(this));
         }
-        let first = Instance::new(guest, limits, &argument).map_err(|e| p.error(e.to_string()))?;
-        let idle = Arc::new(Idle::default());
-        idle.put(first);
-        Ok(Arc::new(Wasm { guest: guest.clone(), limits, argument, idle }))
+        let members = vec![(guest.hash(), argument.clone(), Direction::Forward)];
+        let key = Key { members, limits };
+        let this = Wasm { guest: guest.clone(), argument, key };
+        let first = this.idle().map_err(|e| unusable(p, e))?;
+        this.guest.idle.put(&this.key, first);
+        Ok(Arc::new(this))
     },
 }];
+
+/// Returns the error of a module of which no instance can be made.
+fn unusable(p: &Parameters<'_>, e: Error) -> Error {
+    match e {
+        Error::Guest { what, .. } | Error::Parameter { message: what, .. } => p.error(what),
+        other => other,
+    }
+}
 
 /// Bytes that are passed at a time to a guest that works in place. They are copied into its memory
 /// and back: this few, and their copy, stay in the first-level cache meanwhile, and a call costs
@@ -47,9 +57,9 @@ const PIECE_BYTES: usize = 8 << 10;
 
 struct Wasm {
     guest: Arc<Guest>,
-    limits: GuestLimits,
     argument: String,
-    idle: Arc<Idle<Instance>>,
+    /// An instance serves both directions.
+    key: Key,
 }
 
 impl fmt::Debug for Wasm {
@@ -60,7 +70,12 @@ impl fmt::Debug for Wasm {
 
 impl Wasm {
     fn fresh(&self) -> Result<Instance> {
-        Instance::new(&self.guest, self.limits, &self.argument)
+        Instance::new(&self.guest, self.key.limits, &self.argument)
+    }
+
+    /// Returns an instance that is used by nobody.
+    fn idle(&self) -> Result<Instance> {
+        self.guest.idle.take(&self.key).map_or_else(|| self.fresh(), Ok)
     }
 
     fn check(&self, direction: Direction) -> Result<()> {
@@ -95,66 +110,95 @@ impl Transform for Wasm {
 impl ByteMap for Wasm {
     fn apply(&self, direction: Direction, mut offset: u64, block: &mut [u8]) -> Result<()> {
         self.check(direction)?;
-        let mut instance = match self.idle.take() {
-            Some(instance) => instance,
-            None => self.fresh()?,
-        };
+        let mut instance = self.idle()?;
         for piece in block.chunks_mut(PIECE_BYTES) {
             instance.bytes(&self.guest, direction, offset, piece)?;
             offset += piece.len() as u64;
         }
-        self.idle.put(instance);
+        self.guest.idle.put(&self.key, instance);
         Ok(())
+    }
+}
+
+/// Guests in the order in which they run, and what their instances have in common.
+struct Row {
+    members: Vec<(Member, Direction)>,
+    key: Key,
+}
+
+impl Row {
+    fn new(members: Vec<(Member, Direction)>, limits: GuestLimits) -> Self {
+        let named = |(member, direction): &(Member, Direction)| {
+            (member.guest.hash(), member.argument.clone(), *direction)
+        };
+        let key = Key { members: members.iter().map(named).collect(), limits };
+        Self { members, key }
+    }
+
+    /// The idle instances are kept by the first guest.
+    fn pool(&self) -> Option<&Pool<Joint>> {
+        self.members.first().map(|(member, _)| &member.guest.idle_joints)
+    }
+
+    /// Returns an instance that is used by nobody.
+    fn idle(&self) -> Result<Joint> {
+        let idle = self.pool().and_then(|pool| pool.take(&self.key));
+        idle.map_or_else(|| Joint::new(&self.members, self.key.limits), Ok)
+    }
+
+    fn put(&self, joint: Joint) {
+        if let Some(pool) = self.pool() {
+            pool.put(&self.key, joint);
+        }
+    }
+
+    /// Makes an instance, unless there is one.
+    fn try_out(&self) -> Result<()> {
+        self.idle().map(|joint| self.put(joint))
     }
 }
 
 /// Guests that run one after the other in one memory: the guest of one stage, or those of joined
 /// neighbours.
 pub(crate) struct Shared {
-    /// The guests, in forward order.
-    members: Vec<(Member, Direction)>,
-    limits: GuestLimits,
-    idle: Idle<Joint>,
-    idle_inverse: Idle<Joint>,
+    forward: Row,
+    inverse: Row,
 }
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("members", &self.members.len()).finish_non_exhaustive()
+        let members = self.forward.members.len();
+        f.debug_struct("Shared").field("members", &members).finish_non_exhaustive()
     }
 }
 
 impl Shared {
+    /// `members`: the guests, in forward order.
     fn of(members: Vec<(Member, Direction)>, limits: GuestLimits) -> Self {
-        Self { members, limits, idle: Idle::default(), idle_inverse: Idle::default() }
-    }
-
-    fn fresh(&self) -> Result<Joint> {
-        Joint::new(&self.members, self.limits)
+        let turned =
+            |(member, direction): &(Member, Direction)| (member.clone(), direction.opposite());
+        let inverse = Row::new(members.iter().rev().map(turned).collect(), limits);
+        Self { forward: Row::new(members, limits), inverse }
     }
 
     /// Returns the guests in the order in which they run in a direction.
-    fn running(&self, direction: Direction) -> Vec<(Member, Direction)> {
+    fn running(&self, direction: Direction) -> &Row {
         match direction {
-            Direction::Forward => self.members.clone(),
-            Direction::Inverse => {
-                let turned = |(member, direction): &(Member, Direction)| {
-                    (member.clone(), direction.opposite())
-                };
-                self.members.iter().rev().map(turned).collect()
-            }
+            Direction::Forward => &self.forward,
+            Direction::Inverse => &self.inverse,
         }
     }
 
     /// Joins the guests of this stage and of the one that runs after it in one memory, if both have
     /// the same limits.
     fn with(&self, direction: Direction, next: &Self, next_direction: Direction) -> Option<Self> {
-        if self.limits != next.limits {
+        let limits = self.forward.key.limits;
+        if limits != next.forward.key.limits {
             return None;
         }
-        let mut members = self.running(direction);
-        members.append(&mut next.running(next_direction));
-        Some(Self::of(members, self.limits))
+        let mut members = self.running(direction).members.clone();
+        members.extend_from_slice(&next.running(next_direction).members);
+        Some(Self::of(members, limits))
     }
 }
 
@@ -164,7 +208,7 @@ impl Transform for Shared {
     }
 
     fn kept_as(&self) -> Option<Vec<u8>> {
-        let hashes = self.members.iter().map(|(member, _)| member.guest.hash());
+        let hashes = self.forward.members.iter().map(|(member, _)| member.guest.hash());
         Some(hashes.flat_map(|hash| *hash.as_bytes()).collect())
     }
 
@@ -173,7 +217,7 @@ impl Transform for Shared {
     }
 
     fn invertible(&self) -> bool {
-        self.members.iter().all(|(member, _)| member.guest.is_invertible())
+        self.forward.members.iter().all(|(member, _)| member.guest.is_invertible())
     }
 
     fn as_neighbour(&self) -> Option<&dyn std::any::Any> {
@@ -194,22 +238,16 @@ impl Transform for Shared {
 
 impl ByteMap for Shared {
     fn apply(&self, direction: Direction, mut offset: u64, block: &mut [u8]) -> Result<()> {
-        let idle = match direction {
-            Direction::Forward => &self.idle,
-            Direction::Inverse if !self.invertible() => {
-                return Err(crate::model::no_inverse("wasm"));
-            }
-            Direction::Inverse => &self.idle_inverse,
-        };
-        let mut joint = match idle.take() {
-            Some(joint) => joint,
-            None => Joint::new(&self.running(direction), self.limits)?,
-        };
+        if direction == Direction::Inverse && !self.invertible() {
+            return Err(crate::model::no_inverse("wasm"));
+        }
+        let row = self.running(direction);
+        let mut joint = row.idle()?;
         for piece in block.chunks_mut(PIECE_BYTES) {
             joint.run(offset, piece)?;
             offset += piece.len() as u64;
         }
-        idle.put(joint);
+        row.put(joint);
         Ok(())
     }
 }
@@ -246,8 +284,7 @@ impl Stream for Pass {
         while used < input.len() && out.len() < STEP_BYTES {
             let (taken, made) = self.step(&input[used..], false, out)?;
             if taken == 0 && made == 0 {
-                let what = "the guest makes no progress".to_owned();
-                return Err(Error::Corrupt { stage: "wasm", offset: self.made, what });
+                return Err(wrong(self.made, "it makes no progress"));
             }
             used += taken;
         }

@@ -42,6 +42,11 @@ impl AtRandom {
         Self { stage, on_read, limits, checked, passes: Vec::new() }
     }
 
+    /// Ends all passes.
+    pub(super) fn release_buffers(&mut self) {
+        self.passes.clear();
+    }
+
     #[cfg(test)]
     pub(super) fn checked(&self) -> &Checked {
         &self.checked
@@ -65,11 +70,14 @@ impl AtRandom {
             (None, None) => Pass::new(start(&self.stage, self.on_read)?),
         };
         // A failed pass is dropped: the next read begins again, and fails at the same position.
-        let got = pass.read(&course, below, offset, buf)?;
+        let got = match pass.read(&course, below, offset, buf) {
+            Err(e) if !e.is_interrupted() => return Err(e),
+            got => got,
+        };
         if self.passes.len() >= PASSES_MAX {
             self.passes.remove(0);
         }
         self.passes.push(pass);
-        Ok(got)
+        got
     }
 }

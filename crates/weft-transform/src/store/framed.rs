@@ -486,8 +486,12 @@ impl Store for FramedFile {
 
     fn set_len(&mut self, len_bytes: u64) -> Result<()> {
         let size = self.size();
+        if len_bytes == size {
+            // A shell truncates a file that it has just made, and closes it twice.
+            return Ok(());
+        }
         self.cached = None;
-        if len_bytes >= size {
+        if len_bytes > size {
             return self.append(len_bytes - size, &mut |_| {});
         }
         let keep = self.pieces.partition_point(|piece| piece.plain_start < len_bytes);
@@ -525,5 +529,11 @@ impl Store for FramedFile {
 
     fn is_dirty(&self) -> bool {
         self.changed
+    }
+
+    fn release_buffers(&mut self) {
+        self.cached = None;
+        self.at_random.iter_mut().for_each(AtRandom::release_buffers);
+        self.home.current().release_buffers();
     }
 }

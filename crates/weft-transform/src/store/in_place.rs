@@ -3,6 +3,8 @@
 //! Nothing is buffered here: writes go straight to the file below, and are as atomic and durable as
 //! they are there.
 
+use weft_vfs::check_interrupt;
+
 use super::{Atomic, Limits, SealedFile, Store, ZEROES_BYTES, known_len};
 use crate::exec::Fused;
 use crate::{Error, Io, Layer, Result, Shape};
@@ -44,6 +46,8 @@ impl InPlace {
     fn zero(&mut self, from: u64, to: u64) -> Result<()> {
         let mut at = from;
         while at < to {
+            // What was extended so far reads as zeroes.
+            check_interrupt()?;
             let len = super::within(at, ZEROES_BYTES, to);
             let mut zeroes = vec![0; len];
             self.write.apply(at, &mut zeroes)?;
@@ -98,6 +102,10 @@ impl Store for InPlace {
 
     fn is_dirty(&self) -> bool {
         self.below.is_dirty()
+    }
+
+    fn release_buffers(&mut self) {
+        self.below.release_buffers();
     }
 }
 

@@ -29,6 +29,10 @@ impl Store for Shared {
     fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).read_at(offset, buf)
     }
+
+    fn release_buffers(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).release_buffers();
+    }
 }
 
 /// The merged branches. The file is read-only.
@@ -175,5 +179,9 @@ impl Store for MergedFile {
             Some(meter) => meter.count_read(|| self.read(offset, buf)),
             None => self.read(offset, buf),
         }
+    }
+
+    fn release_buffers(&mut self) {
+        self.branches.iter_mut().for_each(|branch| branch.release_buffers());
     }
 }

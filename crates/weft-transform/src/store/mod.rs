@@ -142,6 +142,10 @@ pub trait Store: Send {
     fn is_dirty(&self) -> bool {
         false
     }
+
+    /// Releases the memory that only serves a reader who reads on: nobody has the file open. What was
+    /// learned of the file, such as its length, is kept.
+    fn release_buffers(&mut self) {}
 }
 
 /// Returns the length of a file, for stages that read it from its end or at any offset.

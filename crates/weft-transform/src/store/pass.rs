@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use weft_vfs::check_interrupt;
+
 use super::checked::{Checked, Pieces, Place};
 use super::{Limits, Store};
 use crate::exec::BLOCK_BYTES;
@@ -38,6 +40,19 @@ pub(super) struct Course<'a> {
     pub(super) limits: &'a Limits,
     /// The index of a verified file.
     pub(super) checked: Option<&'a Checked>,
+}
+
+/// A stage that has ended.
+struct Ended;
+
+impl Stream for Ended {
+    fn push(&mut self, input: &[u8], _: &mut Vec<u8>) -> Result<usize> {
+        Ok(input.len())
+    }
+
+    fn finish(&mut self, _: &mut Vec<u8>) -> Result<bool> {
+        Ok(true)
+    }
 }
 
 /// The state of a pass.
@@ -128,12 +143,19 @@ impl Pass {
         upto: u64,
     ) -> Result<()> {
         while !self.ended && self.shown_end(course) < upto {
+            check_interrupt()?;
             if self.input.is_empty() && !self.input_ended {
                 self.fetch(course, below)?;
             }
             let mut out = Vec::new();
             let step = if self.input.is_empty() {
-                self.stream.finish(&mut out).map(|ended| self.ended = ended)
+                self.stream.finish(&mut out).map(|ended| {
+                    if ended {
+                        // It may hold much memory, or a process.
+                        self.stream = Box::new(Ended);
+                        self.ended = true;
+                    }
+                })
             } else {
                 let taken = self.stream.push(&self.input, &mut out);
                 taken.map(|taken| drop(self.input.drain(..taken)))
@@ -146,7 +168,11 @@ impl Pass {
                 return Err(Error::Corrupt { stage, offset, what });
             }
             self.window.append(&mut out);
-            if let Err(e) = step {
+            if let Err(e) = &step
+                && e.is_interrupted()
+            {
+                step?;
+            } else if let Err(e) = step {
                 // Output before the failure can still be read, as far as it is verified.
                 self.failed = true;
                 return if self.shown_end(course) < upto { Err(e) } else { Ok(()) };

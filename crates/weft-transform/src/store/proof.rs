@@ -4,6 +4,8 @@
 //! frames that it passes. It keeps its position: after an error of the file below, or a frame that
 //! is longer than its caller accepts, it can be continued.
 
+use weft_vfs::check_interrupt;
+
 use super::checked::{Checked, Checking};
 use super::pass::check_limits;
 use super::{Limits, Store};
@@ -54,8 +56,8 @@ impl Proof {
     /// Decodes to the end.
     ///
     /// # Errors
-    /// [`Error::LongFrame`] once a frame exceeds `frame_bytes`, [`Error::Limit`], and those of the
-    /// file below: the pass can be continued then. [`Error::Corrupt`] for damage that the stage
+    /// [`Error::LongFrame`] once a frame exceeds `frame_bytes`, [`Error::Limit`], if the call is
+    /// interrupted, and those of the file below: the pass can be continued then. [`Error::Corrupt`] for damage that the stage
     /// finds.
     pub(super) fn run(
         &mut self,
@@ -66,6 +68,7 @@ impl Proof {
         let stage = self.stage;
         let mut out = Vec::new();
         loop {
+            check_interrupt()?;
             check_limits(stage, limits, self.taken, self.output)?;
             if self.output - self.frames_end > frame_bytes {
                 let offset = self.frames_end;

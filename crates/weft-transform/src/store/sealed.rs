@@ -5,7 +5,7 @@
 //! Changed blocks are in `dirty`. A block below `size` that is not in `dirty` lies in the file:
 //! committed, or (at or behind `header`'s last block) written ahead of the header, invisible until
 //! the commit. Appending much data thus takes no memory, and still all of it becomes visible at
-//! once.
+//! once. So does filling a hole that `header` has. `holes` are those of the current state.
 
 mod again;
 
@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::sealed_format::{
-    HEADER_BYTES, Header, LOG_END_BYTES, Layout, LogEnd, PLAIN_MAX_BYTES, RECORD_BYTES,
+    HEADER_BYTES, HOLES_MAX, Header, Holes, LOG_END_BYTES, Layout, LogEnd, PLAIN_MAX_BYTES,
+    RECORD_BYTES,
 };
 use super::{Atomic, Limits, Store, measured_len, read_exact, within};
 use crate::{Error, Result, Seal, Sealer, Shape, Transform};
@@ -34,6 +35,10 @@ pub struct SealedFile {
     header: Header,
     /// The current plain length.
     size: u64,
+    /// The current holes. No block in one is dirty.
+    holes: Holes,
+    /// Blocks were written ahead of the commit.
+    is_ahead: bool,
     /// Changed blocks, each of its full plain length.
     dirty: BTreeMap<u64, Vec<u8>>,
     dirty_bytes: u64,
@@ -103,6 +108,7 @@ impl SealedFile {
                 key_id: seal.key_id(),
                 plain_bytes: 0,
                 sequence: 0,
+                holes: Holes::default(),
             };
             let sealer = seal.sealer(file_id, header.key_id)?;
             (header, sealer)
@@ -116,6 +122,8 @@ impl SealedFile {
             layout,
             sealer,
             size: header.plain_bytes,
+            holes: header.holes.clone(),
+            is_ahead: false,
             header,
             dirty: BTreeMap::new(),
             dirty_bytes: 0,
@@ -156,7 +164,7 @@ impl SealedFile {
         // whose length changes is dirty.
         let len = self.layout.plain_len(index, self.size);
         let mut plain = vec![0; len];
-        if len > 0 {
+        if len > 0 && !self.holes.contains(index) {
             self.load_run(index, 1, &mut plain)?;
         }
         Ok(plain)
@@ -194,51 +202,66 @@ impl SealedFile {
             };
             self.dirty_bytes += self.layout.block_bytes;
             self.dirty.insert(index, plain);
+            self.holes.remove(index);
         }
         self.changed = true;
         Ok(self.dirty.entry(index).or_default())
     }
 
-    /// Extends the file to `size` bytes; the new part reads as zeroes.
+    /// Extends the file to `size` bytes; the new part reads as zeroes. Whole blocks of it are a hole.
     fn grow(&mut self, size: u64) -> Result<()> {
         if size > PLAIN_MAX_BYTES {
             return Err(weft_vfs::Error::TooLarge.into());
         }
-        let block_bytes = self.layout.block_bytes;
-        while self.size < size {
-            let index = self.size / block_bytes;
-            let to = size.min((index + 1) * block_bytes);
-            // The value is below the length of a block.
-            let len = (to - index * block_bytes) as usize;
-            if self.size.is_multiple_of(block_bytes) {
-                self.dirty.insert(index, vec![0; len]);
-                self.dirty_bytes += block_bytes;
-                self.changed = true;
-            } else {
-                self.block_mut(index)?.resize(len, 0);
-            }
-            self.size = to;
-            self.relieve()?;
+        if size <= self.size {
+            return Ok(());
         }
-        Ok(())
+        let blocks = self.layout.blocks(self.size);
+        let last = blocks.saturating_sub(1);
+        let end = size.min(blocks * self.layout.block_bytes);
+        if self.size < end && !self.holes.contains(last) {
+            let len = self.layout.plain_len(last, end);
+            self.block_mut(last)?.resize(len, 0);
+        }
+        self.holes.push(blocks..self.layout.blocks(size));
+        self.size = size;
+        self.changed = true;
+        self.relieve()
     }
 
-    /// Bounds memory: writes full blocks behind the committed ones ahead of the commit, and commits
-    /// early if that is not enough.
+    /// Returns true if readers of the committed file do not see what is at the position of a block.
+    fn is_unseen(&self, index: u64) -> bool {
+        index >= self.layout.blocks(self.header.plain_bytes) || self.header.holes.contains(index)
+    }
+
+    /// Bounds the number of holes and memory: writes full blocks that the committed file does not have
+    /// ahead of the commit, and commits early if that is not enough.
     fn relieve(&mut self) -> Result<()> {
+        while self.holes.len() > HOLES_MAX {
+            for index in self.holes.smallest().into_iter().flatten() {
+                self.holes.remove(index);
+                self.dirty.insert(index, vec![0; self.layout.plain_len(index, self.size)]);
+                self.dirty_bytes += self.layout.block_bytes;
+                self.relieve_memory()?;
+            }
+        }
+        self.relieve_memory()
+    }
+
+    fn relieve_memory(&mut self) -> Result<()> {
         if self.dirty_bytes <= self.dirty_max_bytes {
             return Ok(());
         }
-        let committed = self.layout.blocks(self.header.plain_bytes);
         let full = self.size / self.layout.block_bytes;
-        let ahead: Vec<u64> =
-            self.dirty.range(committed..full.max(committed)).map(|b| *b.0).collect();
+        let dirty = self.dirty.range(..full).map(|block| *block.0);
+        let ahead: Vec<u64> = dirty.filter(|index| self.is_unseen(*index)).collect();
+        self.is_ahead |= !ahead.is_empty();
         self.write_blocks(&ahead)?;
         for index in ahead {
             self.dirty.remove(&index);
             self.dirty_bytes -= self.layout.block_bytes;
         }
-        if self.dirty_bytes > self.dirty_max_bytes {
+        if self.dirty_bytes > self.dirty_max_bytes && self.holes.len() <= HOLES_MAX {
             tracing::debug!(stage = self.stage(), "commits early, as much is dirty");
             self.commit()?;
         }
@@ -346,6 +369,7 @@ impl SealedFile {
         self.apply_from(start, end)?;
         let (header, sealer) = read_header(seal_of(&self.stage)?, &mut *self.below)?;
         self.size = header.plain_bytes;
+        self.holes = header.holes.clone();
         (self.header, self.sealer) = (header, sealer);
         self.cut_tail()
     }
@@ -353,7 +377,11 @@ impl SealedFile {
     /// Truncates the file below at the end of the last block.
     fn cut_tail(&mut self) -> Result<()> {
         if std::mem::take(&mut self.has_tail) {
-            self.below.set_len(self.layout.end(self.header.plain_bytes))?;
+            let end = self.layout.end(self.header.plain_bytes);
+            // A file that ends with a hole is shorter.
+            if self.below.len_bytes()?.is_none_or(|len| len > end) {
+                self.below.set_len(end)?;
+            }
         }
         Ok(())
     }
@@ -399,6 +427,8 @@ impl Store for SealedFile {
             let step = (plain_len - skip).min(len - done);
             if let Some(plain) = self.dirty.get(&index) {
                 buf[done..done + step].copy_from_slice(&plain[skip..skip + step]);
+            } else if self.holes.contains(index) {
+                buf[done..done + step].fill(0);
             } else if step == plain_len {
                 // Whole blocks are read directly into `buf`, as many adjacent ones as possible.
                 let mut count = 1;
@@ -410,6 +440,7 @@ impl Store for SealedFile {
                         || bytes + next_len > len - done
                         || bytes as u64 >= RUN_BYTES
                         || self.dirty.contains_key(&next)
+                        || self.holes.contains(next)
                     {
                         break;
                     }
@@ -456,6 +487,7 @@ impl Store for SealedFile {
                 if self.dirty.insert(index, piece.to_vec()).is_none() {
                     self.dirty_bytes += block_bytes;
                 }
+                self.holes.remove(index);
                 self.changed = true;
             } else {
                 let block = self.block_mut(index)?;
@@ -481,8 +513,11 @@ impl Store for SealedFile {
         if !len_bytes.is_multiple_of(block_bytes) {
             let index = len_bytes / block_bytes;
             let len = self.layout.plain_len(index, len_bytes);
-            self.block_mut(index)?.truncate(len);
+            if !self.holes.contains(index) {
+                self.block_mut(index)?.truncate(len);
+            }
         }
+        self.holes.truncate(self.layout.blocks(len_bytes));
         let gone = self.dirty.split_off(&self.layout.blocks(len_bytes));
         self.dirty_bytes -= gone.len() as u64 * block_bytes;
         self.size = len_bytes;
@@ -503,13 +538,13 @@ impl Store for SealedFile {
         let header = Header {
             plain_bytes: self.size,
             sequence: self.header.sequence + 1,
+            holes: self.holes.clone(),
             ..self.header.clone()
         };
-        let committed = self.layout.blocks(self.header.plain_bytes);
-        let mut in_place: Vec<u64> = self.dirty.range(..committed).map(|b| *b.0).collect();
-        let mut added: Vec<u64> = self.dirty.range(committed..).map(|b| *b.0).collect();
-        let written_ahead =
-            self.layout.blocks(self.size).saturating_sub(committed) as usize > added.len();
+        let dirty = self.dirty.keys().copied();
+        let (mut added, mut in_place): (Vec<u64>, Vec<u64>) =
+            dirty.partition(|index| self.is_unseen(*index));
+        let written_ahead = self.is_ahead;
         let added_bytes = added.len() as u64 * self.layout.block_bytes;
         if !in_place.is_empty() && !written_ahead && added_bytes <= LOG_APPENDED_BYTES as u64 {
             in_place.append(&mut added);
@@ -529,7 +564,7 @@ impl Store for SealedFile {
         self.header = header;
         self.dirty.clear();
         self.dirty_bytes = 0;
-        self.changed = false;
+        (self.changed, self.is_ahead) = (false, false);
         self.cut_tail()
     }
 
@@ -539,5 +574,9 @@ impl Store for SealedFile {
 
     fn is_dirty(&self) -> bool {
         self.changed
+    }
+
+    fn release_buffers(&mut self) {
+        self.below.release_buffers();
     }
 }

@@ -2,14 +2,22 @@
 //!
 //! ```text
 //! 0    header, 512 bytes: one sector, so that it is written whole or not at all
-//!        0  "WEFTSEAL"      8  version (1)      9  algorithm    10  log2 of the block's bytes
+//!        0  "WEFTSEAL"      8  version          9  algorithm    10  log2 of the block's bytes
+//!       11  holes, 0 to 27
 //!       16  file id, 16    32  key id, 16      48  plain length, u64    56  sequence, u64
+//!       64  each hole: its first block, u64, and its blocks, u64; zeroes behind the last
 //!      496  tag of bytes 0 to 495
 //! 512  block 0: sealed, `overhead` bytes longer than the plain block
 //!      block 1 ...
 //!      the last block is as short as the plain length says; there is none of length 0
 //!      [a log: see below]
 //! ```
+//!
+//! A *hole* is a range of blocks that read as zeroes and are not stored: nothing of what lies at their
+//! positions counts. Holes are in order and do not touch. They stand in the header, so that they are
+//! authenticated as the length is, and become visible in the same moment: who changes the stored
+//! file cannot turn blocks into a hole. A file without holes has version 1, which knows none; one
+//! with holes version 2.
 //!
 //! Numbers are little-endian. A file has a header from its creation on, so that a file of length 0
 //! is known to have been truncated.
@@ -26,14 +34,22 @@
 //!            that (16): the last 80 bytes of the file
 //! ```
 //!
-//! A commit that only adds blocks needs no log: they lie behind the length that the header knows,
-//! and writing the header is what commits.
+//! A commit that only adds blocks needs no log: they lie behind the length that the header knows, or
+//! in one of its holes, and writing the header is what commits.
+
+use std::ops::Range;
 
 /// Bytes of the header.
 pub(super) const HEADER_BYTES: usize = 512;
 const TAG_AT: usize = HEADER_BYTES - 16;
 const MAGIC: &[u8; 8] = b"WEFTSEAL";
+/// The versions without and with holes.
 const VERSION: u8 = 1;
+const VERSION_HOLES: u8 = 2;
+const HOLES_AT: usize = 64;
+const HOLE_BYTES: usize = 16;
+/// Maximum number of holes in a header.
+pub(super) const HOLES_MAX: usize = (TAG_AT - HOLES_AT) / HOLE_BYTES;
 /// Bytes of the end of a log.
 pub(super) const LOG_END_BYTES: usize = 80;
 const LOG_MAGIC: &[u8; 8] = b"WEFTLOGE";
@@ -49,6 +65,83 @@ pub(super) struct Header {
     pub(super) key_id: [u8; 16],
     pub(super) plain_bytes: u64,
     pub(super) sequence: u64,
+    pub(super) holes: Holes,
+}
+
+/// Ranges of blocks that are not stored, in order; no two touch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Holes(Vec<Range<u64>>);
+
+impl Holes {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the hole that a block is in.
+    pub(super) fn of(&self, index: u64) -> Option<&Range<u64>> {
+        let at = self.0.partition_point(|hole| hole.end <= index);
+        self.0.get(at).filter(|hole| hole.contains(&index))
+    }
+
+    pub(super) fn contains(&self, index: u64) -> bool {
+        self.of(index).is_some()
+    }
+
+    /// Adds blocks behind all holes.
+    pub(super) fn push(&mut self, blocks: Range<u64>) {
+        match self.0.last_mut() {
+            _ if blocks.is_empty() => {}
+            Some(last) if last.end == blocks.start => last.end = blocks.end,
+            _ => self.0.push(blocks),
+        }
+    }
+
+    /// Removes a block, which may split a hole.
+    pub(super) fn remove(&mut self, index: u64) {
+        let at = self.0.partition_point(|hole| hole.end <= index);
+        let Some(hole) = self.0.get(at).filter(|hole| hole.contains(&index)).cloned() else {
+            return;
+        };
+        let parts = [hole.start..index, index + 1..hole.end];
+        self.0.splice(at..=at, parts.into_iter().filter(|part| !part.is_empty()));
+    }
+
+    /// Removes all blocks from `blocks` on.
+    pub(super) fn truncate(&mut self, blocks: u64) {
+        self.0.retain(|hole| hole.start < blocks);
+        if let Some(last) = self.0.last_mut() {
+            last.end = last.end.min(blocks);
+        }
+    }
+
+    /// Returns the smallest hole.
+    pub(super) fn smallest(&self) -> Option<Range<u64>> {
+        self.0.iter().min_by_key(|hole| hole.end - hole.start).cloned()
+    }
+
+    fn encode(&self, to: &mut [u8]) {
+        for (hole, at) in self.0.iter().zip(to.chunks_exact_mut(HOLE_BYTES)) {
+            at[..8].copy_from_slice(&hole.start.to_le_bytes());
+            at[8..].copy_from_slice(&(hole.end - hole.start).to_le_bytes());
+        }
+    }
+
+    /// Decodes `count` holes of a file of `blocks` blocks.
+    fn decode(bytes: &[u8], count: usize, blocks: u64) -> Result<Self, String> {
+        let mut holes = Self::default();
+        let mut before = None;
+        for at in bytes.chunks_exact(HOLE_BYTES).take(count) {
+            let (start, len) = (u64_at(at, 0), u64_at(at, 8));
+            let end = start.checked_add(len).filter(|end| len > 0 && *end <= blocks);
+            let end = end.filter(|_| before.is_none_or(|before| before < start));
+            let Some(end) = end else {
+                return Err(format!("a hole of {len} blocks at block {start}"));
+            };
+            holes.0.push(start..end);
+            before = Some(end);
+        }
+        Ok(holes)
+    }
 }
 
 /// A function that computes the authentication tag of some bytes.
@@ -70,7 +163,10 @@ impl Header {
     pub(super) fn encode(&self, tag: Tag<'_>) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
-        bytes[8] = VERSION;
+        bytes[8] = if self.holes.0.is_empty() { VERSION } else { VERSION_HOLES };
+        assert!(self.holes.len() <= HOLES_MAX, "a header has room for its holes");
+        bytes[11] = self.holes.len() as u8;
+        self.holes.encode(&mut bytes[HOLES_AT..TAG_AT]);
         bytes[9] = self.algorithm;
         // The logarithm is at most 31.
         bytes[10] = self.block_bytes.trailing_zeros() as u8;
@@ -88,25 +184,34 @@ impl Header {
         if &bytes[..8] != MAGIC {
             return Err("this is no sealed file: its header does not begin with WEFTSEAL".into());
         }
-        if bytes[8] != VERSION {
+        let holes = usize::from(bytes[11]);
+        let is_known = match bytes[8] {
+            VERSION => true,
+            VERSION_HOLES => (1..=HOLES_MAX).contains(&holes),
+            _ => false,
+        };
+        if !is_known {
             return Err(format!("version {} of the format is not known here", bytes[8]));
         }
         let log2 = bytes[10];
         if !(12..=20).contains(&log2) {
             return Err(format!("blocks of 2^{log2} bytes"));
         }
-        let header = Self {
+        let (block_bytes, plain_bytes) = (1_u32 << log2, u64_at(bytes, 48));
+        if plain_bytes > PLAIN_MAX_BYTES {
+            return Err(format!("a plain length of {plain_bytes} bytes"));
+        }
+        let blocks = plain_bytes.div_ceil(block_bytes.into());
+        let holes = if bytes[8] == VERSION { 0 } else { holes };
+        Ok(Self {
             algorithm: bytes[9],
-            block_bytes: 1 << log2,
+            block_bytes,
             file_id: sixteen(bytes, 16),
             key_id: sixteen(bytes, 32),
-            plain_bytes: u64_at(bytes, 48),
+            plain_bytes,
             sequence: u64_at(bytes, 56),
-        };
-        if header.plain_bytes > PLAIN_MAX_BYTES {
-            return Err(format!("a plain length of {} bytes", header.plain_bytes));
-        }
-        Ok(header)
+            holes: Holes::decode(&bytes[HOLES_AT..TAG_AT], holes, blocks)?,
+        })
     }
 
     pub(super) fn tag_is_right(bytes: &[u8; HEADER_BYTES], tag: Tag<'_>) -> bool {
@@ -199,8 +304,12 @@ mod tests {
             key_id: [2; 16],
             plain_bytes: 77_777,
             sequence: 5,
+            holes: Holes::default(),
         };
+        assert_eq!(header.encode(&tag)[8], 1, "what knows no holes can read it");
+        let header = Header { holes: Holes(vec![0..1, 5..9, 18..19]), ..header };
         let bytes = header.encode(&tag);
+        assert_eq!((bytes[8], bytes[11]), (2, 3));
         assert_eq!(Header::decode(&bytes), Ok(header));
         assert!(Header::tag_is_right(&bytes, &tag));
         for at in 0..bytes.len() {
@@ -216,6 +325,65 @@ mod tests {
             bad[at] ^= 1;
             assert_eq!(LogEnd::decode(&bad, &tag), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn holes_that_are_none_are_refused() {
+        let mut header = Header {
+            algorithm: 3,
+            block_bytes: 4096,
+            file_id: [1; 16],
+            key_id: [2; 16],
+            plain_bytes: 10 * 4096,
+            sequence: 5,
+            holes: Holes::default(),
+        };
+        let zero = 0..0;
+        for bad in [vec![zero], vec![9..11], vec![3..5, 5..6], vec![3..5, 4..6], vec![5..6, 1..2]] {
+            header.holes = Holes(bad.clone());
+            assert!(Header::decode(&header.encode(&tag)).is_err(), "{bad:?}");
+        }
+        header.holes = Holes((0..27).map(|nr| 2 * nr..2 * nr + 1).collect());
+        header.plain_bytes = 100 * 4096;
+        let bytes = header.encode(&tag);
+        assert_eq!(Header::decode(&bytes), Ok(header));
+        for count in [0, 28, 255] {
+            let mut bad = bytes;
+            bad[11] = count;
+            assert!(Header::decode(&bad).is_err(), "{count} holes");
+        }
+    }
+
+    #[test]
+    fn holes_are_added_split_and_cut() {
+        let mut holes = Holes::default();
+        holes.push(5..5);
+        holes.push(5..10);
+        holes.push(10..12);
+        holes.push(20..30);
+        assert_eq!(holes, Holes(vec![5..12, 20..30]));
+        for (index, rest) in [
+            (5, vec![6..12, 20..30]),
+            (11, vec![6..11, 20..30]),
+            (8, vec![6..8, 9..11, 20..30]),
+            (15, vec![6..8, 9..11, 20..30]),
+            (20, vec![6..8, 9..11, 21..30]),
+        ] {
+            holes.remove(index);
+            assert_eq!(holes, Holes(rest), "without {index}");
+            assert!(!holes.contains(index));
+        }
+        assert!(holes.contains(6) && holes.contains(29) && !holes.contains(30));
+        assert_eq!(holes.smallest(), Some(6..8));
+        holes.remove(6);
+        holes.remove(7);
+        holes.truncate(25);
+        assert_eq!(holes, Holes(vec![9..11, 21..25]));
+        holes.truncate(21);
+        assert_eq!(holes, Holes(vec![9..11]));
+        holes.remove(9);
+        holes.remove(10);
+        assert_eq!(holes, Holes::default());
     }
 
     #[test]

@@ -134,11 +134,14 @@ impl Store for StreamFile {
             Some(pass) if pass.is_near(&course, offset, upto) => pass,
             _ => Box::new(Pass::new(start(&self.layer.stage, self.layer.on_read)?)),
         };
-        // A pass that failed is dropped: the next read starts again, and fails in the same place.
-        let got = pass.read(&course, &mut *self.below, offset, buf)?;
-        self.len = pass.len_bytes().or(self.len);
-        *kept = Some(pass);
-        Ok(got)
+        // A pass that failed is dropped: the next read starts again, and fails in the same place. From
+        // one that was interrupted another reader goes on.
+        let got = pass.read(&course, &mut *self.below, offset, buf);
+        if got.as_ref().err().is_none_or(Error::is_interrupted) {
+            self.len = pass.len_bytes().or(self.len);
+            *kept = Some(pass);
+        }
+        got
     }
 
     fn write_at(&mut self, _: u64, _: &[u8]) -> Result<()> {
@@ -155,5 +158,14 @@ impl Store for StreamFile {
 
     fn is_dirty(&self) -> bool {
         self.below.is_dirty()
+    }
+
+    fn release_buffers(&mut self) {
+        match &mut self.trust {
+            Trust::Plain(kept) => *kept = None,
+            Trust::Proven(at_random) => at_random.release_buffers(),
+            Trust::Unproven(_) | Trust::Damaged(..) => {}
+        }
+        self.below.release_buffers();
     }
 }

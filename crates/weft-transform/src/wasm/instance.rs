@@ -4,7 +4,8 @@ use wasmtime::{
     Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc, WasmParams, WasmResults,
 };
 
-use super::{GUEST_BUFFER_BYTES, Guest, GuestLimits, TICK, refused};
+use super::pool::Measured;
+use super::{GUEST_BUFFER_BYTES, Guest, GuestKind, GuestLimits, TICK, refused};
 use crate::{Direction, Error, Result};
 
 /// Buffers in a guest's memory: one for input, one for output.
@@ -37,14 +38,21 @@ pub(super) fn failed(e: &wasmtime::Error, offset: u64, limits: &GuestLimits) -> 
         return Error::Deadline { stage: "wasm", millis };
     }
     let what = match e.downcast_ref::<Trap>() {
-        Some(trap) => format!("the guest trapped: {trap}"),
-        None => format!("the guest failed: {e:#}"),
+        Some(trap) => format!("it trapped: {trap}"),
+        None => format!("{e:#}"),
     };
-    Error::Corrupt { stage: "wasm", offset, what }
+    wrong(offset, what)
 }
 
-pub(super) fn wrong(offset: u64, what: impl Into<String>) -> Error {
-    Error::Corrupt { stage: "wasm", offset, what: what.into() }
+/// Returns the error of a guest that does not keep to the interface, or reports a failure.
+pub(crate) fn wrong(offset: u64, what: impl Into<String>) -> Error {
+    Error::Guest { offset, what: what.into() }
+}
+
+impl Measured for Instance {
+    fn memory_bytes(&self) -> usize {
+        self.memory.data_size(&self.store)
+    }
 }
 
 impl Instance {
@@ -71,13 +79,25 @@ impl Instance {
         let room =
             instance.get_typed_func::<u32, u32>(&mut store, "weft_buffer").map_err(misfit)?;
         let mut buffers = [0; BUFFERS as usize];
-        for buffer in &mut buffers {
+        for (buffer, which) in buffers.iter_mut().zip(["first", "second"]) {
             arm(&mut store, &limits);
             *buffer = room.call(&mut store, GUEST_BUFFER_BYTES).map_err(failed)?;
             let end = *buffer as usize + GUEST_BUFFER_BYTES as usize;
-            if *buffer == 0 || end > memory.data_size(&store) {
-                return Err(wrong(0, "the guest has no room for its buffers"));
+            let has = memory.data_size(&store);
+            if *buffer == 0 || end > has {
+                let what = format!(
+                    "the {which} of {BUFFERS} calls weft_buffer({GUEST_BUFFER_BYTES}) returned {buffer}, \
+                     and its memory has {has} bytes"
+                );
+                return Err(wrong(0, what));
             }
+        }
+        let [first, second] = buffers;
+        if guest.kind() == GuestKind::Stream && first.abs_diff(second) < GUEST_BUFFER_BYTES {
+            let what = format!(
+                "weft_buffer({GUEST_BUFFER_BYTES}) returned {first} and then {second}: its buffers overlap"
+            );
+            return Err(wrong(0, what));
         }
         let mut this = Self {
             store,
@@ -136,7 +156,7 @@ impl Instance {
         let answer = function.call(&mut self.store, (at, block.len() as u32, offset));
         match answer.map_err(|e| failed(&e, offset, &self.limits))? {
             0 => {}
-            code => return Err(wrong(offset, format!("the guest says: error {code}"))),
+            code => return Err(wrong(offset, format!("it returned error {code}"))),
         }
         let at = at as usize;
         let made = self.memory.data(&self.store).get(at..at + block.len());
@@ -165,11 +185,11 @@ impl Instance {
         let answer = function.call(&mut self.store, call);
         let answer = answer.map_err(|e| failed(&e, offset, &self.limits))?;
         let Ok(answer) = u64::try_from(answer) else {
-            return Err(wrong(offset, format!("the guest says: error {}", answer.unsigned_abs())));
+            return Err(wrong(offset, format!("it returned error {answer}")));
         };
         let (taken, made) = ((answer >> 32) as usize, (answer & 0xFFFF_FFFF) as usize);
         if taken > input.len() || made > GUEST_BUFFER_BYTES as usize {
-            return Err(wrong(offset, "the guest took or made more than there was room for"));
+            return Err(wrong(offset, "it took or made more than there was room for"));
         }
         let at = to as usize;
         let bytes = self.memory.data(&self.store).get(at..at + made);

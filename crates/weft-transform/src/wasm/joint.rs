@@ -15,6 +15,7 @@ use wasmtime::{
 };
 
 use super::instance::{Bytes, arm, failed, ticks, wrong};
+use super::pool::Measured;
 use super::{GUEST_BUFFER_BYTES, Guest, GuestLimits, refused};
 use crate::{Direction, Result};
 
@@ -99,6 +100,12 @@ pub(crate) struct Joint {
     ticks: u64,
 }
 
+impl Measured for Joint {
+    fn memory_bytes(&self) -> usize {
+        self.memory.data_size(&self.store)
+    }
+}
+
 impl Joint {
     /// Creates an instance of each member, in execution order.
     pub(crate) fn new(members: &[(Member, Direction)], limits: GuestLimits) -> Result<Self> {
@@ -167,7 +174,7 @@ impl Joint {
             let answer = function.call(&mut self.store, (self.at, block.len() as u32, offset));
             match answer.map_err(|e| failed(&e, offset, &self.limits))? {
                 0 => {}
-                code => return Err(wrong(offset, format!("the guest says: error {code}"))),
+                code => return Err(wrong(offset, format!("it returned error {code}"))),
             }
         }
         let made = self.block(block.len())?;

@@ -13,6 +13,7 @@
 mod artifacts;
 mod instance;
 mod joint;
+mod pool;
 
 use std::fmt;
 use std::path::Path;
@@ -22,8 +23,9 @@ use std::time::Duration;
 use wasmtime::{Config, Engine, InstancePre, Linker, Module, StoreLimits};
 
 use crate::{Direction, Error, Result};
-pub(crate) use instance::Instance;
+pub(crate) use instance::{Instance, wrong};
 pub(crate) use joint::{Joint, Member};
+pub(crate) use pool::{Key, Pool};
 
 /// Maximum length of a block that is passed to a guest, in bytes: its buffers have this length.
 pub const GUEST_BUFFER_BYTES: u32 = 256 << 10;
@@ -33,9 +35,6 @@ const MODULE_MAX_BYTES: usize = 16 << 20;
 
 /// The resolution of deadlines.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
-
-/// Maximum number of idle instances: mostly as many as threads that call at a time.
-const IDLE_MAX: usize = 16;
 
 /// The interface that a guest implements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +54,15 @@ pub struct GuestLimits {
     pub deadline: Duration,
 }
 
+/// What is kept of a module for the next call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// The number of idle instances.
+    pub instances: usize,
+    /// Their memory, in bytes.
+    pub bytes: usize,
+}
+
 /// A compiled module that implements the interface.
 pub struct Guest {
     engine: Engine,
@@ -67,6 +75,10 @@ pub struct Guest {
     invertible: bool,
     /// The hash of the module.
     hash: blake3::Hash,
+    /// The idle instances with a memory of their own.
+    pub(crate) idle: Pool<Instance>,
+    /// The idle instances of a shared memory in which this guest is the first.
+    pub(crate) idle_joints: Pool<Joint>,
 }
 
 impl fmt::Debug for Guest {
@@ -150,7 +162,8 @@ impl Guest {
                     .map_err(|e| refused(format!("the module does not link: {e:#}")))?,
             ),
         };
-        Ok(Self { engine, module, prepared, pages, kind, invertible, hash })
+        let (idle, idle_joints) = (Pool::default(), Pool::default());
+        Ok(Self { engine, module, prepared, pages, kind, invertible, hash, idle, idle_joints })
     }
 
     /// The interface that the guest implements.
@@ -171,6 +184,13 @@ impl Guest {
         self.pages.is_some()
     }
 
+    /// Returns the number and the memory of the idle instances.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        let (own, joint) = (self.idle.kept(), self.idle_joints.kept());
+        Kept { instances: own.instances + joint.instances, bytes: own.bytes + joint.bytes }
+    }
+
     /// The hash of the module.
     pub(crate) fn hash(&self) -> blake3::Hash {
         self.hash
@@ -182,29 +202,6 @@ impl Guest {
             (GuestKind::Bytes, Direction::Inverse) => "weft_bytes_inverse",
             (GuestKind::Stream, Direction::Forward) => "weft_stream",
             (GuestKind::Stream, Direction::Inverse) => "weft_stream_inverse",
-        }
-    }
-}
-
-/// Idle instances, kept for the next call.
-pub(crate) struct Idle<I>(Mutex<Vec<I>>);
-
-impl<I> Default for Idle<I> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<I> Idle<I> {
-    pub(crate) fn take(&self) -> Option<I> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
-    }
-
-    /// Keeps an instance, whose last call must have succeeded.
-    pub(crate) fn put(&self, instance: I) {
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE_MAX {
-            idle.push(instance);
         }
     }
 }

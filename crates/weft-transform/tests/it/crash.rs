@@ -162,7 +162,9 @@ fn cut_everywhere(text: &str, seed: u64) -> usize {
     let mut commits = vec![(0, 0, model.clone())];
     for _ in 0..COMMITS {
         for _ in 0..=random.below(4) {
-            let at = random.below(model.len() as u64 + 2000);
+            // Behind the end begins a hole, which takes up to 16 blocks.
+            let behind = if random.below(5) == 0 { 65_000 } else { 2000 };
+            let at = random.below(model.len() as u64 + behind);
             if random.below(6) == 0 {
                 store.set_len(at).expect("set_len");
                 model.resize(at as usize, 0);

@@ -1,11 +1,15 @@
 //! Networks, run over streams and stored files.
 
+mod archives;
 mod common;
 mod crash;
 mod damage;
+mod flushes;
 mod forwarding;
 mod graphs;
 mod hooked;
+mod interrupts;
+mod mounted;
 mod names;
 mod networks;
 mod outputs;

@@ -4,7 +4,7 @@ use weft_testing::Rng;
 use weft_transform::store::{Limits, MemoryBase, open};
 use weft_transform::{Context, Error, Key, KeyRing, Registry};
 
-use crate::common::{campaign_end, lines, network, open_base, read_all, try_open};
+use crate::common::{campaign_end, lines, network, noise, open_base, read_all, try_open};
 
 const WRITABLE: &[&str] = &[
     "identity",
@@ -44,6 +44,7 @@ fn random_operations(text: &str, seed: u64, operations: usize) {
         let offset = match random.below(4) {
             0 => model.len() as u64,
             1 => random.below(model.len() as u64 + 1) / 4096 * 4096,
+            2 if model.len() < 400_000 => model.len() as u64 + random.below(60_000),
             _ => random.below(model.len() as u64 + 3000),
         };
         let what = format!("{text}, seed {seed}, operation {nr}");
@@ -224,6 +225,101 @@ fn keys_as_people_keep_them() {
         assert!(Key::from_file_content(content).is_none());
     }
     assert!(!format!("{:?}", Key::new([7; 32])).contains('7'), "keys are not printed");
+}
+
+/// The blocks that nobody wrote are not stored, also after others in between are written.
+#[test]
+fn sealed_files_are_sparse() {
+    const LEN: u64 = 4 << 30;
+    for text in ["guard block=4K", "aead key=work"] {
+        let base = MemoryBase::default();
+        let mut store = open_base(&base, text);
+        store.set_len(LEN).expect(text);
+        store.commit().expect(text);
+        assert!(base.content().len() < 1000, "{text}: {} bytes", base.content().len());
+        drop(store);
+        let mut store = open_base(&base, text);
+        assert_eq!(store.len_bytes().expect(text), Some(LEN));
+        let mut random = Rng::new(9);
+        for _ in 0..50 {
+            let mut buf = vec![9; 100_000];
+            let at = random.below(LEN - 100_000);
+            assert_eq!(store.read_at(at, &mut buf).expect(text), buf.len());
+            assert!(buf.iter().all(|b| *b == 0), "{text} at {at}");
+        }
+        store.write_at(300_000, b"in the middle").expect(text);
+        store.commit().expect(text);
+        assert!(base.content().len() < 700_000, "{text}: {} bytes", base.content().len());
+        let mut buf = [9; 30];
+        assert_eq!(open_base(&base, text).read_at(299_990, &mut buf).expect(text), 30);
+        assert_eq!(&buf, b"\0\0\0\0\0\0\0\0\0\0in the middle\0\0\0\0\0\0\0");
+    }
+}
+
+/// More holes than a header has room for: the smallest are filled.
+#[test]
+fn a_sealed_file_with_many_holes_is_whole() {
+    const BLOCK: usize = 4096;
+    let base = MemoryBase::default();
+    let mut store = open_base(&base, "guard block=4K");
+    let mut model = vec![0; 400 * BLOCK];
+    store.set_len(model.len() as u64).expect("a hole");
+    let mut random = Rng::new(10);
+    for round in 0..300 {
+        let at = random.index(model.len() - 10);
+        store.write_at(at as u64, b"some bytes").expect("written");
+        model[at..at + 10].copy_from_slice(b"some bytes");
+        if random.below(20) == 0 {
+            let len = random.index(model.len());
+            store.set_len(len as u64).expect("cut");
+            store.set_len(400 * BLOCK as u64).expect("extended");
+            model[len..].fill(0);
+        }
+        if random.below(10) == 0 {
+            store.commit().expect("commit");
+            drop(store);
+            store = open_base(&base, "guard block=4K");
+        }
+        if round % 50 == 0 {
+            assert!(read_all(&mut *store, 100_000).expect("read") == model, "round {round}");
+        }
+    }
+    assert!(read_all(&mut *store, 100_000).expect("read") == model);
+}
+
+/// A hole is what the header says. Zeroes in the stored file are damage, and so is a header of another
+/// file, or one that was changed.
+#[test]
+fn nobody_else_makes_a_hole() {
+    let text = "aead key=work";
+    let store_with = |data: &[u8], len: u64| {
+        let base = MemoryBase::default();
+        let mut store = open_base(&base, text);
+        store.write_at(0, data).expect("written");
+        store.set_len(len).expect("a hole");
+        store.commit().expect("commit");
+        base.content()
+    };
+    let data = noise(&mut Rng::new(11), 1_000_000);
+    let (full, holed) = (store_with(&data, 1_000_000), store_with(b"", 1_000_000));
+    let read = |stored: Vec<u8>| {
+        try_open(&MemoryBase::new(stored), text).and_then(|mut store| read_all(&mut *store, 70_000))
+    };
+    assert!(read(full.clone()).expect("as written") == data);
+    assert!(read(holed.clone()).expect("as written") == vec![0; 1_000_000]);
+    let mut zeroes = full.clone();
+    zeroes[512..].fill(0);
+    assert!(matches!(read(zeroes), Err(Error::Corrupt { .. })));
+    assert!(matches!(read(full[..512].to_vec()), Err(Error::Corrupt { .. })), "cut");
+    let mut others = full.clone();
+    others[..512].copy_from_slice(&holed[..512]);
+    // The header of the other file belongs to its blocks: it says that there are none.
+    assert!(read(others).expect("the other file") == vec![0; 1_000_000]);
+    let mut forged = full;
+    forged[8] = 2;
+    forged[11] = 1;
+    forged[72..80].copy_from_slice(&1_u64.to_le_bytes());
+    assert!(matches!(read(forged), Err(Error::Corrupt { .. })), "a hole without a tag");
 }
 
 #[test]

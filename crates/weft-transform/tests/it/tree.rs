@@ -263,14 +263,20 @@ fn unknown_sizes_are_not_guessed() -> Result<()> {
         XattrSet::Any,
     )?;
     let node = walker.resolve(b"/log")?;
-    assert_eq!(node.stat()?.size_bytes, 0);
     let opened = fs.open(&Caller::ROOT, node.ino(), OpenFlags::READ)?;
     assert!(opened.direct_io && !opened.keep_cache);
+    assert_eq!(node.stat()?.size_bytes, 0, "whoever has it open reads it");
     let mut buf = [0; 100];
     let got = fs.read(node.ino(), opened.handle, 0, &mut buf)?;
     assert_eq!(&buf[..got], b"error 1\nerror 2\n");
     fs.release(node.ino(), opened.handle)?;
     assert_eq!(node.stat()?.size_bytes, 16, "known once it was read");
+    // A file that nobody has open is read for its length: it would be copied as an empty one.
+    drop(walker.write_file(b"/other", b"error 3\nfine\n", 0o644)?);
+    let other = walker.resolve(b"/other")?;
+    let view = b"view: lines contains=error";
+    fs.setxattr(&Caller::ROOT, other.ino(), NETWORK_ATTRIBUTE, view, XattrSet::Any)?;
+    assert_eq!(other.stat()?.size_bytes, 8, "measured");
     Ok(())
 }
 

@@ -144,7 +144,10 @@ fn archives_are_directories() -> Result<()> {
         let attr = walker.resolve(path)?.stat()?;
         assert_eq!((attr.uid, attr.gid), (1000, 100));
     }
-    assert_eq!(names(&fs, walker.resolve(b"/y.zip@tree")?.ino()), [".", "..", "d", "one"]);
+    // No name leads out of the tree: it loses its `..`, as with unzip.
+    assert_eq!(names(&fs, walker.resolve(b"/y.zip@tree")?.ino()), [".", "..", "d", "one", "out"]);
+    assert_eq!(walker.read_file(b"/y.zip@tree/out")?, b"no");
+    assert!(matches!(walker.read_file(b"/out"), Err(Error::NotFound)));
 
     assert_eq!(walker.read_file(b"/nested.tar@tree/in/y.zip@tree/one")?, data);
     assert_eq!(walker.read_file(b"/nested.tar@tree/in/x.tar@tree/d/a")?, data);

@@ -5,7 +5,11 @@ use std::sync::Arc;
 use weft_transform::exec::{RunOptions, run};
 use weft_transform::store::{Limits, MemoryBase, open};
 use weft_transform::wasm::{Guest, GuestKind};
-use weft_transform::{Context, Error, Io, Need, Network, Registry, Result, Write};
+use weft_transform::{
+    Context, Error, Io, Need, Network, Registry, Result, Rules, TransformFs, TransformOptions,
+    Write,
+};
+use weft_vfs::{FileSystem, Handle, MemFs, Walker};
 
 use weft_testing::ends;
 
@@ -142,7 +146,12 @@ fn harmful_guests_are_stopped_in_time() {
     );
     assert!(says(&deep).contains("trapped"));
     // Streams that answer nonsense.
-    assert!(says(&stream("(i64.const -1)")).contains("error 1"));
+    assert!(says(&stream("(i64.const -1)")).contains("error -1"));
+    let least = says(&stream("(i64.const 0x8000000000000000)"));
+    assert_eq!(
+        least,
+        "stage wasm: the module failed at byte 0: it returned error -9223372036854775808"
+    );
     assert!(says(&stream("(i64.const 0)")).contains("no progress"));
     assert!(says(&stream("(i64.const 0x7FFFFFFF_00000000)")).contains("more than there was room"));
     assert!(says(&stream("(i64.const 0x00000000_7FFFFFFF)")).contains("more than there was room"));
@@ -186,7 +195,26 @@ fn modules_that_do_not_fit_are_refused_when_they_are_loaded() {
     let nowhere = "(module (memory (export \"memory\") 1) (func (export \"weft_buffer\") (param i32) \
                    (result i32) i32.const -9) (func (export \"weft_bytes\") (param i32 i32 i64) \
                    (result i32) i32.const 0))";
-    assert!(bad(nowhere).contains("no room for its buffers"));
+    assert_eq!(
+        bad(nowhere),
+        "stage wasm: the first of 2 calls weft_buffer(262144) returned 4294967287, and its memory \
+         has 65536 bytes"
+    );
+    let one = |kind: &str| {
+        format!(
+            "(module (memory (export \"memory\") 6) (func (export \"weft_buffer\") (param i32) \
+             (result i32) i32.const 64) {kind})"
+        )
+    };
+    let streams =
+        "(func (export \"weft_stream\") (param i32 i32 i32 i32 i32) (result i64) i64.const 0)";
+    let overlap = bad(&one(streams));
+    assert!(overlap.contains("64 and then 64: its buffers overlap"), "{overlap}");
+    let in_place = "(func (export \"weft_bytes\") (param i32 i32 i64) (result i32) i32.const 0)";
+    assert!(
+        network(&one(in_place), "view: wasm module=g").is_ok(),
+        "it has one buffer, and uses one"
+    );
     let starts = format!(
         "(module {BUFFERS} (func $s (loop $on (br $on))) (start $s) \
         (func (export \"weft_bytes\") (param i32 i32 i64) (result i32) i32.const 0))"
@@ -388,4 +416,80 @@ fn modules_that_cannot_share_are_refused() {
     let registry = with_modules(&[("big", &big)]);
     let refused = registry.parse("view: wasm module=big memory=1M").expect_err("too big");
     assert!(matches!(refused, Error::Parameter { .. }), "{refused}");
+}
+
+/// A guest that takes `pages` of memory and puts the number of blocks that it has served into each.
+fn counter(pages: u32) -> String {
+    let count = format!(
+        "(if (i32.eqz (global.get $count)) (then (drop (memory.grow (i32.const {pages}))))) \
+         (global.set $count (i32.add (global.get $count) (i32.const 1))) \
+         (i32.store8 (local.get $at) (global.get $count)) (i32.const 0)"
+    );
+    bytes(&count).replace(
+        "(func (export \"weft_bytes\")",
+        "(global $count (mut i32) (i32.const 0)) (func (export \"weft_bytes\")",
+    )
+}
+
+/// A file system whose files are seen through a guest, with the guest.
+fn files(guest: &str, count: usize) -> (Arc<Guest>, TransformFs) {
+    let guest = Arc::new(load(guest).expect("a guest"));
+    let mut context = Context::default();
+    context.modules.insert("g".to_owned(), guest.clone());
+    let below = Arc::new(MemFs::new());
+    let walker = Walker::new(&*below);
+    for nr in 0..count {
+        walker.write_file(format!("/f{nr}").as_bytes(), b"0 words", 0o644).expect("a file");
+    }
+    let rules = Rules::parse(b"*@g view: wasm module=g\n*@other view: wasm module=g memory=32M\n");
+    let rules = rules.expect("rules");
+    let options = TransformOptions { rules, ..TransformOptions::default() };
+    let fs = TransformFs::new(below, Registry::new(context), options).expect("a root");
+    (guest, fs)
+}
+
+/// The kernel remembers files for as long as it likes: what an instance takes is no matter of one of
+/// them.
+#[test]
+fn an_instance_serves_one_file_after_the_other() {
+    const FILES: usize = 40;
+    const PAGES: u32 = 320;
+    let (guest, fs) = files(&counter(PAGES), FILES);
+    for nr in 0..FILES {
+        for (view, served) in [("g", nr + 1), ("other", nr + 1)] {
+            let name = format!("f{nr}@{view}");
+            // One reference is never given up.
+            let ino = fs.lookup(fs.root(), name.as_bytes()).expect("a view").attr.ino;
+            let mut content = [0; 100];
+            let got = fs.read(ino, Handle::NONE, 0, &mut content).expect("read");
+            assert_eq!(got, 7, "{name}");
+            assert_eq!(usize::from(content[0]), served, "{name}: by the same instance");
+        }
+    }
+    let kept = guest.kept();
+    assert_eq!(kept.instances, 2, "one for each of the limits");
+    // The own memory of a guest, and what it has grown by.
+    assert_eq!(kept.bytes, 2 * (PAGES as usize + 10) * 65536);
+}
+
+/// Many threads at a time have many instances; when they have gone, few are left.
+#[test]
+fn idle_instances_are_few() {
+    const THREADS: usize = 40;
+    let slow = "(local $n i32) (loop $again (local.set $n (i32.add (local.get $n) (i32.const 1))) \
+        (br_if $again (i32.lt_u (local.get $n) (i32.const 3000000)))) (i32.const 0)";
+    let (guest, fs) = files(&bytes(slow), THREADS);
+    std::thread::scope(|scope| {
+        for nr in 0..THREADS {
+            let fs = &fs;
+            scope.spawn(move || {
+                let name = format!("f{nr}@g");
+                let ino = fs.lookup(fs.root(), name.as_bytes()).expect("a view").attr.ino;
+                let got = fs.read(ino, Handle::NONE, 0, &mut [0; 100]).expect("read");
+                assert_eq!(got, 7);
+            });
+        }
+    });
+    let kept = guest.kept();
+    assert!((1..=16).contains(&kept.instances), "{kept:?}");
 }

@@ -73,6 +73,10 @@ impl Transform for Exec {
         None
     }
 
+    fn acts_outside(&self) -> bool {
+        true
+    }
+
     fn shape(&self) -> Shape<'_> {
         Shape::Stream(self)
     }

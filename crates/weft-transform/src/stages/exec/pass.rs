@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use weft_vfs::check_interrupt;
 
 use super::process::{COMPLAINT_BYTES, Process, ended_with, failure};
 use crate::parameters::Program;
@@ -20,6 +21,8 @@ const PIECE_BYTES: usize = 64 << 10;
 const PIECES: usize = 4;
 /// The polling interval for a full pipe, and for the end of the process.
 const PAUSE: Duration = Duration::from_millis(5);
+/// The interval at which a wait for output looks whether the reader was interrupted.
+const LOOKS: Duration = Duration::from_millis(20);
 
 /// A pass through one process.
 pub(super) struct Pass {
@@ -118,6 +121,7 @@ impl Pass {
             if Instant::now() >= end {
                 return Err(self.late());
             }
+            check_interrupt()?;
             std::thread::sleep(PAUSE);
         }
         let _ = kill_process_group(pid, Signal::KILL);
@@ -158,6 +162,8 @@ impl Stream for Pass {
                 }
                 Err(TrySendError::Full(back)) => piece = back,
             }
+            // Nothing of the input is taken, so that another reader can go on from here.
+            check_interrupt()?;
             match self.output.recv_timeout(PAUSE) {
                 Ok(made) => {
                     self.took(&made, out);
@@ -171,11 +177,19 @@ impl Stream for Pass {
 
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         self.input = None;
+        let mut progress = Instant::now();
         while out.len() < STEP_BYTES {
-            match self.output.recv_timeout(self.deadline) {
-                Ok(made) => self.took(&made, out),
+            let left = self.deadline.saturating_sub(progress.elapsed());
+            match self.output.recv_timeout(left.min(LOOKS)) {
+                Ok(made) => {
+                    self.took(&made, out);
+                    progress = Instant::now();
+                }
                 Err(RecvTimeoutError::Disconnected) => return self.wait(),
-                Err(RecvTimeoutError::Timeout) => return Err(self.late()),
+                Err(RecvTimeoutError::Timeout) if progress.elapsed() >= self.deadline => {
+                    return Err(self.late());
+                }
+                Err(RecvTimeoutError::Timeout) => check_interrupt()?,
             }
         }
         Ok(false)

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weft_vfs::check_interrupt;
 
 use super::process::{COMPLAINT_BYTES, Process, failure};
 use crate::parameters::Program;
@@ -26,6 +27,8 @@ const ANSWER_MAX_BYTES: usize = 16 << 20;
 /// Maximum number of idle processes.
 const IDLE_MAX: usize = 8;
 const HEAD_BYTES: usize = 5;
+/// The interval at which a wait for an answer looks whether the reader was interrupted.
+const LOOKS: Duration = Duration::from_millis(20);
 
 /// The kind of requests to a persistent program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +96,10 @@ impl Transform for Pooled {
     fn kept_as(&self) -> Option<Vec<u8>> {
         // The program's output may depend on files that it reads.
         None
+    }
+
+    fn acts_outside(&self) -> bool {
+        true
     }
 
     fn shape(&self) -> Shape<'_> {
@@ -170,8 +177,11 @@ impl Pass {
             }
             Err(why) => {
                 let error = why.error(&self.pool, self.made, &worker);
-                if matches!(why, Why::Refused(_)) {
-                    self.pool.give_back(worker);
+                match why {
+                    Why::Refused(_) => self.pool.give_back(worker),
+                    // The next reader makes the same request, and goes on waiting.
+                    Why::Interrupted => self.worker = Some(worker),
+                    _ => {}
                 }
                 Err(error)
             }
@@ -184,7 +194,10 @@ impl Stream for Pass {
         let mut used = 0;
         while used < input.len() && out.len() < STEP_BYTES {
             let piece = &input[used..input.len().min(used + REQUEST_BYTES)];
-            self.step(b'd', piece, out)?;
+            match self.step(b'd', piece, out) {
+                Err(e) if e.is_interrupted() && used > 0 => return Ok(used),
+                step => step?,
+            }
             used += piece.len();
         }
         Ok(used)
@@ -205,6 +218,18 @@ struct Request<'a> {
     parts: [&'a [u8]; 2],
     /// The offset that errors report.
     offset: u64,
+}
+
+impl Sending {
+    fn new(request: &Request<'_>) -> Self {
+        let len: usize = request.parts.iter().map(|part| part.len()).sum();
+        let mut to_send = Vec::with_capacity(HEAD_BYTES + len);
+        to_send.push(request.letter);
+        // At most `REQUEST_BYTES` of data and a few more.
+        to_send.extend((len as u32).to_le_bytes());
+        request.parts.iter().for_each(|part| to_send.extend_from_slice(part));
+        Self { request: to_send, sent: 0, room: ANSWER_MAX_BYTES }
+    }
 }
 
 impl Shared {
@@ -263,6 +288,7 @@ enum Why {
     Refused(String),
     Died,
     Late,
+    Interrupted,
     Garbage(&'static str),
 }
 
@@ -272,6 +298,7 @@ impl Why {
             Self::Refused(message) => {
                 failure(&pool.name, offset, &format!("refuses: {message}"), &[])
             }
+            Self::Interrupted => weft_vfs::Error::Interrupted.into(),
             Self::Died => worker.failed(pool, offset, "died"),
             Self::Garbage(what) => worker.failed(pool, offset, what),
             Self::Late => {
@@ -289,7 +316,17 @@ struct Worker {
     stderr: Option<ChildStderr>,
     received: Vec<u8>,
     complaint: Vec<u8>,
+    /// A request whose reader was interrupted.
+    left: Option<Sending>,
     _process: Process,
+}
+
+/// A request under way.
+struct Sending {
+    request: Vec<u8>,
+    sent: usize,
+    /// Maximum bytes of data that may still be answered.
+    room: usize,
 }
 
 /// Reads the available data, about `max` bytes at most; returns false at the end.
@@ -325,53 +362,66 @@ impl Worker {
         unblock(stdin.as_fd())?;
         unblock(stdout.as_fd())?;
         unblock(stderr.as_fd())?;
-        let (received, complaint) = (Vec::new(), Vec::new());
-        Ok(Self { stdin, stdout, stderr: Some(stderr), received, complaint, _process: process })
+        Ok(Self {
+            stdin,
+            stdout,
+            stderr: Some(stderr),
+            received: Vec::new(),
+            complaint: Vec::new(),
+            left: None,
+            _process: process,
+        })
     }
 
     fn failed(&self, pool: &Shared, offset: u64, what: &str) -> Error {
         failure(&pool.name, offset, what, &self.complaint)
     }
 
-    /// Sends a request and receives the answers, whose data is appended to `out`.
+    /// Sends a request and receives the answers, whose data is appended to `out`. After
+    /// [`Why::Interrupted`] it can be called again with the same request, and continues.
     fn exchange(
         &mut self,
         request: &Request<'_>,
         deadline: Duration,
         out: &mut Vec<u8>,
     ) -> Result<(), Why> {
-        // Unsolicited data would be mistaken for the answer.
-        if !self.take_in() || !self.received.is_empty() {
-            return Err(self.died());
-        }
+        let mut sending = match self.left.take() {
+            Some(left) => left,
+            // Unsolicited data would be mistaken for the answer.
+            None if !self.take_in() || !self.received.is_empty() => return Err(self.died()),
+            None => Sending::new(request),
+        };
         let end = Instant::now() + deadline;
-        let len: usize = request.parts.iter().map(|part| part.len()).sum();
-        let mut to_send = Vec::with_capacity(HEAD_BYTES + len);
-        to_send.push(request.letter);
-        // At most `REQUEST_BYTES` of data and a few more.
-        to_send.extend((len as u32).to_le_bytes());
-        request.parts.iter().for_each(|part| to_send.extend_from_slice(part));
-        let limit = out.len() + ANSWER_MAX_BYTES;
-        let mut sent = 0;
         loop {
-            while sent < to_send.len() {
-                match self.stdin.write(&to_send[sent..]) {
-                    Ok(some) => sent += some,
+            let Sending { request, sent, room } = &mut sending;
+            while *sent < request.len() {
+                match self.stdin.write(&request[*sent..]) {
+                    Ok(some) => *sent += some,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                     Err(_) => return Err(self.died()),
                 }
             }
             let alive = self.take_in();
-            let answer = self.answers(limit, out)?;
-            let in_step = sent == to_send.len() && self.received.is_empty();
+            let before = out.len();
+            let answer = self.answers(before + *room, out)?;
+            *room -= out.len() - before;
+            let is_sent = *sent == request.len();
             match answer {
-                Some(_) if !in_step => return Err(Why::Garbage("answers before it was asked")),
+                Some(_) if !(is_sent && self.received.is_empty()) => {
+                    return Err(Why::Garbage("answers before it was asked"));
+                }
                 Some(answer) => return answer,
                 None if !alive => return Err(self.died()),
                 None => {}
             }
-            self.wait(sent < to_send.len(), end)?;
+            match self.wait(!is_sent, end) {
+                Err(Why::Interrupted) => {
+                    self.left = Some(sending);
+                    return Err(Why::Interrupted);
+                }
+                waited => waited?,
+            }
         }
     }
 
@@ -420,8 +470,10 @@ impl Worker {
         Ok(outcome)
     }
 
-    /// Waits until the process has written data, or, if `sending`, is ready to read.
+    /// Waits until the process has written data, or, if `sending`, is ready to read; or for a short
+    /// time.
     fn wait(&self, sending: bool, end: Instant) -> Result<(), Why> {
+        check_interrupt().map_err(|_| Why::Interrupted)?;
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Why::Late);
@@ -431,9 +483,8 @@ impl Worker {
         if sending {
             fds.push(PollFd::new(&self.stdin, PollFlags::OUT));
         }
-        let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 });
-        match poll(&mut fds, Some(&left)) {
-            Ok(0) => Err(Why::Late),
+        let looks = Timespec::try_from(left.min(LOOKS)).unwrap_or_default();
+        match poll(&mut fds, Some(&looks)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(_) => Err(Why::Garbage("cannot be waited for")),
         }

@@ -28,6 +28,8 @@ const HEAD_MAX_BYTES: usize = 128 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Head,
+    /// Zeroes behind the last member, up to the length of a block of a tape.
+    Padding,
     Body,
     Tail,
 }
@@ -90,6 +92,17 @@ impl Decoder {
         let mut used = 0;
         while used < input.len() && out.len() < STEP_BYTES && !self.at_point {
             match self.part {
+                Part::Head if self.pending.is_empty() && self.members > 0 && input[used] == 0 => {
+                    self.part = Part::Padding;
+                }
+                Part::Padding => {
+                    let zeroes = input[used..].iter().take_while(|byte| **byte == 0).count();
+                    if zeroes == 0 {
+                        return Err(self.corrupt("no gzip member begins behind the padding"));
+                    }
+                    self.input += zeroes as u64;
+                    used += zeroes;
+                }
                 Part::Head => {
                     self.pending.push(input[used]);
                     self.input += 1;
@@ -255,7 +268,8 @@ impl Stream for Decoder {
                 return Ok(false);
             }
         }
-        if self.part == Part::Head && self.pending.is_empty() && self.members > 0 {
+        let is_between = matches!(self.part, Part::Head | Part::Padding);
+        if is_between && self.pending.is_empty() && self.members > 0 {
             return Ok(true);
         }
         Err(self.corrupt("the input ends within a member"))
@@ -270,7 +284,7 @@ impl Stream for Decoder {
             return None;
         }
         let block = match self.part {
-            Part::Head => None,
+            Part::Head | Part::Padding => None,
             Part::Body => Some(Block {
                 state: if self.at_block_end {
                     State::BlockEnd(self.inflate.block_boundary_state()?)

@@ -35,8 +35,12 @@ impl SealedFile {
         self.has_tail = true;
         let mut hasher = blake3::Hasher::new();
         let mut log = header.encode(&|bytes| sealer.tag(bytes)).to_vec();
-        let (mut at, blocks) = (start, self.layout.blocks(self.size));
-        for index in 0..blocks {
+        let (mut at, mut count) = (start, 0);
+        for index in 0..self.layout.blocks(self.size) {
+            if self.holes.contains(index) {
+                continue;
+            }
+            count += 1;
             let plain = self.load(index)?;
             log.extend(index.to_le_bytes());
             log.extend((plain.len() as u64 + self.layout.overhead_bytes).to_le_bytes());
@@ -49,7 +53,7 @@ impl SealedFile {
             }
         }
         hasher.update(&log);
-        let (count, sequence) = (blocks, header.sequence);
+        let sequence = header.sequence;
         let end = LogEnd { start, count, sequence, hash: *hasher.finalize().as_bytes() };
         let end_at = at + log.len() as u64;
         log.extend(end.encode(&self.tag()));

@@ -237,3 +237,60 @@ fn what_changes_after_it_was_checked_is_not_shown() {
     }
     assert!(refused > 40, "{refused} reads refused");
 }
+
+/// A stage that holds something as long as a pass of it runs.
+#[derive(Debug)]
+struct Holding(Arc<()>);
+
+struct Pass(#[expect(dead_code, reason = "held")] Arc<()>);
+
+impl crate::Transform for Holding {
+    fn name(&self) -> &'static str {
+        "holding"
+    }
+
+    fn shape(&self) -> crate::Shape<'_> {
+        crate::Shape::Stream(self)
+    }
+}
+
+impl crate::StreamCodec for Holding {
+    fn start(&self, _: crate::Direction) -> Result<Box<dyn crate::Stream>> {
+        Ok(Box::new(Pass(self.0.clone())))
+    }
+}
+
+impl crate::Stream for Pass {
+    fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize> {
+        out.extend_from_slice(input);
+        Ok(input.len())
+    }
+
+    fn finish(&mut self, _: &mut Vec<u8>) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+/// A pass may hold a process, or much memory, and a file is remembered long after it was read.
+#[test]
+fn what_a_pass_holds_is_released_at_the_end_and_when_nobody_reads() {
+    let held = Arc::new(());
+    let stage = Arc::new(Holding(held.clone()));
+    let layer = Layer { stage, on_read: crate::Direction::Forward };
+    let plain = lines(&mut Rng::new(9), 2 << 20);
+    let below = || Box::new(MemoryStore::new(plain.clone()));
+    let mut file = StreamFile::new(below(), layer.clone(), Limits::default());
+    let idle = Arc::strong_count(&held);
+    check_read(&mut file, &plain, 0, 1000);
+    assert_eq!(Arc::strong_count(&held), idle + 1, "a pass");
+    file.release_buffers();
+    assert_eq!(Arc::strong_count(&held), idle, "nobody reads");
+    check_read(&mut file, &plain, 1000, plain.len());
+    assert_eq!(Arc::strong_count(&held), idle, "it has ended");
+    // What is in the window is there without another pass, and the length stays known.
+    check_read(&mut file, &plain, plain.len() - 1000, 2000);
+    assert_eq!(Arc::strong_count(&held), idle);
+    file.release_buffers();
+    assert_eq!(file.len_bytes().expect("known"), Some(plain.len() as u64));
+    check_read(&mut file, &plain, 5, 100);
+}
