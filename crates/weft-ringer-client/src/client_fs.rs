@@ -13,7 +13,7 @@ use super::arguments::{self, changeable, new_name};
 use super::encryption::Encrypted;
 use super::engine::Engine;
 use super::folder_table::Folders;
-use super::listing::Listings;
+use super::listing::{Listings, changed_directories};
 use super::lost_leases::Sink;
 use super::mutex::locked;
 use super::owners::Owners;
@@ -117,11 +117,23 @@ impl ClientFs {
     }
 
     pub(super) fn apply(&self, op: Op, about: RnodeId) -> Result<(Option<RnodeId>, Seq)> {
-        match self.engine.call(Call::Apply { op, if_version: None })? {
+        match self.change(op)? {
             (Outcome::Done(id), seq) => Ok((id, seq)),
             (Outcome::Refused(why), _) => Err(self.refused(about, why)),
             _ => Err(Error::Stale(about.0)),
         }
+    }
+
+    /// Makes a change. A program that is listing a directory sees it in the rest of the listing.
+    fn change(&self, op: Op) -> Result<(Outcome, Seq)> {
+        let directories = changed_directories(&op);
+        let changed = self.engine.call(Call::Apply { op, if_version: None });
+        if let [Some(dir), other] = directories {
+            let mut listings = locked(&self.listings);
+            listings.remove(dir);
+            other.into_iter().for_each(|dir| listings.remove(dir));
+        }
+        changed
     }
 
     pub(super) fn find(&self, parent: RnodeId, name: &[u8]) -> Result<RnodeId> {
@@ -165,7 +177,7 @@ impl ClientFs {
             let (id, name) = (RnodeId::ROOT, name.clone());
             let is_encrypted = Some(matches!(make, Make::EncryptedFile { .. }));
             let op = Op::Create { parent, name, id, make, perm, uid, gid };
-            match self.engine.call(Call::Apply { op, if_version: None })?.0 {
+            match self.change(op)?.0 {
                 Outcome::Refused(Refusal::EncryptionChanged) if tried != is_encrypted => {
                     tried = is_encrypted;
                 }

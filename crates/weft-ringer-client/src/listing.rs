@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weft_ringer::client::{Call, Outcome};
+use weft_ringer::op::Op;
 use weft_ringer::wire::Entry;
 use weft_ringer::{Body, RnodeId};
 use weft_vfs::{DirCursor, DirEntry, Error, FileKind, Ino, Result};
@@ -18,11 +19,23 @@ const LISTINGS_MAX: usize = 16;
 ///
 /// A program reads a long directory by many calls, and the kernel says of none which program it is
 /// for. The first call fetches the names, and the later ones go on with what it, or the first call
-/// of another program since, has fetched: readdir(3) need not show what was made or removed
-/// meanwhile. With the lease for each call a client that makes names in the directory would take
-/// turns with the reader, once for every few dozen names.
+/// of another program since, has fetched, until a program here changes the directory: readdir(3) need
+/// not show what was made or removed meanwhile. With the lease for each call another client that
+/// makes names in the directory would take turns with the reader, once for every few dozen names.
 #[derive(Debug, Default)]
 pub(super) struct Listings(VecDeque<(RnodeId, Arc<Vec<Entry>>)>);
+
+/// The directories in which a change gives or takes names.
+pub(super) fn changed_directories(op: &Op) -> [Option<RnodeId>; 2] {
+    match op {
+        Op::Create { parent, .. }
+        | Op::Link { parent, .. }
+        | Op::Unlink { parent, .. }
+        | Op::Rmdir { parent, .. } => [Some(*parent), None],
+        Op::Rename { parent, new_parent, .. } => [Some(*parent), Some(*new_parent)],
+        _ => [None, None],
+    }
+}
 
 impl Listings {
     fn get(&self, dir: RnodeId) -> Option<Arc<Vec<Entry>>> {

@@ -20,7 +20,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("weft-transform", &["vfs"]),
     ("weft-ringer", &["vfs"]),
     ("weft-ringer-net", &["net", "vfs", "ringer"]),
-    ("weft-ringer-server", &["net", "ringer", "ringer-net"]),
+    ("weft-ringer-server", &["net", "vfs", "ringer", "ringer-net"]),
     ("weft-ringer-client", &["net", "vfs", "ringer", "ringer-net"]),
     ("weft-fuse", &["vfs"]),
     ("weft-order", &["patch", "vfs"]),

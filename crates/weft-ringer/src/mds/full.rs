@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::records::{self, Session, key};
-use super::{Mds, StoreError, StoreResult};
+use super::{Mds, StoreError, StoreResult, ToClient};
 use crate::store::{Revision, Store, Transaction};
 use crate::types::{ClientId, Moment};
 use crate::wire::encode;
@@ -96,5 +96,61 @@ impl Mds {
             self.reap_all(store)?;
         }
         Ok(())
+    }
+
+    /// Ends the epochs whose time is up.
+    pub(super) fn end_due(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        let due = self.live.iter().filter(|(_, live)| now >= live.ends);
+        let due: Vec<ClientId> = due.map(|(client, _)| *client).collect();
+        for client in due {
+            let Some(session) = self.sessions.get(&client).cloned() else { continue };
+            self.expire(store, now, client, session, out)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the session of a client. If the store has no room, the next transaction records it, and
+    /// no write leases are granted until then: a later generation of the server that does not know
+    /// of the end would let the client reclaim its leases.
+    pub(super) fn expire(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        client: ClientId,
+        session: Session,
+        out: &mut Vec<ToClient>,
+    ) -> StoreResult<()> {
+        let session = Session { live: false, ..session };
+        let mut transaction = Transaction::default();
+        transaction.put(key(b's', client.0), encode(&session));
+        if or_later(self.commit(store, transaction))?.is_none() {
+            self.full.record_later(client, session.clone());
+            self.withhold_writes();
+        }
+        self.drop_session(store, now, client, session, out)
+    }
+
+    /// Carries out a transaction, as the server that wrote the cell's record.
+    pub(super) fn commit(
+        &self,
+        store: &mut dyn Store,
+        mut transaction: Transaction,
+    ) -> StoreResult<Revision> {
+        transaction.expect.push((records::CELL.to_vec(), Some(self.cell)));
+        self.full.add_to(&mut transaction);
+        let committed = store.commit(&transaction);
+        self.full.note(&committed, !transaction.changes.is_empty());
+        committed
+    }
+
+    /// Returns true if the store had no room for the last transaction.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.full.is_full()
     }
 }
