@@ -8,12 +8,10 @@ limited() {
 # Ends what a test that exceeded its limit has left running: its programs would keep the volume busy.
 # Daemons of weft end by themselves once the volume is unmounted.
 end_leftovers() {
-  local process pid
-  for process in /proc/[0-9]*; do
-    pid=${process#/proc/}
-    [ "$pid" != $$ ] && ! [ "$process/exe" -ef "$weft" ] || continue
-    if tr '\0' '\n' 2>/dev/null <"$process/environ" | grep -qxF "WEFT_SUITE_RUN=$dir"; then
-      kill -KILL "$pid" 2>/dev/null || true
-    fi
-  done
+  local environment process
+  while read -r environment; do
+    process=${environment%/environ}
+    if [ "$process" = "/proc/$$" ] || [ "$process/exe" -ef "$weft" ]; then continue; fi
+    kill -KILL "${process#/proc/}" 2>/dev/null || true
+  done < <(grep -lzxF "WEFT_SUITE_RUN=$dir" /proc/[0-9]*/environ 2>/dev/null)
 }

@@ -8,9 +8,9 @@
 #   calls       run_all
 #
 # Results are lines in $keep/TARGET; output is in $keep/TARGET.d, the units that are done in
-# $keep/TARGET.done. Exceptions are lines "TEST TARGETS # WHY" in SCRIPT.exceptions beside the script, or
-# "not-run: WHY TARGETS # WHY", for tests that do not run for that reason. TARGETS have commas between
-# them; both may be patterns of the shell.
+# $keep/TARGET.done. Exceptions are lines "TEST TARGETS # REASON" in SCRIPT.exceptions beside the script, or
+# "says: TEXT TARGETS # REASON" for all tests that fail or do not run with that TEXT in their WHY. TARGETS
+# have commas between them; both they and TEST may be patterns of the shell.
 shopt -s inherit_errexit
 here=$(dirname "$(realpath "$0")")
 source "$here/suites/targets.sh"
@@ -150,17 +150,16 @@ judge() {
         for (i = 1; i <= n; i++) if (target ~ pattern(some[i])) return 1
         return 0
       }
-      function excepted(test, status, why,   i) {
+      function excepted(test, why,   i) {
         for (i = 1; i <= tests; i++) if (test ~ test_pattern[i]) return 1
-        if (status != "not-run") return 0
-        for (i = 1; i <= reasons; i++) if (index(why, reason[i])) return 1
+        for (i = 1; i <= texts; i++) if (index(why, text[i])) return 1
         return 0
       }
       FILENAME == ARGV[1] {
         sub(/[ \t]*#.*/, "")
         if (NF < 2 || !ours($NF)) next
         sub(/[ \t]+[^ \t]+$/, "")
-        if (sub(/^not-run: /, "")) reason[++reasons] = $0
+        if (sub(/^says: /, "")) text[++texts] = $0
         else test_pattern[++tests] = pattern($0)
         next
       }
@@ -173,7 +172,7 @@ judge() {
         why = $0
         sub(/^[^ ]+ [^ ]+ ?/, "", why)
         if (amiss[$1] || !wanted[$1]) { shared[status]++; next }
-        if (excepted($1, status, why)) { exceptions[status]++; next }
+        if (excepted($1, why)) { exceptions[status]++; next }
         print target ": " control " passes it, weft does not: " $0
         found = 1
       }
