@@ -10,12 +10,15 @@
 # Results are lines in $keep/TARGET; output is in $keep/TARGET.d, the units that are done in
 # $keep/TARGET.done. Exceptions are lines "TEST TARGETS # REASON" in SCRIPT.exceptions beside the script, or
 # "says: TEXT TARGETS # REASON" for all tests that fail or do not run with that TEXT in their WHY. TARGETS
-# have commas between them; both they and TEST may be patterns of the shell.
+# have commas between them; both they and TEST may be patterns of the shell. "skip: UNIT TARGETS # REASON"
+# is for a unit that would only wait for its limit: it is not begun.
 shopt -s inherit_errexit
 here=$(dirname "$(realpath "$0")")
 source "$here/suites/targets.sh"
 source "$here/suites/limits.sh"
 source "$here/suites/source.sh"
+
+declare -A control=()
 
 # start WEFT [TEST...]: options, and a mount namespace of this run only.
 start() {
@@ -37,10 +40,13 @@ start() {
   limit=${SECONDS_MAX:-$limit}
   budget=${SECONDS_ALL:-0}
   shard=${SHARD:-1/1}
+  exceptions=${0%.sh}.exceptions
+  mapfile -t skips < <(grep '^skip: ' "$exceptions")
   controls=
   for target in $targets; do
     known_target "$target" || { echo "$0: $target is no target (scripts/suites/targets.sh)" >&2; exit 2; }
-    [[ " $controls " == *" $(control_of "$target") "* ]] || controls+=" $(control_of "$target")"
+    control[$target]=$(control_of "$target")
+    [[ " $controls " == *" ${control[$target]} "* ]] || controls+=" ${control[$target]}"
   done
   export PATH="$PATH:/usr/sbin:/sbin"
   umask 022
@@ -56,6 +62,8 @@ clean() {
   local target
   end_leftovers
   for target in $controls $targets; do give_up "$target"; done
+  # What a test has mounted itself: the daemons of such mounts end with them.
+  awk -v below="$dir/" 'index($2, below) == 1 {print $2}' /proc/mounts | tac | xargs -r -n 1 umount -l || true
   rm -rf --one-file-system "$dir"
 }
 
@@ -70,13 +78,36 @@ want() {
   return 1
 }
 
+# skipped TARGET UNIT: whether the exceptions say that it is not begun there.
+skipped() {
+  local line unit list target
+  for line in "${skips[@]}"; do
+    read -r _ unit list _ <<<"$line"
+    # shellcheck disable=SC2053
+    [[ $2 == $unit ]] || continue
+    for target in ${list//,/ }; do
+      # shellcheck disable=SC2053
+      [[ $1 != $target ]] || return 0
+    done
+  done
+  return 1
+}
+
+# note_passed TARGET FILE: the tests that passed, of result lines in FILE.
+declare -A finished=() passed=()
+note_passed() {
+  local test status _
+  while read -r test status _; do
+    [ "$status" != ok ] || passed["$1 $test"]=yes
+  done <"$2"
+}
+
 # One unit on one target.
 run_one() {
   local target=$1 unit=$2 place out lines="$dir/lines"
   place=$(place_of "$target")
   out=$keep/$target.d/${unit//\//-}
-  touch "$keep/$target.done"
-  grep -qxF "$unit" "$keep/$target.done" && return
+  [ -z "${finished["$target $unit"]:-}" ] || return 0
   mkdir -p "$keep/$target.d"
   run_unit "$target" "$unit" "$place" "$out" </dev/null >"$lines"
   end_leftovers
@@ -91,6 +122,8 @@ run_one() {
   fi
   cat "$lines" >>"$keep/$target"
   echo "$unit" >>"$keep/$target.done"
+  finished["$target $unit"]=yes
+  note_passed "$target" "$lines"
   grep -E '^[^ ]+ failed' "$lines" | sed "s/^/$target: /" || true
 }
 
@@ -106,7 +139,12 @@ empty() {
 
 run_all() {
   local unit target left=0 place=0 mine="${shard%/*}" of="${shard#*/}" status=0
-  for target in $controls $targets; do begin "$target"; done
+  for target in $controls $targets; do
+    touch "$keep/$target" "$keep/$target.done"
+    while read -r unit; do finished["$target $unit"]=yes; done <"$keep/$target.done"
+    note_passed "$target" "$keep/$target"
+    begin "$target"
+  done
   for unit in "${units[@]}"; do
     place=$((place + 1))
     [ $((place % of)) = $((mine % of)) ] || continue
@@ -116,7 +154,8 @@ run_all() {
     fi
     for target in $controls; do run_one "$target" "$unit"; done
     for target in $targets; do
-      [ -z "${whole_units:-}" ] || grep -q "^$unit ok" "$keep/$(control_of "$target")" || continue
+      [ -z "${whole_units:-}" ] || [ -n "${passed["${control[$target]} $unit"]:-}" ] || continue
+      ! skipped "$target" "$unit" || continue
       run_one "$target" "$unit"
     done
   done
@@ -134,11 +173,9 @@ run_all() {
 
 # Each target's results beside its control's.
 judge() {
-  local target status=0 control exceptions=${0%.sh}.exceptions
+  local target status=0
   for target in $targets; do
-    control=$(control_of "$target")
-    touch "$keep/$control" "$keep/$target"
-    awk -v target="$target" -v control="$control" '
+    awk -v target="$target" -v control="${control[$target]}" '
       function pattern(glob) {
         gsub(/[][\\.+(){}|^$]/, "\\\\&", glob)
         gsub(/\*/, ".*", glob)
@@ -156,6 +193,7 @@ judge() {
         return 0
       }
       FILENAME == ARGV[1] {
+        if (/^skip: /) next
         sub(/[ \t]*#.*/, "")
         if (NF < 2 || !ours($NF)) next
         sub(/[ \t]+[^ \t]+$/, "")
@@ -180,7 +218,7 @@ judge() {
         printf "%s: %d passed, %d failed (%d excepted, %d not passed by %s), %d not run\n", target, n["ok"],
           n["failed"], exceptions["failed"], shared["failed"], control, n["not-run"]
         exit found
-      }' "$exceptions" "$keep/$control" "$keep/$target" || status=1
+      }' "$exceptions" "$keep/${control[$target]}" "$keep/$target" || status=1
   done
   [ $status = 0 ] && echo "weft passes every test that the kernel passes, but for the exceptions"
   return $status
