@@ -42,7 +42,7 @@ others="fs/doio fs/fs_di fs/fs_inod fs/fs_perms fs/ftest fs/inode fs/lftest fs/l
 commands="cp du ln mkdir mv tar"
 lists="syscalls fs fs_perms_simple dio fcntl-locktests commands"
 # Tests of those lists that have nothing to do with a file system on disk, or with the mounts under test.
-left_out="binfmt_misc* isofs proc* quota_remount* read_all_* squashfs* memfd* *_16 inotify09 ar_sh nm01_sh which01_sh wc01_sh"
+left_out="binfmt_misc* isofs proc* quota_remount* read_all_* squashfs* memfd* *_16 inotify09 fanotify* ar_sh nm01_sh which01_sh wc01_sh"
 
 build() {
   local directory
@@ -60,48 +60,52 @@ with_devices() {
       --include='*.c' --include='*.sh' .) | sed 's|.*/||; s|\.c$||'
 }
 
-# What the LTP takes for the programs of exFAT. What is no volume has a directory in place of a device.
+# What the LTP takes for the programs of exFAT: each mount is one of the target's own. What is no volume
+# has a directory, or the whole cell, in place of the device.
 write_helpers() {
-  local target=$1 helpers=$dir/${1//=/-}.helpers place
+  local target=$1 helpers=$dir/${1//=/-}.helpers place options mkfs mount
   place=$(place_of "$target")
-  mkdir -p "$helpers"
+  options=allow_other
+  # Options of mkfs are those of other programs; the device is the argument that is one.
+  # shellcheck disable=SC2016
   case $target in
-    hostdir | ringer)
-      cat >"$helpers/mkfs.exfat" <<END
-#!/bin/bash
-rm -rf "$place/device" && mkdir "$place/device"
-END
-      cat >"$helpers/mount.exfat" <<END
-#!/bin/bash
-read_only=
-if [ "\$1" = -o ]; then read_only=\$2; shift 2; fi
-mount --bind "$place/device" "\$2" && { [ -z "\$read_only" ] || mount -o remount,bind,ro "\$2"; }
-END
+    hostdir)
+      mkfs='rm -rf "$place.below/device" && mkdir "$place.below/device"'
+      mount='"$weft" --quiet mount "hostdir:$place.below/device" "$2" --transform "$place.rules"'
+      ;;
+    ringer)
+      mkfs='find "$place" -mindepth 1 -delete'
+      mount='"$weft" --quiet ringer mount "unix:$place.socket" "$2" --store "$place.below/store.device"'
       ;;
     *)
-      # The daemon of the mount before may write on after its unmount. Options of mkfs are of other programs.
-      cat >"$helpers/mkfs.exfat" <<END
+      options=$(volume_options "$target")
+      mkfs="\"\$weft\" --quiet mkfs $(volume_kind "$target") \"\$device\" --force"
+      mount='"$weft" --quiet mount "$1" "$2"'
+      ;;
+  esac
+  mkdir -p "$helpers"
+  # The daemon of the mount before may go on for a moment after its unmount.
+  cat >"$helpers/mkfs.exfat" <<END
 #!/bin/bash
+weft='$weft' place='$place'
 for word; do [ ! -b "\$word" ] || device=\$word; done
 [ -n "\${device:-}" ] || exit 1
 for try in {1..100}; do
-  "$weft" --quiet mkfs $(volume_kind "$target") "\$device" --force && exit
+  $mkfs && exit
   sleep 0.1
 done
 exit 1
 END
-      cat >"$helpers/mount.exfat" <<END
+  cat >"$helpers/mount.exfat" <<END
 #!/bin/bash
-options=$(volume_options "$target")
+weft='$weft' place='$place' options='$options'
 if [ "\$1" = -o ]; then options=\$options,\$2; shift 2; fi
 for try in {1..100}; do
-  "$weft" --quiet mount "\$1" "\$2" -o "\$options" --background && exit
+  $mount -o "\$options" --background && exit
   sleep 0.1
 done
 exit 1
 END
-      ;;
-  esac
   chmod +x "$helpers"/*
 }
 
