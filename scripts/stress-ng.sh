@@ -32,7 +32,7 @@ run_unit() {
   mkdir -p "$place/$unit"
   (cd "$place/$unit" && limited stress-ng "--$unit" 2 --timeout "${load}s" --verify --oomable \
     --temp-path "$place/$unit" --hdd-bytes 64m --iomix-bytes 64m --fallocate-bytes 64m \
-    --copy-file-bytes 64m --readahead-bytes 64m) >"$out" 2>&1 || status=$?
+    --copy-file-bytes 128m --readahead-bytes 64m) >"$out" 2>&1 || status=$?
   why=$(grep -aE 'fail:|error:|skipp|not ' "$out" | sed -E 's/^stress-ng: [a-z]+: +\[[0-9]+\] //' | head -n 1 | cut -c 1-200) || true
   case $status in
     0) if grep -qaE 'skipp(ed|ing)' "$out"; then echo "$unit not-run $why"; else echo "$unit ok"; fi ;;

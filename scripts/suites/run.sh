@@ -163,7 +163,7 @@ run_all() {
     # Not in a subshell: it waits for daemons of this one.
     end "$target" >"$dir/wrong" 2>&1 || { sed "s/^/$target, at its end: /" "$dir/wrong"; status=1; }
   done
-  judge || status=1
+  judge "$left" || status=1
   if [ "$left" -gt 0 ]; then
     echo "$left of ${#units[@]} were not begun within $budget s; with the same KEEP the next run goes on with them"
     [ $status != 0 ] || status=3
@@ -171,11 +171,11 @@ run_all() {
   exit $status
 }
 
-# Each target's results beside its control's.
+# judge LEFT: each target's results beside its control's; LEFT is how many units were not begun.
 judge() {
   local target status=0
   for target in $targets; do
-    awk -v target="$target" -v control="${control[$target]}" '
+    awk -v target="$target" -v control="${control[$target]}" -v unfinished="$1" '
       function pattern(glob) {
         gsub(/[][\\.+(){}|^$]/, "\\\\&", glob)
         gsub(/\*/, ".*", glob)
@@ -206,10 +206,12 @@ judge() {
         status = $2
         sub(/:$/, "", status)
         n[status]++
+        if (status == "ok") compared++
         if (status == "ok" || status == "known") next
         why = $0
         sub(/^[^ ]+ [^ ]+ ?/, "", why)
         if (amiss[$1] || !wanted[$1]) { shared[status]++; next }
+        compared++
         if (excepted($1, why)) { exceptions[status]++; next }
         print target ": " control " passes it, weft does not: " $0
         found = 1
@@ -217,6 +219,10 @@ judge() {
       END {
         printf "%s: %d passed, %d failed (%d excepted, %d not passed by %s), %d not run\n", target, n["ok"],
           n["failed"], exceptions["failed"], shared["failed"], control, n["not-run"]
+        if (!compared && !unfinished) {
+          print target ": nothing that " control " passes was run: there is nothing to compare"
+          found = 1
+        }
         exit found
       }' "$exceptions" "$keep/${control[$target]}" "$keep/$target" || status=1
   done
