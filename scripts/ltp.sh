@@ -66,9 +66,14 @@ write_helpers() {
   local target=$1 helpers=$dir/${1//=/-}.helpers place options mkfs mount
   place=$(place_of "$target")
   options=allow_other
-  # Options of mkfs are those of other programs; the device is the argument that is one.
+  # Of the options of mkfs the size of blocks is heeded; the device is the argument that is one.
   # shellcheck disable=SC2016
   case $target in
+    hfs)
+      options=$(volume_options "$target")
+      mkfs='"$weft" --quiet mkfs hfs "$device" --force'
+      mount='"$weft" --quiet mount "$1" "$2"'
+      ;;
     hostdir)
       mkfs='rm -rf "$place.below/device" && mkdir "$place.below/device"'
       mount='"$weft" --quiet mount "hostdir:$place.below/device" "$2" --transform "$place.rules"'
@@ -79,7 +84,7 @@ write_helpers() {
       ;;
     *)
       options=$(volume_options "$target")
-      mkfs="\"\$weft\" --quiet mkfs $(volume_kind "$target") \"\$device\" --force"
+      mkfs="\"\$weft\" --quiet mkfs $(volume_kind "$target") \"\$device\" --force \$block_size"
       mount='"$weft" --quiet mount "$1" "$2"'
       ;;
   esac
@@ -88,7 +93,13 @@ write_helpers() {
   cat >"$helpers/mkfs.exfat" <<END
 #!/bin/bash
 weft='$weft' place='$place'
-for word; do [ ! -b "\$word" ] || device=\$word; done
+block_size=
+while [ \$# -gt 0 ]; do
+  # The LTP hands "-b 1024" over as one word.
+  case \$1 in -b*) block_size="--block-size \${1#-b}" ;; esac
+  if [ -b "\$1" ]; then device=\$1; fi
+  shift
+done
 [ -n "\${device:-}" ] || exit 1
 for try in {1..100}; do
   $mkfs && exit

@@ -6,17 +6,18 @@
 #
 # WEFT is the weft command, STRESSOR the name of one (copy-file, dentry, ...) or a pattern of the shell
 # (default: all that work with files). stress-ng is that of the system: Debian 12's package has 0.15.06.
-# TARGETS lists the mounts (default: soft journal=ordered hostdir ringer hfs; scripts/suites/targets.sh
-# says what they are), SHARD=K/N runs every Nth stressor from the Kth on, SECONDS_LOAD is how long each
-# runs (default: 10), with two processes, SECONDS_MAX the longest that it may take to end (default: 120),
-# SECONDS_ALL the time after which none is begun. KEEP=DIR keeps all results there; stressors with results
-# are not run again. SIZE is that of each volume (default: 2G), RULE that of the network before hostdir
-# (default: "* zstd"). Stressors that the kernel passes and weft does not are in stress-ng.exceptions
-# beside this script, each with its reason.
+# TARGETS lists the mounts (default: soft journal=ordered hostdir ringer; scripts/suites/targets.sh says
+# what they are; HFS has no room for the names of its files), SHARD=K/N runs every Nth stressor from the
+# Kth on, SECONDS_LOAD is how long each runs (default: 10), with two processes, SECONDS_MAX the longest that
+# it may take to end (default: 120), SECONDS_ALL the time after which none is begun. KEEP=DIR keeps all
+# results there; stressors with results are not run again. SIZE is that of each volume (default: 2G), RULE
+# that of the network before hostdir (default: "* zstd"). Stressors that the kernel passes and weft does not
+# are in stress-ng.exceptions beside this script, each with its reason.
 #
 # Status 0: nothing new, 1: weft fails, 2: it could not run, 3: SECONDS_ALL was not enough.
 set -euo pipefail
 limit=120
+default_targets="soft journal=ordered hostdir ringer"
 load=${SECONDS_LOAD:-10}
 source "$(dirname "$(realpath "$0")")/suites/run.sh"
 
