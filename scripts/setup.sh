@@ -6,6 +6,7 @@
 #   setup.sh bench    and what the measurements run beside weft
 #   setup.sh guest    and what scripts/guest.sh boots a kernel of its own with
 #   setup.sh soak     and the programs that scripts/soak.sh runs on mounts
+#   setup.sh suites   and what the suites of other projects need (scripts/ltp.sh, stress-ng.sh, git-suite.sh)
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -80,6 +81,18 @@ guest=(
 soak=(
   "/usr/lib/postgresql/*/bin/initdb  postgresql  optional"
 )
+suites=(
+  "stress-ng                    stress-ng     optional"
+  "autoconf                     autoconf      optional"
+  "automake                     automake      optional"
+  "m4                           m4            optional"
+  "make                         make          optional"
+  "/usr/include/sys/acl.h       libacl1-dev   optional"
+  "/usr/include/attr/libattr.h  libattr1-dev  optional"
+  "/usr/include/libaio.h        libaio-dev    optional"
+  "/usr/include/sys/capability.h  libcap-dev  optional"
+  "/usr/include/zlib.h          zlib1g-dev    optional"
+)
 case "$level" in
   build) ;;
   demo) needs+=("${demo[@]}") ;;
@@ -87,7 +100,8 @@ case "$level" in
   bench) needs+=("${demo[@]}" "${tests[@]}" "${bench[@]}" "${guest[@]}") ;;
   guest) needs+=("${demo[@]}" "${tests[@]}" "${guest[@]}") ;;
   soak) needs+=("${demo[@]}" "${tests[@]}" "${soak[@]}") ;;
-  *) say "'$level' is no level; it is one of: build, demo, test, bench, guest, soak"; exit 2 ;;
+  suites) needs+=("${demo[@]}" "${tests[@]}" "${suites[@]}") ;;
+  *) say "'$level' is no level; it is one of: build, demo, test, bench, guest, soak, suites"; exit 2 ;;
 esac
 
 # Packages whose servers Debian starts at once and at every boot. Tests start their own.

@@ -22,6 +22,7 @@ if [ -z "${WEFT_XFSTESTS_NAMESPACE:-}" ]; then
   WEFT_XFSTESTS_NAMESPACE=1 exec unshare --mount --propagation private -- bash "$0" "$@"
 fi
 here=$(dirname "$(realpath "$0")")
+source "$here/suites/limits.sh"
 suite=$(realpath "$1")
 shift
 weft=$(realpath -s "${WEFT:-target/release/weft}")
@@ -108,28 +109,14 @@ else
     tests/generic/group.list)
 fi
 
-# Ends what a test that exceeded its limit has left running: its programs would keep the volume busy.
-# Daemons of weft end by themselves once the volume is unmounted.
-end_leftovers() {
-  local process pid
-  for process in /proc/[0-9]*; do
-    pid=${process#/proc/}
-    [ "$pid" != $$ ] && ! [ "$process/exe" -ef "$weft" ] || continue
-    if tr '\0' '\n' 2>/dev/null <"$process/environ" | grep -qxF "WEFT_XFSTESTS_RUN=$dir"; then
-      kill -KILL "$pid" 2>/dev/null || true
-    fi
-  done
-}
-
 # run NAME TEST: one test; its result is a line in $keep/NAME.
 run() {
   local name=$1 test=$2 out="$keep/$1.d/${2//\//-}" result
   [ -f "$keep/$name" ] && grep -q "^$test " "$keep/$name" && return
   mkdir -p "$keep/$name.d"
   rm -rf "$dir/out"
-  env PATH="/usr/sbin:$PATH" HOST_OPTIONS="$dir/config.$name" RESULT_BASE="$dir/out" \
-    WEFT_XFSTESTS_RUN="$dir" \
-    timeout -k 10 "$limit" ./check "$test" </dev/null >"$out" 2>&1 || true
+  limited env PATH="/usr/sbin:$PATH" HOST_OPTIONS="$dir/config.$name" RESULT_BASE="$dir/out" \
+    ./check "$test" </dev/null >"$out" 2>&1 || true
   end_leftovers
   if grep -q '^Not run: ' "$out"; then
     result="not-run $(cat "$dir/out/$test.notrun" 2>/dev/null | tr '\n' ' ')"
