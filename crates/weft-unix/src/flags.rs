@@ -35,15 +35,21 @@ impl<F: Format> State<F> {
     }
 
     /// Refuses to change attributes that the inode's flags protect. Truncation checks the length
-    /// itself. The times of a file that may only be appended to may still be set to now.
+    /// itself. Both times of a file that may only be appended to may still be set to now, as utimensat(2)
+    /// has it.
     pub(crate) fn check_settable(&mut self, ino: Ino, set: &SetAttr) -> Result<()> {
         if set.ctime.is_some() {
             // A front that keeps the times says what earlier writes made of them.
             return Ok(());
         }
         let times = [set.atime, set.mtime];
-        let given = times.iter().any(|time| matches!(time, Some(SetTime::At(_))));
         let touched = times.contains(&Some(SetTime::Now));
+        let both = times.iter().all(|time| *time == Some(SetTime::Now));
+        let given = if set.size_bytes.is_some() {
+            times.iter().any(|time| matches!(time, Some(SetTime::At(_))))
+        } else {
+            times != [None; 2] && !both
+        };
         let owned = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
         if owned || given {
             self.check_mutable(ino, false)

@@ -97,6 +97,13 @@ fn flags_are_obeyed_at_the_plug() {
         forbidden("cut", set(cut));
         forbidden("chmod", set(chmod));
         forbidden("set the time", set(date));
+        let touch = SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() };
+        forbidden("touch -a", set(touch));
+        let touch = SetAttr { mtime: Some(SetTime::Now), ..touch };
+        match name {
+            b"log" => drop(set(touch).unwrap()),
+            _ => forbidden("touch", set(touch)),
+        }
         forbidden(
             "attribute",
             fs.setxattr(&Caller::ROOT, ino, b"user.a", b"v", weft_vfs::XattrSet::Any),
