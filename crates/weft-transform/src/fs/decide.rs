@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use weft_vfs::{Caller, Error, Handle, Ino, Result, XattrSet};
+use weft_vfs::{Caller, Error, Handle, Ino, Result, XattrSet, keeping_access_times};
 
 use super::explanation::Source;
 use super::inode::Attached;
@@ -275,7 +275,8 @@ impl TransformFs {
             return Err(Error::Io { errno: Error::Access.errno(), message });
         }
         let mut content = vec![0; RULES_MAX_BYTES + 1];
-        let got = self.mount.below.read(at, Handle::NONE, 0, &mut content);
+        let read = || self.mount.below.read(at, Handle::NONE, 0, &mut content);
+        let got = keeping_access_times(true, read);
         self.mount.below.forget(at, 1);
         content.truncate(got?);
         let rules = Rules::parse_lines(&content, |line| {

@@ -6,6 +6,7 @@ use std::sync::{Arc, MutexGuard};
 
 use weft_vfs::{
     Attr, Caller, Error as Fault, Handle, Ino, Result as FsResult, SetAttr, SetTime, Time,
+    keeping_access_times,
 };
 
 use super::derived::read_only;
@@ -160,6 +161,11 @@ impl LockedFile<'_> {
             }
         }
         attr.size_bytes = size.unwrap_or(0);
+        // What was written is not stored yet. Without any block `tar -S` and the like take the whole
+        // file for a hole, and do not read it.
+        if self.is_dirty() {
+            attr.blocks_512 = attr.blocks_512.max(attr.size_bytes.div_ceil(512));
+        }
         if let Some((mtime, ctime)) = self.stamp {
             (attr.mtime, attr.ctime) = (mtime, ctime);
         }
@@ -178,7 +184,10 @@ impl LockedFile<'_> {
             return Ok(Some(len));
         }
         let kept = self.output.len_bytes(seen, self.version()).filter(|_| !self.is_dirty());
-        let of_store = |this: &mut Self| Ok::<_, Fault>(this.store()?.len_bytes()?);
+        // Nobody reads the content.
+        let of_store = |this: &mut Self| {
+            keeping_access_times(true, || Ok::<_, Fault>(this.store()?.len_bytes()?))
+        };
         match kept.map_or_else(|| of_store(self), |len| Ok(Some(len))) {
             Ok(size) => Ok(size),
             Err(Fault::Interrupted) => Err(Fault::Interrupted),
@@ -206,7 +215,10 @@ impl LockedFile<'_> {
         let seen = self.look()?.1;
         let (mut block, mut at) = (vec![0; BLOCK_BYTES], 0);
         loop {
-            match self.store().and_then(|store| Ok(store.read_at(at, &mut block)?)) {
+            let read = keeping_access_times(true, || {
+                self.store().and_then(|store| Ok(store.read_at(at, &mut block)?))
+            });
+            match read {
                 Ok(got) if got == block.len() => at += got as u64,
                 Ok(_) => return Ok(()),
                 Err(Fault::Interrupted) => return Err(Fault::Interrupted),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use blake3::{Hash, Hasher};
-use weft_vfs::{Attr, FileSystem, Handle, Ino, Result, Time, check_interrupt};
+use weft_vfs::{
+    Attr, FileSystem, Handle, Ino, Result, Time, check_interrupt, keeping_access_times,
+};
 
 use super::fill::Fill;
 use super::version::FileVersion;
@@ -117,7 +119,7 @@ pub(super) fn content_hash(fs: &dyn FileSystem, ino: Ino) -> Result<Hash> {
     let mut at = 0;
     loop {
         check_interrupt()?;
-        let got = fs.read(ino, Handle::NONE, at, &mut buf)?;
+        let got = keeping_access_times(true, || fs.read(ino, Handle::NONE, at, &mut buf))?;
         if got == 0 {
             return Ok(hasher.finalize());
         }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use weft_vfs::{Entry, Error, FileKind, FileSystem, Handle, Ino, Result};
+use weft_vfs::{Entry, Error, FileKind, FileSystem, Handle, Ino, Result, keeping_access_times};
 
 use super::access::{Passed, Reach, may_search};
 use super::decide::Found;
@@ -125,7 +125,8 @@ impl TransformFs {
     /// Returns the view of the link that is stored in the inode `below` at `path`.
     pub(super) fn link_view(&self, below: Ino, path: &[u8]) -> Result<Arc<View>> {
         let mut content = vec![0; LINK_MAX_BYTES];
-        let got = self.mount.below.read(below, Handle::NONE, 0, &mut content)?;
+        let read = || self.mount.below.read(below, Handle::NONE, 0, &mut content);
+        let got = keeping_access_times(true, read)?;
         let (base, network) = parse_link(&content[..got])?;
         let network = self.registry.parse(network)?;
         let looks_as = self.looks_as(below)?;
