@@ -268,7 +268,7 @@ impl Service {
             let answered =
                 slot.serve(scratch, |request, reply| tried_here(&self.front, request, reply));
             if answered == Outcome::WouldWait {
-                return self.answer_elsewhere(nr, slot, returns, scratch);
+                return self.answer_elsewhere(nr, slot, &returns, scratch);
             }
         } else {
             slot.serve(scratch, |request, reply| {
@@ -291,7 +291,7 @@ impl Service {
         self: &Arc<Self>,
         nr: usize,
         mut slot: Slot,
-        returns: Arc<Returns>,
+        returns: &Arc<Returns>,
         scratch: &mut Scratch,
     ) {
         let Scratch { request, reply } = scratch;
@@ -302,7 +302,7 @@ impl Service {
             |slot: &Mutex<Option<Slot>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         let early = || {
             let (service, slot, returns) =
-                (Arc::clone(self), Arc::clone(&slot), Arc::clone(&returns));
+                (Arc::clone(self), Arc::clone(&slot), Arc::clone(returns));
             move |errno| {
                 let may = service.workers.excuse(|| service.worker());
                 if may && let Some(mut slot) = take(&slot) {

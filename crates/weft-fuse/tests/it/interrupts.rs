@@ -16,7 +16,7 @@ use weft_vfs::{
 };
 
 use super::slow::{Gate, Slow, make_slow};
-use super::{options, unmount};
+use super::{give_root_away, options, unmount};
 
 /// Runs a test over both ways of requests, and over `/dev/fuse` with a file system that cannot be kept
 /// from waiting, too.
@@ -39,6 +39,7 @@ fn mounted(fs: Arc<dyn FileSystem>, dir: &Path, io_uring: IoUring) -> Option<Mou
         eprintln!("skipped: there is no /dev/fuse here");
         return None;
     }
+    give_root_away(&*fs);
     match weft_fuse::mount(fs, dir, &MountOptions { io_uring, ..options() }) {
         Ok(mount) => Some(mount),
         Err(weft_fuse::Error::IoUring(why)) => {
