@@ -91,10 +91,10 @@ impl FileDevice {
     /// # Errors
     /// Those of [`open`](Self::open).
     pub fn open_part(path: impl AsRef<Path>, mode: OpenMode, part: Range<u64>) -> Result<Self> {
-        Self::open_with(path.as_ref(), mode, Some(part))
+        Self::open_with(path.as_ref(), mode, Some(&part))
     }
 
-    fn open_with(path: &Path, mode: OpenMode, part: Option<Range<u64>>) -> Result<Self> {
+    fn open_with(path: &Path, mode: OpenMode, part: Option<&Range<u64>>) -> Result<Self> {
         let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
         // O_NONBLOCK: opening a FIFO by mistake must not hang.
         let access = if mode.read_only { OFlags::RDONLY } else { OFlags::RDWR };
@@ -143,7 +143,12 @@ impl FileDevice {
         Ok(device)
     }
 
-    fn from_fd(fd: OwnedFd, path: &Path, mode: OpenMode, part: Option<Range<u64>>) -> Result<Self> {
+    fn from_fd(
+        fd: OwnedFd,
+        path: &Path,
+        mode: OpenMode,
+        part: Option<&Range<u64>>,
+    ) -> Result<Self> {
         let open_error = |e: Errno| Error::Open { path: path.to_owned(), source: e.into() };
         let stat = rustix::fs::fstat(&fd).map_err(open_error)?;
         let block_special = match FileType::from_raw_mode(stat.st_mode) {
@@ -156,7 +161,7 @@ impl FileDevice {
             }
         };
         if mode.lock {
-            lock(&fd, path, mode.read_only, part.clone())?;
+            lock(&fd, path, mode.read_only, part)?;
             image_locks::take(&fd, path, !mode.read_only, part.is_some())?;
             if !mode.read_only {
                 crate::kernel_use::check(path, &stat)?;
@@ -447,7 +452,7 @@ impl BlockDevice for FileDevice {
 
 /// Locks a file, or a part of it. A writer of all has it alone by flock(2); all others share that, and
 /// have ranges.
-fn lock(fd: impl AsFd, path: &Path, read_only: bool, part: Option<Range<u64>>) -> Result<()> {
+fn lock(fd: impl AsFd, path: &Path, read_only: bool, part: Option<&Range<u64>>) -> Result<()> {
     let fd = fd.as_fd();
     let all = |how| retry(|| rustix::fs::flock(fd, how));
     if !read_only && part.is_none() {
@@ -455,8 +460,8 @@ fn lock(fd: impl AsFd, path: &Path, read_only: bool, part: Option<Range<u64>>) -
         return alone.map_err(|e| refused(e, path));
     }
     attempt(|| all(FlockOperation::NonBlockingLockShared)).map_err(|e| refused(e, path))?;
-    let range = part.unwrap_or(0..u64::MAX);
-    match attempt(|| range_lock::lock(fd, &range, !read_only)) {
+    let range = part.unwrap_or(&(0..u64::MAX));
+    match attempt(|| range_lock::lock(fd, range, !read_only)) {
         Ok(()) => Ok(()),
         Err(Errno::AGAIN) if read_only => Err(locked(path)),
         // The file system has no such locks.

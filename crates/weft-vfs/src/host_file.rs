@@ -100,7 +100,7 @@ impl NewFile {
             Ok(()) => self.fresh = None,
             // Not all file systems can do this, nor make links.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                fs::hard_link(fresh, &self.path)?
+                fs::hard_link(fresh, &self.path)?;
             }
             Err(e) => return Err(e.into()),
         }

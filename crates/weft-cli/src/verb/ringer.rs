@@ -144,7 +144,7 @@ fn serve(out: Output, args: &Serve) -> Outcome {
         if weft::net::inherited_count().map_err(failed)? > 0 {
             super::serve::refuse_beside_inherited(false, true)?;
         }
-        let (process, said) = again(args.pid_file.as_deref())?;
+        let (_, said) = again(args.pid_file.as_deref())?;
         let served: Served = serde_json::from_str(&said).map_err(|_| {
             Failure::new(format!("unexpected output of the background process: {said:?}"))
         })?;

@@ -121,14 +121,14 @@ fn resource(volume: &Arc<dyn MacVolume>, name: &[u8]) -> Vec<u8> {
 }
 
 /// All orders of these names.
-fn orders(names: Vec<String>) -> Vec<Vec<String>> {
+fn orders(names: &[String]) -> Vec<Vec<String>> {
     if names.is_empty() {
         return vec![Vec::new()];
     }
     let with_first = |at: usize| {
-        let mut rest = names.clone();
+        let mut rest = names.to_vec();
         let first = rest.remove(at);
-        orders(rest).into_iter().map(move |rest| [vec![first.clone()], rest].concat())
+        orders(&rest).into_iter().map(move |rest| [vec![first.clone()], rest].concat())
     };
     (0..names.len()).flat_map(with_first).collect()
 }
@@ -163,7 +163,7 @@ fn a_file_with_the_name_of_a_companion_has_another_spelling() {
 
             // Onto another volume, in every order: programs sort by inode number, among others.
             let listed = names(&*fs);
-            for order in orders(listed.clone()) {
+            for order in orders(&listed) {
                 let second: Arc<dyn MacVolume> = mount(&empty(2 << 20));
                 let to = view(&second, forks);
                 for name in &order {

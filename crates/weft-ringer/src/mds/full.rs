@@ -109,7 +109,7 @@ impl Mds {
         let due: Vec<ClientId> = due.map(|(client, _)| *client).collect();
         for client in due {
             let Some(session) = self.sessions.get(&client).cloned() else { continue };
-            self.expire(store, now, client, session, out)?;
+            self.expire(store, now, client, &session, out)?;
         }
         Ok(())
     }
@@ -122,10 +122,10 @@ impl Mds {
         store: &mut dyn Store,
         now: Moment,
         client: ClientId,
-        session: Session,
+        session: &Session,
         out: &mut Vec<ToClient>,
     ) -> StoreResult<()> {
-        let session = Session { live: false, ..session };
+        let session = Session { live: false, ..session.clone() };
         let mut transaction = Transaction::default();
         transaction.put(key(b's', client.0), encode(&session));
         if or_later(self.commit(store, transaction))?.is_none() {

@@ -556,7 +556,7 @@ impl Mds {
         out: &mut Vec<ToClient>,
     ) -> StoreResult<()> {
         let Some(session) = self.sessions.get(&client).cloned() else { return Ok(()) };
-        self.expire(store, now, client, session, out)?;
+        self.expire(store, now, client, &session, out)?;
         out.push(self.reply(client, id, Reply::NoSession {}));
         Ok(())
     }
