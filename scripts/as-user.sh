@@ -61,6 +61,8 @@ if [ -n "$closed" ]; then
   mkdir -p "$top"
   mount --bind "$scratch/own/top" "$top"
 fi
+# What is unmounted here goes from the sandboxes of the tests, too, as where systemd made the mounts.
+mount --make-rshared /
 cd "$here"
 
 # What cargo and the tests are told by the environment, and nothing else of root's.

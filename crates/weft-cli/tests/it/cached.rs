@@ -74,7 +74,7 @@ fn killed_behind_a_cache(mode: &str, kills: u64) {
     let bench = Bench::new();
     // After a kill ext2 looks at all inodes, which nobody may have read before: let them be few.
     let size = ["--size", "256M", "--inodes", "1024"];
-    bench.ok(&[&["mkfs", "ext2", "v.img", "--root-owner", "0:0", "--quiet"], &size[..]].concat());
+    bench.ok(&[&["mkfs", "ext2", "v.img", "--quiet"], &size[..]].concat());
     bench.ok(&["cache", "create", "c.img", "--size", "64M"]);
     let server = serve(&bench);
     let counters = server.counters();

@@ -327,7 +327,7 @@ fn every_verb_takes_a_uri_and_a_mount_survives_the_servers_death() {
     bench.write("disk.img", &vec![0; LEN]);
     let served = Served::new(&bench, "disk.img", &[]);
     let uri = served.uri();
-    bench.ok(&["mkfs", "ext3", &uri, "--root-owner", "0:0"]);
+    bench.ok(&["mkfs", "ext3", &uri]);
     assert_eq!(bench.json(&["info", &uri])["format"], "ext3");
     assert!(bench.ok(&["ls", &format!("{uri}:/")]).contains("lost+found"));
     bench.ok(&["fsck", &uri]);

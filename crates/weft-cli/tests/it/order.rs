@@ -177,7 +177,7 @@ fn an_atomic_command_that_fails_or_is_killed_has_changed_nothing() {
     }
     let bench = Bench::new();
     // On a volume with a small journal nothing is undone.
-    bench.ok(&["mkfs", "ext3", "v.img", "--size", "48M", "--root-owner", "0:0", "--quiet"]);
+    bench.ok(&["mkfs", "ext3", "v.img", "--size", "48M", "--quiet"]);
     std::fs::create_dir(bench.path("m")).unwrap();
     bench.ok(&["mount", "v.img", "m", "--background", "--order", "journal=ordered"]);
     let failed = bench.run(&["order", "--on", "m", "--atomic", "touch m/made; exit 5"]);
@@ -185,7 +185,7 @@ fn an_atomic_command_that_fails_or_is_killed_has_changed_nothing() {
     assert!(bench.path("m/made").exists());
     bench.ok(&["umount", "m"]);
     std::fs::remove_file(bench.path("v.img")).unwrap();
-    bench.ok(&["mkfs", "ext3", "v.img", "--size", "256M", "--root-owner", "0:0", "--quiet"]);
+    bench.ok(&["mkfs", "ext3", "v.img", "--size", "256M", "--quiet"]);
     bench.ok(&["mount", "v.img", "m", "--background", "--order", "journal=ordered"]);
     let make = "cd m && mkdir -p d/e && seq 1000 >d/kept && echo removed >d/removed && ln -s x d/e/l && \
                 setfattr -n user.a -v old d/kept 2>/dev/null; chmod 640 d/kept";
