@@ -54,9 +54,19 @@ pub(crate) fn take(fd: impl AsFd, path: &Path, writes: bool, shares: bool) -> Re
             return Ok(());
         }
     }
-    for at in used.iter().map(|n| UNSHARED + n).chain(not_shared.iter().map(|n| USED + n)) {
+    let mut excluding: Vec<Vec<i64>> = used
+        .iter()
+        .map(|n| UNSHARED + n)
+        .chain(not_shared.iter().map(|n| USED + n))
+        .map(|at| vec![at])
+        .collect();
+    if shares {
+        // One who writes to the whole image: to a part alone, they would share it.
+        excluding.push(vec![USED + WRITE, UNSHARED + WRITE]);
+    }
+    for bytes in excluding {
         let mut tries = 0;
-        while is_locked_by_another(fd, at) {
+        while bytes.iter().all(|&at| is_locked_by_another(fd, at)) {
             if tries == TRIES {
                 return Err(Error::InUse {
                     path: path.to_owned(),
@@ -112,8 +122,13 @@ mod tests {
         let (one, two) = (open(&path), open(&path));
         take(&one, &path, true, true).unwrap();
         take(&two, &path, true, true).unwrap();
+        take(open(&path), &path, false, true).unwrap();
         take(open(&path), &path, false, false).unwrap_err();
         take(open(&path), &path, true, false).unwrap_err();
+        drop((one, two));
+        let reader = open(&path);
+        take(&reader, &path, false, false).unwrap();
+        take(open(&path), &path, false, true).unwrap();
     }
 
     /// The bytes that a virtual machine with a raw disk locks.
