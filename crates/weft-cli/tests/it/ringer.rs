@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weft_testing::{ends, wait_for, wait_until};
 
@@ -65,11 +65,17 @@ pub fn kill(bench: &Bench, name: &str) {
     if kill_process(pid, Signal::KILL).is_err() {
         return;
     }
-    // It holds its sockets and locks until it is gone; it is a child of init by now.
-    wait_until("a killed process is gone", || {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-        stat.map_or(true, |s| s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z')))
-    });
+    // It holds its sockets and locks until it has ended.
+    wait_until("a killed process has ended", || has_ended(pid));
+}
+
+/// Returns true if a process has ended with all its threads. It is a child of init, which may not have
+/// looked yet; a first thread that has ended leaves the files open while another one ends.
+pub fn has_ended(pid: Pid) -> bool {
+    let process = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
+    let Ok(stat) = fs::read_to_string(process.join("stat")) else { return true };
+    let is_zombie = stat.rsplit(") ").next().is_some_and(|state| state.starts_with('Z'));
+    is_zombie && fs::read_dir(process.join("task")).map_or(true, |threads| threads.count() <= 1)
 }
 
 impl Drop for Cell {

@@ -1,6 +1,6 @@
 //! The shared file service over QUIC, through the real command and real mounts.
 
-use crate::ringer::{Cell, kill};
+use crate::ringer::{Cell, has_ended, kill};
 use crate::run::{Bench, can_mount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -101,9 +101,7 @@ fn a_cell_over_quic_outlives_what_befalls_it() {
     let pid = fs::read_to_string(quic.cell.bench.path("server.pid")).unwrap();
     let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    wait_until("the server ends", || {
-        rustix::process::test_kill_process(pid).is_err() || is_dead(pid)
-    });
+    wait_until("the server ends", || has_ended(pid));
     quic.serve();
     quic.shares("a", "b", "after-its-end", 5);
 
@@ -114,12 +112,6 @@ fn a_cell_over_quic_outlives_what_befalls_it() {
     let read = fs::read_to_string(quic.cell.bench.path("a/without-a")).unwrap();
     assert_eq!(read, "content");
     quic.shares("a", "b", "again", 6);
-}
-
-/// It is a child of init by now, which may not have looked yet.
-fn is_dead(pid: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    stat.is_ok_and(|s| s.rsplit(") ").next().is_some_and(|s| s.starts_with('Z')))
 }
 
 #[test]
