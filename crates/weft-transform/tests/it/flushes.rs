@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use weft_testing::Rng;
 use weft_transform::{Rules, TransformFs, TransformOptions};
 use weft_vfs::{
     Caller, FileSystem, Handle, Ino, Layer, MemFs, OpenFlags, Result, keeps_access_times,
 };
 
-use crate::common::registry;
+use crate::common::{noise, registry};
 
 /// A file system in memory that counts its flushes, and the reads that change access times.
 #[derive(Default)]
@@ -106,14 +107,17 @@ fn a_look_at_a_file_is_no_access() {
         let flags = OpenFlags::WRITE;
         let (entry, opened) = fs.create(caller, fs.root(), b"f", 0o644, flags).expect("made");
         let (ino, handle) = (entry.attr.ino, opened.handle);
-        fs.write(caller, ino, handle, 0, &[7; 100_000]).expect("written");
+        // More than is decoded, and kept, for the length.
+        let content = noise(&mut Rng::new(1), 1_000_000);
+        let written = fs.write(caller, ino, handle, 0, &content).expect("written");
+        assert_eq!(written, content.len());
         fs.flush(ino, handle).expect("closed");
         fs.release(ino, handle).expect("closed");
         drop(fs);
         let before = below.accesses.load(Ordering::Acquire);
         let fs = mount();
         let entry = fs.lookup(fs.root(), b"f").expect("found");
-        assert_eq!(fs.getattr(entry.attr.ino).expect("attributes").size_bytes, 100_000);
+        assert_eq!(fs.getattr(entry.attr.ino).expect("attributes").size_bytes, 1_000_000);
         assert_eq!(below.accesses.load(Ordering::Acquire), before, "{rule}");
         fs.read(entry.attr.ino, Handle::NONE, 0, &mut [0; 100]).expect("read");
         assert!(below.accesses.load(Ordering::Acquire) > before, "{rule}");

@@ -29,13 +29,13 @@ fn calls_about_files_without_a_network_go_below() {
         "forget_many",
         // What is listed is looked up: names have other numbers and lengths here.
         "readdir_plus",
+        // A rename may be a move between networks.
+        "has_whiteouts",
         // A file is made, and opened by what rules say of it. One without a name has no rules.
         "create_unnamed",
         "restore_name",
         "is_stateful",
         "create",
-        // A rename may be a move between networks.
-        "has_whiteouts",
         // A file that is written anew is another inode below, without the locks of the old one.
         "has_locks",
         "lock",

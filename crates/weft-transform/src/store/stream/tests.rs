@@ -187,7 +187,7 @@ fn damage_is_noticed_before_anything_is_shown() {
         ("cut in a body", good[..end - 3000].to_vec()),
         ("cut in a head", good[..first + 5].to_vec()),
         ("more behind the end", [&good[..], b"more"].concat()),
-        ("zeroes behind the end", [&good[..], &[0; 600]].concat()),
+        ("more behind zeroes", [&good[..], &[0; 600], b"more"].concat()),
     ];
     for (what, stored) in damaged {
         let (mut file, _) = opened(MemoryStore::new(stored));
