@@ -1,8 +1,8 @@
 //! The locks by which QEMU and its tools share disk images.
 //!
 //! A virtual machine would overwrite what weft writes to its disk, and the other way round. QEMU takes no
-//! `flock(2)`: it locks bytes of the image, each of which stands for a permission, and everybody who does the
-//! same is refused in time. So weft does the same, for images and block special files.
+//! `flock(2)`: it locks bytes of the image, each of which stands for a permission, and a program that locks
+//! them too is refused before it opens the image. So weft does the same, for images and block special files.
 //!
 //! | bytes | locked by those who |
 //! |---|---|
@@ -32,7 +32,7 @@ const CONSISTENT_READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// What no user of a whole image shares, as its content would change under it.
+/// The permissions that a user of a whole image denies to all others, as they change its content.
 const NOT_SHARED: [i64; 2] = [WRITE, RESIZE];
 
 /// The attempts, and the pause between two: a program that was killed releases its locks in a moment.

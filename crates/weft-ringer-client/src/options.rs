@@ -46,7 +46,7 @@ pub struct RingerFsOptions {
     pub scan_every: Duration,
     /// The time limit of a call to the server, and of a read from the other clients.
     pub patience: Duration,
-    /// How owners and groups are shown.
+    /// The owners and groups that the mount shows.
     pub owners: OwnerOptions,
     /// Whether SQLite's shared-memory file may be used: correct if one machine alone opens the
     /// database.

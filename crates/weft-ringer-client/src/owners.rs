@@ -17,10 +17,10 @@ use super::accounts::Account;
 use super::client_fs::ClientFs;
 use super::mutex::locked;
 
-/// How long it is not asked again whether this machine has a name or number that it did not have.
+/// The time for which the mount remembers that this machine has no user or group of a name or number.
 const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 
-/// How a mount shows owners and groups.
+/// The owners and groups that a mount shows.
 #[derive(Debug, Clone, Default)]
 pub struct OwnerOptions {
     /// The owner shown for every file; with `by_name`, for files whose owner has no name here.

@@ -26,10 +26,10 @@ fn an_origin_that_cannot_be_flushed_puts_no_commit_off() {
     }
 }
 
-/// A disk whose flushes wait while a gate is closed, as those of a server that is away do.
+/// A disk whose flushes wait while a gate is closed, as the flushes of an unreachable server wait.
 struct Gated<D> {
     inner: D,
-    /// Whether the gate is closed, and the number of flushes that wait.
+    /// True while the gate is closed, and the number of flushes that wait.
     gate: Mutex<(bool, usize)>,
     changed: Condvar,
 }

@@ -97,7 +97,7 @@ fn double_of(name: &[u8]) -> Vec<u8> {
     [b"._", name].concat()
 }
 
-/// What a destination refused.
+/// The number of items that a destination refused, and the reasons.
 #[derive(Debug, Default)]
 pub struct Refused {
     items: u64,

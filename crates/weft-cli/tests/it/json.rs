@@ -4,7 +4,7 @@ use crate::run::Bench;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Fields that name what is counted, of which other pages tell.
+/// Objects whose fields other pages document.
 const OPEN: [&str; 2] = ["figures", "finder"];
 
 fn fields(value: &Value, found: &mut BTreeSet<String>) {

@@ -139,7 +139,7 @@ fn an_image_alone_is_the_root_of_its_volume() {
     assert!(bench.fails(1, &["cat", "v.img"]).contains("directory"));
 }
 
-/// What has no place there costs itself alone: it is said, counted, and the rest is copied.
+/// An item that the destination cannot hold is reported and counted, and the rest is copied.
 #[test]
 fn one_item_without_a_place_does_not_end_a_copy() {
     let bench = Bench::with_volume("ext2");

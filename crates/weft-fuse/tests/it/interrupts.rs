@@ -168,7 +168,7 @@ fn killed_callers_leave_room_for_others() {
     unmount(&mut mount);
 }
 
-/// What is under way for a caller that is killed.
+/// The call in progress when its caller is killed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Step {
     #[default]
@@ -256,8 +256,8 @@ impl Layer for Counting {
     }
 }
 
-/// What the kernel was not told of, because its caller was killed meanwhile, is given up: open files
-/// are closed, and inodes forgotten.
+/// A reply that came too late, because the caller had been killed, is undone: open files are closed, and
+/// inodes forgotten.
 #[test]
 fn nothing_is_kept_for_a_caller_that_was_killed() {
     for (step, program) in [(Step::Open, "cat"), (Step::Lookup, "stat"), (Step::List, "ls")] {

@@ -214,7 +214,7 @@ fn read_folder(volume: &dyn MacVolume, dir: Ino, all: &mut Contents) {
 struct Way {
     out: Vec<&'static str>,
     back: Vec<&'static str>,
-    /// What the way has a place for, as it says.
+    /// The parts of a file that this command and format keep, by the documentation.
     keeps: Keeps,
 }
 
