@@ -37,9 +37,9 @@ pub(super) struct Packed {
 /// Returns true if a file ends as a zip archive does.
 pub(super) fn has_end(store: &mut dyn Store) -> Result<bool> {
     let Some(len) = store.len_bytes()? else { return Ok(false) };
-    let from = len.saturating_sub((END_BYTES + COMMENT_MAX_BYTES) as u64);
-    let mut tail = vec![0; usize::try_from(len - from).unwrap_or(0)];
-    read_exact(store, "tree", from, &mut tail)?;
+    let tail_bytes = usize::try_from(len).unwrap_or(usize::MAX).min(END_BYTES + COMMENT_MAX_BYTES);
+    let mut tail = vec![0; tail_bytes];
+    read_exact(store, "tree", len - tail_bytes as u64, &mut tail)?;
     let is_end = |at: &usize| {
         let comment = u16::from_le_bytes([tail[at + 20], tail[at + 21]]);
         tail[*at..].starts_with(b"PK\x05\x06")

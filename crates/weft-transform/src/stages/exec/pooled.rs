@@ -483,7 +483,8 @@ impl Worker {
         if sending {
             fds.push(PollFd::new(&self.stdin, PollFlags::OUT));
         }
-        let looks = Timespec::try_from(left.min(LOOKS)).unwrap_or_default();
+        let looks = Timespec::try_from(left.min(LOOKS))
+            .map_err(|_| Why::Garbage("has a deadline that is too far away"))?;
         match poll(&mut fds, Some(&looks)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(_) => Err(Why::Garbage("cannot be waited for")),
